@@ -1,0 +1,56 @@
+# Everything a contributor or a new user runs. `make help` lists it.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+DEMO   ?= .demo
+
+.DEFAULT_GOAL := check
+.PHONY: check help demo test test-slow lint types layers serve bench wheel clean
+
+check: lint types layers test  ## every check (the default)
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(BIN)/organ: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed; set PYTHON=/path/to/python3" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(BIN)/pytest: $(BIN)/organ
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test
+	@touch $@
+
+demo: $(BIN)/organ  ## take the shipped models apart, measure them, put one back together
+	$(BIN)/organ demo --home $(DEMO)
+
+test: $(BIN)/pytest  ## the tests
+	$(BIN)/pytest -n 2
+
+test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
+	$(BIN)/pytest -m slow
+
+lint: $(BIN)/pytest
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(BIN)/pytest
+	$(BIN)/mypy
+
+layers: $(BIN)/pytest
+	$(BIN)/lint-imports
+
+serve: $(BIN)/organ  ## browse your own registry
+	$(BIN)/organ serve
+
+bench: $(BIN)/pytest  ## the figures of the README, with peers side by side
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python bench/all.py
+
+wheel: $(BIN)/pytest  ## build a wheel into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+clean:  ## remove the environment, the demo's registry and caches
+	rm -rf $(VENV) $(DEMO) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,126 @@
+"""How commands print: tables, sizes, JSON, progress and hints. Text from outside is made harmless for a terminal first."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from ingest.pipeline import Progress as Advance
+from registry.errors import (
+    CatalogError,
+    CorruptBlob,
+    DiskFull,
+    MissingBlob,
+    NotFound,
+    OrganError,
+    SchemaTooNew,
+    StoreUnwritable,
+)
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+
+_HINTS: tuple[tuple[type[OrganError], str], ...] = (
+    (SchemaTooNew, "try: pip install --upgrade organ-registry"),
+    (CorruptBlob, "try: organ verify --read-data --repair, then ingest a file that has the organ"),
+    (MissingBlob, "try: organ verify --repair, then ingest a file that has the organ"),
+    (DiskFull, "free some space, or choose another folder with --home"),
+    (StoreUnwritable, "check the folder's owner and permissions, or choose another with --home"),
+    (NotFound, "try: organ models"),
+    (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
+)
+
+
+def hint_for(error: OrganError) -> str | None:
+    """What to do about `error`, if there is something to say."""
+    return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+
+
+def plain(text: object) -> str:
+    """`text` without what a terminal would obey: control, bidirectional and invisible characters become visible."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
+
+
+def print_json(values: Any) -> None:
+    """`values` as JSON; NaN and infinities, which JSON lacks, become null."""
+    click.echo(json.dumps(_finite(values), ensure_ascii=False, indent=2))
+
+
+def print_json_line(values: Any) -> None:
+    """`values` as one line of JSON."""
+    click.echo(json.dumps(_finite(values), ensure_ascii=False))
+    sys.stdout.flush()
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
+    """A table on stdout; the columns in `numbers` are set flush right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column in numbers
+        table.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 160  # piped into a file, nothing is to be folded away
+    console.print(table)
+
+
+def size_text(size: float) -> str:
+    """A size for people, in powers of ten: `4.9 MB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def count_text(count: float) -> str:
+    """A count for people: `2.1 M`."""
+    for unit in ("", " k", " M", " G"):
+        if count < 1000:
+            return f"{count:.0f}{unit}" if not unit else f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.1f} T"
+
+
+def theta_text(theta: float | None) -> str:
+    """θ in degrees, or a dash where it was not measured."""
+    return "–" if theta is None else f"{theta:.1f}°"
+
+
+def share_text(value: float | None) -> str:
+    """A number from 0 to 1 with three digits, or a dash."""
+    return "–" if value is None else f"{value:.3f}"
+
+
+@contextmanager
+def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Advance]:
+    """A bar on stderr while the block runs, if somebody is there to see it. Gives the function that advances it."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    progress = Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal
+    )
+    with progress:
+        task = progress.add_task(label, total=total_bytes)
+        yield lambda size: progress.advance(task, size)
+
+
+def _finite(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _finite(value) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [_finite(value) for value in values]
+    if isinstance(values, float) and (values != values or values in (float("inf"), float("-inf"))):
+        return None
+    return values

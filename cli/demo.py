@@ -1,0 +1,119 @@
+"""`organ demo`: the whole journey on the trained models that come with the source."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from pathlib import Path
+
+import click
+
+from cli.console import print_table, progress_bar, share_text, size_text, theta_text
+from ingest.service import IngestReport, ingest_all, total_bytes
+from ingest.sources import find_sources
+from registry.catalog.queries.models import model_by_name, ranked_models
+from registry.chimera.place import place_file
+from registry.chimera.plan import plan_model
+from registry.errors import BadSource, OrganError
+from registry.names import parse_model_name
+from registry.present import Values, figures, model_page, model_summary
+from registry.registry import Registry
+
+ZOO = Path(__file__).parents[1] / "examples" / "zoo"
+
+
+@click.command()
+@click.option("--home", type=click.Path(path_type=Path), help="The demo's own registry; by default your registry.")
+def demo(home: Path | None) -> None:
+    """Take the shipped models apart, look at what was measured, and put one together again."""
+    if not ZOO.is_dir():
+        raise BadSource("the demo's models come with the source: run it in a checkout of the project")
+    with Registry.open(home) as registry:
+        click.echo("1. Take the models of examples/zoo apart\n")
+        reports = _ingest(registry)
+        click.echo("\n2. What was measured\n")
+        largest = max(reports, key=lambda report: report.size_bytes)
+        _show(registry, largest.model)
+        click.echo("\n3. Put one together again\n")
+        _assemble(registry, largest)
+    _next_steps(home, largest.model)
+
+
+def _ingest(registry: Registry) -> list[IngestReport]:
+    sources = find_sources([str(ZOO)])
+    reports = []
+    with progress_bar("ingest", total_bytes(sources), quiet=False) as advance:
+        for outcome in ingest_all(registry, sources, None, advance):
+            if outcome.report is None:
+                raise outcome.error or OrganError("an ingest gave neither a report nor an error")
+            reports.append(outcome.report)
+    rows = [
+        (
+            report.model,
+            report.organs,
+            size_text(report.size_bytes),
+            size_text(report.new_bytes) if report.created else "known already",
+            size_text(report.stored_bytes) if report.created else "–",
+            f"{report.seconds:.1f} s",
+        )
+        for report in reports
+    ]
+    print_table(("model", "organs", "size", "new", "stored", "took"), rows, ("organs", "size", "new", "stored", "took"))
+    with registry.catalog.reading() as session:
+        numbers = figures(session)
+    brought = sum(report.size_bytes for report in reports)
+    click.echo(
+        f"\n{len(reports)} files of {size_text(brought)} are {numbers['blobs']} different parts, "
+        f"kept in {size_text(numbers['stored_bytes'])}: each part once, compressed."
+    )
+    return reports
+
+
+def _show(registry: Registry, name: str) -> None:
+    with registry.catalog.reading() as session:
+        ranked = [model_summary(model) for model in ranked_models(session)]
+        page = model_page(session, model_by_name(session, parse_model_name(name)))
+    rows = [(model["name"], model["tensors"], theta_text(model["mean_theta"])) for model in ranked]
+    print_table(("model", "tensors", "mean θ"), rows, ("tensors", "mean θ"))
+    click.echo(f"\n{name}, by type:\n")
+    print_table(
+        ("type", "tensors", "size", "mean θ", "spectral signal"),
+        [_type_row(kind) for kind in page["types"]],
+        ("tensors", "size", "mean θ", "spectral signal"),
+    )
+    click.echo(
+        "\nθ is how an organ's weights are distributed: 0° even noise, about 35° a bell curve, 90° few strong weights.\n"
+        "The spectral signal is the share of a matrix's energy that chance would not give: 0 for random weights.\n"
+        "Neither says how good a model is."
+    )
+
+
+def _type_row(kind: Values) -> tuple[object, ...]:
+    return (
+        kind["type"],
+        kind["tensors"],
+        size_text(kind["size_bytes"]),
+        theta_text(kind["mean_theta"]),
+        share_text(kind["mean_spectral_signal"]),
+    )
+
+
+def _assemble(registry: Registry, report: IngestReport) -> None:
+    with registry.catalog.reading() as session:
+        (plan,) = plan_model(session, model_by_name(session, parse_model_name(report.model)))
+    with tempfile.TemporaryDirectory() as folder:
+        assembled = Path(folder) / plan.name
+        place_file(registry.blobs, plan, assembled)
+        before = hashlib.sha256((ZOO / plan.name).read_bytes()).hexdigest()
+        after = hashlib.sha256(assembled.read_bytes()).hexdigest()
+    click.echo(f"came in    sha256:{before}\nassembled  sha256:{after}")
+    if before != after:
+        raise OrganError(f"{plan.name} came back different; please report this")
+    click.echo(f"{plan.name}: identical to the last byte, {size_text(plan.size_bytes)}")
+
+
+def _next_steps(home: Path | None, model: str) -> None:
+    organ = "organ" if home is None else f".venv/bin/organ --home {home}"
+    click.echo("\nTry next\n")
+    for line in (f"show {model}", "ingest YOUR-MODEL.gguf", f"assemble {model} -o copy.gguf", "serve -o"):
+        click.echo(f"  {organ} {line}")

@@ -1,0 +1,116 @@
+"""`organ ingest`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.console import plain, print_json_line, progress_bar, size_text
+from ingest.files import FileSource
+from ingest.service import Outcome, ingest_all, total_bytes
+from ingest.sources import ModelSource, find_hub_sources, find_sources
+from registry.errors import BadSource, OrganError
+from registry.gguf import read_header
+from registry.names import parse_model_name
+from registry.registry import Registry
+
+
+@click.command()
+@click.argument("paths", nargs=-1, metavar="FILE...")
+@click.option("--name", help="NAMESPACE/NAME for a single model; by default local/ and the file's name.")
+@click.option("--hf-cache", is_flag=True, help="Also every GGUF in the Hugging Face cache of this machine.")
+@click.option("--dry-run", is_flag=True, help="Say what would be ingested, and store nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a model, a line each.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the models' names only.")
+def ingest(
+    paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bool, as_json: bool, quiet: bool
+) -> int:
+    """Take GGUF files apart: store each organ once, measure it, register the model.
+
+    FILE is a file, a folder (searched through), a pattern, or any shard of a split set. A file that is refused is named and
+    the others go on; the exit status is 1 then. The same file again adds nothing, and an ingest that was cut short goes on.
+    """
+    sources = _sources(paths, hf_cache)
+    chosen = None if name is None else parse_model_name(name)
+    if chosen is not None and len(sources) > 1:
+        raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+    if dry_run:
+        return _preview(sources)
+    failed = 0
+    with Registry.open() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
+        for outcome in ingest_all(registry, sources, chosen, advance):
+            failed += outcome.error is not None
+            _print(outcome, as_json=as_json, quiet=quiet)
+    return 1 if failed else 0
+
+
+def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:
+    if not paths and not hf_cache:
+        raise click.UsageError("give a FILE, or --hf-cache")
+    sources = find_sources(paths)
+    if hf_cache:
+        cache = hub_cache()
+        found = find_hub_sources(cache)
+        if not found and not sources:
+            raise BadSource(f"{cache}: no GGUF file in the Hugging Face cache")
+        sources += found
+    return sources
+
+
+def hub_cache() -> Path:
+    """The Hugging Face cache's folder, by the same variables as its own tools."""
+    if hub := os.environ.get("HF_HUB_CACHE"):
+        return Path(hub)
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    return Path(home).expanduser() / "hub"
+
+
+def _preview(sources: list[ModelSource]) -> int:
+    failed = 0
+    for source in sources:
+        try:
+            tensors = 0
+            for path in source.paths:
+                with FileSource(path) as opened:
+                    tensors += len(read_header(opened).tensors)
+        except OrganError as error:
+            failed += 1
+            click.echo(f"organ: {plain(error)}", err=True)
+            continue
+        size = sum(path.stat().st_size for path in source.paths)
+        click.echo(f"{plain(source.label)}: would be {source.name}, {tensors} tensors, {size_text(size)}")
+    return 1 if failed else 0
+
+
+def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json_line(_values(outcome))
+        return
+    report = outcome.report
+    if report is None:
+        click.echo(f"organ: {plain(outcome.error)}", err=True)
+    elif quiet:
+        click.echo(report.model)
+    elif not report.created:
+        click.echo(f"{report.model}: known already, nothing added")
+    else:
+        gain = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
+        click.echo(f"{report.model}: {report.organs} organs, {gain}, {report.seconds:.1f} s")
+        for flag in report.flags:
+            click.echo(f"  note: {plain(flag)}", err=True)
+
+
+def _values(outcome: Outcome) -> dict[str, Any]:
+    report = outcome.report
+    values = {} if report is None else asdict(report)
+    return {
+        "file": str(outcome.source.paths[0]),
+        "model": None if report is None else report.model,
+        "organs": None if report is None else report.organs,
+        "new": None if report is None else report.new_blobs,
+        "error": None if outcome.error is None else str(outcome.error),
+    } | values

@@ -1,0 +1,106 @@
+"""`organ verify` and `organ sweep`: keep a registry sound."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import timedelta
+
+import click
+
+from cli.console import plain, print_json, progress_bar, size_text
+from registry.present import figures
+from registry.registry import Registry
+from registry.upkeep import GRACE, Share, SweepReport, VerifyReport
+from registry.upkeep import sweep as run_sweep
+from registry.upkeep import verify as run_verify
+
+_SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+@click.command()
+@click.option(
+    "--read-data",
+    is_flag=False,
+    flag_value="1/1",
+    metavar="[N/T]",
+    help="Read all bytes and hash them again, or the N-th of T parts of them.",
+)
+@click.option("--repair", is_flag=True, help="Set faulty blobs aside, so that the next ingest of their bytes heals them.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
+    """Check that every blob is there; with --read-data, that it still gives the bytes that its digest names.
+
+    Exit status 1 when something is wrong; each faulty blob is named with the tensors that need it.
+    """
+    share = None if read_data is None else _parse_share(read_data)
+    with Registry.open() as registry:
+        with registry.catalog.reading() as session:
+            total = figures(session)["size_bytes"]
+        with progress_bar("verify", total, quiet=as_json) as advance:
+            report = run_verify(registry.catalog, registry.blobs, read_data=share, repair=repair, progress=advance)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        _print_verify(report)
+    return 1 if report.faults else 0
+
+
+@click.command()
+@click.option("-y", "--yes", is_flag=True, help="Do it; without this, only say what would be done.")
+@click.option("--older-than", default="24h", show_default=True, metavar="AGE", help="Spare what was needed since (90m, 3d).")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
+def sweep(yes: bool, older_than: str, as_json: bool) -> None:
+    """Remove stored bytes that no model needs: what interrupted ingests and removed models have left behind.
+
+    In two runs: the first dooms what nobody has needed for a day, a later one removes what is still doomed.
+    """
+    grace = _parse_age(older_than)
+    with Registry.open() as registry:
+        report = run_sweep(registry.catalog, registry.blobs, grace=grace, dry_run=not yes)
+    if as_json:
+        print_json(asdict(report))
+    else:
+        _print_sweep(report)
+
+
+def _print_verify(report: VerifyReport) -> None:
+    for fault in report.faults:
+        click.echo(f"{fault.digest}: {plain(fault.reason)}")
+        for name in fault.needed_by:
+            click.echo(f"  needed by {plain(name)}")
+    read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
+    wrong = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
+    click.echo(f"{report.blobs} blobs looked at{read}: {wrong}")
+    if report.quarantined:
+        click.echo(f"{report.quarantined} set aside; ingest a file that has them to heal them")
+    if report.orphans:
+        click.echo(f"{report.orphans} files belong to no blob; organ sweep removes them", err=True)
+
+
+def _print_sweep(report: SweepReport) -> None:
+    would = "would be " if report.dry_run else ""
+    click.echo(f"{report.removed} doomed blobs {would}removed ({size_text(report.removed_bytes)})")
+    click.echo(f"{report.doomed} unneeded blobs {would}doomed ({size_text(report.doomed_bytes)})")
+    click.echo(f"{report.stray_files} stray files {would}removed ({size_text(report.stray_bytes)})")
+    if report.dry_run:
+        click.echo("nothing was changed; organ sweep -y does it", err=True)
+
+
+def _parse_share(text: str) -> Share:
+    match = _SHARE.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise click.UsageError(f"{text!r} is no share: write 2/7 for the second of seven parts")
+    return Share(int(match[1]), int(match[2]))
+
+
+def _parse_age(text: str) -> timedelta:
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise click.UsageError(f"{text!r} is no age: write 90m, 24h or 3d")
+    return timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+
+
+assert timedelta(hours=24) == GRACE  # the option's default says so

@@ -1,0 +1,91 @@
+"""`organ`: the entry point. Commands are loaded when they are called, so that `organ --help` answers at once."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from registry.settings import DEBUG_VARIABLE, HOME_VARIABLE
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+_COMMANDS = {
+    "ingest": ("cli.ingest", "Take GGUF files apart and register them."),
+    "models": ("cli.look", "List the registered models."),
+    "show": ("cli.look", "Show a model or an organ."),
+    "assemble": ("cli.assemble", "Write a registered model as a GGUF file again."),
+    "verify": ("cli.keep", "Check that every blob is there and gives its bytes."),
+    "sweep": ("cli.keep", "Remove stored bytes that nothing needs."),
+    "serve": ("cli.serve", "Browse the registry in a web browser."),
+    "demo": ("cli.demo", "The whole journey on the models that come with the source."),
+}
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name and summary; imports one only when it is called or its own help is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(_COMMANDS[cmd_name][0])
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--home", metavar="FOLDER", help="The registry's folder, instead of $ORGAN_HOME or your data folder.")
+@click.version_option(package_name="organ-registry", prog_name="organ")
+def organ(home: str | None) -> None:
+    """A registry for the parts of language models.
+
+    Takes GGUF files apart into organs (tensors), stores each once, measures it, and puts models together again to the last
+    byte. Exit status: 0 done, 1 failed or refused, 2 wrong usage.
+    """
+    if home is not None:
+        os.environ[HOME_VARIABLE] = home
+
+
+def main() -> None:
+    """Run the command; every failure is one line that says what to do, a traceback only with ORGAN_DEBUG=1."""
+    from registry.errors import OrganError
+
+    try:
+        status = organ.main(standalone_mode=False)
+        sys.exit(status if isinstance(status, int) else 0)
+    except click.exceptions.Abort:
+        _interrupted()
+    except KeyboardInterrupt:
+        _interrupted()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except OrganError as error:
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        from cli.console import hint_for
+
+        click.echo(f"organ: {error}", err=True)
+        if hint := hint_for(error):
+            click.echo(f"       {hint}", err=True)
+        sys.exit(EXIT_FAILED)
+    except BrokenPipeError:
+        # Whoever read us has seen enough. Python would complain once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_FAILED)
+
+
+def _interrupted() -> None:
+    click.echo("organ: interrupted; run the same command again to go on from here", err=True)
+    sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,90 @@
+"""Load a file of the zoo in llama.cpp, let it write, and measure its perplexity on the two samples.
+
+    python examples/zoo/runtime.py MODEL.gguf [ADAPTER.gguf]
+
+Prints one line of JSON. `check.py` starts it as a process of its own for each file, because a file that llama.cpp
+cannot bear may take the whole process down. Needs the package xllamacpp.
+"""
+
+import json
+import math
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import xllamacpp
+
+SAMPLES = {"code": "sample_code.txt", "prose": "sample_prose.txt"}
+PROMPTS = {"code": "def read_lines(path):\n    ", "prose": "The file is opened for reading, and "}
+VOCABULARY = 2048
+CONTEXT = 256
+SCORED_TOKENS = 128
+WRITTEN_TOKENS = 40
+
+
+def main() -> None:
+    """Check the file named on the command line and print what was found."""
+    model, *adapters = sys.argv[1:]
+    server = _server(model, adapters)
+    folder = Path(__file__).parent
+    found: dict[str, Any] = {"tokens": {}, "perplexity": {}, "written": {}}
+    for kind, name in SAMPLES.items():
+        tokens = _ask(server, "/tokenize", {"content": (folder / name).read_text(), "add_special": True})["tokens"]
+        found["tokens"][kind] = tokens
+        found["perplexity"][kind] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
+        found["written"][kind] = _write(server, PROMPTS[kind])
+    print(json.dumps(found))
+
+
+def _server(model: str, adapters: list[str]) -> Any:
+    parameters = xllamacpp.CommonParams()
+    parameters.model.path = model
+    parameters.n_ctx = CONTEXT
+    parameters.warmup = False
+    parameters.fit_params = False
+    parameters.check_tensors = True
+    parameters.verbosity = 1
+    loaded = []
+    for path in adapters:
+        adapter = xllamacpp.CommonAdapterLoraInfo()
+        adapter.path = path
+        adapter.scale = 1.0
+        loaded.append(adapter)
+    parameters.lora_adapters = loaded
+    return xllamacpp.Server(parameters)
+
+
+def _perplexity(server: Any, tokens: list[int]) -> float:
+    """exp of the mean surprise at each token after the first, given those before it."""
+    total = 0.0
+    for end in range(1, len(tokens)):
+        request = {
+            "prompt": tokens[:end],
+            "n_predict": 1,
+            "n_probs": VOCABULARY,
+            "temperature": 0,
+            "cache_prompt": True,
+            "samplers": [],
+        }
+        answer = _ask(server, "/completion", request)
+        scores = answer["completion_probabilities"][0]["top_logprobs"]
+        total -= next(score["logprob"] for score in scores if score["id"] == tokens[end])
+    return math.exp(total / (len(tokens) - 1))
+
+
+def _write(server: Any, prompt: str) -> str:
+    request = {"prompt": prompt, "n_predict": WRITTEN_TOKENS, "temperature": 0, "repeat_penalty": 1.2}
+    return str(_ask(server, "/completion", request)["content"])
+
+
+def _ask(server: Any, path: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        server.listening_address + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)
+
+
+if __name__ == "__main__":
+    main()

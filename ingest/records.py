@@ -1,0 +1,120 @@
+"""What a run found out, as the record that the catalog registers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ingest.dissect import DissectedFile, places, shown_type, shown_value
+from ingest.pipeline import Gathered
+from registry.anatomy import OrganType
+from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
+from registry.catalog.register.organs import shape_text
+from registry.digest import Digest, digest_of
+from registry.gguf import Header
+from registry.names import ModelName
+
+BASE_MODELS_MAX = 64
+
+
+def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
+    """The model that `files` make; what `gathered` says must cover all of their pieces. Metadata is the first file's."""
+    records = tuple(_file_record(index, file, gathered) for index, file in enumerate(files))
+    header = files[0].header
+    placements = [placement for record in records for placement in record.placements]
+    kind = _kind(header, bool(placements))
+    return ModelRecord(
+        name=name,
+        digest=_model_digest(records),
+        kind=kind,
+        architecture=header.architecture,
+        title=header.text("general.name"),
+        description=header.text("general.description"),
+        license=header.text("general.license"),
+        size_label=header.text("general.size_label"),
+        metadata=tuple((field.key, shown_type(field), shown_value(field)) for field in header.fields),
+        files=records,
+        parents=tuple(_parents(header, kind)),
+        flags=tuple(dict.fromkeys(flag for file in files for flag in file.flags)),
+        unassemblable=tuple(reason for file in files for reason in file.unassemblable),
+        complete=_complete(header, kind, placements),
+    )
+
+
+def _file_record(index: int, file: DissectedFile, gathered: Gathered) -> FileRecord:
+    digests = gathered.files[index]
+    return FileRecord(
+        name=file.source.name,
+        size_bytes=file.header.file_size_bytes,
+        sha256=digests.file,
+        header_sha256=digests.header,
+        header_bytes=file.header.end,
+        parts=tuple(_parts(index, file, gathered)),
+        placements=tuple(_placements(index, file, gathered)),
+    )
+
+
+def _parts(index: int, file: DissectedFile, gathered: Gathered) -> Iterator[PartRecord]:
+    literal, position = gathered.literals[index], 0
+    for span in file.literals():
+        if span.size_bytes:
+            yield PartRecord(span.offset, span.size_bytes, literal, position)
+        position += span.size_bytes
+    for array in file.arrays:
+        yield PartRecord(array.offset, array.size_bytes, gathered.digests[index, array.offset], 0)
+    for offset, data in file.paddings:
+        yield PartRecord(offset, len(data), literal, position)
+        position += len(data)
+
+
+def _placements(index: int, file: DissectedFile, gathered: Gathered) -> Iterator[PlacementRecord]:
+    for tensor, place in zip(file.header.tensors, places(file.header), strict=True):
+        span = file.tensor_span(tensor)
+        digest = gathered.digests[index, span.offset]
+        key = (digest, tensor.dtype.name, shape_text(tensor.shape))
+        yield PlacementRecord(
+            name=tensor.name,
+            place=place,
+            digest=digest,
+            dtype=tensor.dtype.name,
+            shape=tensor.shape,
+            size_bytes=tensor.size_bytes,
+            offset_bytes=span.offset,
+            measurement=gathered.measurements.get(key),
+        )
+
+
+def _model_digest(files: Sequence[FileRecord]) -> Digest:
+    if len(files) == 1:
+        return files[0].sha256
+    return digest_of("".join(f"{file.sha256}\n" for file in files).encode())
+
+
+def _kind(header: Header, has_tensors: bool) -> str:
+    if header.text("general.type") == "adapter":
+        return "adapter"
+    return "model" if has_tensors else "vocabulary"
+
+
+def _complete(header: Header, kind: str, placements: Sequence[PlacementRecord]) -> bool:
+    """Whether a model has its embedding and every block that its header announces; adapters and vocabularies are whole."""
+    if kind != "model":
+        return True
+    announced = header.integer(f"{header.architecture}.block_count")
+    if announced is None:
+        return True
+    blocks = {placement.place.block for placement in placements if placement.place.block is not None}
+    kinds = {placement.place.type for placement in placements}
+    return len(blocks) >= announced and {OrganType.EMBED, OrganType.SKELETON} <= kinds
+
+
+def _parents(header: Header, kind: str) -> Iterator[ParentRecord]:
+    """The parents that the metadata declares: `organization/name version`, as far as they are given."""
+    count = min(header.integer("general.base_model.count") or 0, BASE_MODELS_MAX)
+    for number in range(count):
+        prefix = f"general.base_model.{number}"
+        parts = [header.text(f"{prefix}.{key}") for key in ("organization", "name", "version")]
+        organization, name, version = parts
+        text = "/".join(part for part in (organization, name) if part)
+        text = f"{text} {version}" if text and version else text or header.text(f"{prefix}.repo_url") or ""
+        if text:
+            yield ParentRecord(text, "adapter" if kind == "adapter" else "finetune")

@@ -1,0 +1,143 @@
+"""`ingest`: one model from its files to its rows, with a report; many models with one outcome each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+
+from ingest.dissect import DissectedFile, dissect
+from ingest.files import FileSource
+from ingest.pipeline import Gathered, Pipeline, Progress
+from ingest.records import model_record
+from ingest.sources import ModelSource
+from ingest.stages import Stages
+from registry.catalog.register.ingests import begin_ingest, end_ingest
+from registry.catalog.register.models import Registered, register_model
+from registry.digest import Digest
+from registry.errors import BadSplit, OrganError
+from registry.gguf.split import check_split, is_shard
+from registry.names import ModelName
+from registry.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class IngestReport:
+    """What one ingest did: sizes in bytes, counts, and the time of each stage (seconds of threads, MB/s of one)."""
+
+    model: str
+    digest: Digest
+    created: bool
+    organs: int
+    new_blobs: int
+    size_bytes: int
+    new_bytes: int
+    known_bytes: int
+    stored_bytes: int
+    seconds: float
+    stages: dict[str, dict[str, float]]
+    flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one source: a report, or the error that refused it."""
+
+    source: ModelSource
+    report: IngestReport | None
+    error: OrganError | None
+
+
+def ingest_all(
+    registry: Registry, sources: Iterable[ModelSource], name: ModelName | None = None, progress: Progress | None = None
+) -> Iterator[Outcome]:
+    """Ingest `sources` one after another; a bad one does not stop the next. `name` is for a single source."""
+    for source in sources:
+        try:
+            yield Outcome(source, ingest_model(registry, source, name, progress), None)
+        except OrganError as error:
+            yield Outcome(source, None, error)
+
+
+def ingest_model(
+    registry: Registry, source: ModelSource, name: ModelName | None = None, progress: Progress | None = None
+) -> IngestReport:
+    """Take one model apart, store and measure its organs, register it.
+
+    Its name is `name`, or the one that its file suggests. The same bytes add nothing. Raises BadInput for what is refused,
+    StoreError when the store cannot take it; then nothing is registered. Interrupted, it goes on where it was when run again.
+    """
+    stages = Stages()
+    with ExitStack() as opened:
+        with stages.timed("open"):
+            files = _open_files(opened, source)
+        with registry.catalog.writing() as session:
+            ingest_id = begin_ingest(session, source.label)
+        try:
+            return _ingest(registry, source, files, ingest_id, name, stages, progress or _no_progress)
+        except BaseException as error:
+            state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+            with registry.catalog.writing() as session:
+                end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
+            raise
+
+
+def total_bytes(sources: Sequence[ModelSource]) -> int:
+    """What there is to read, for progress; files that cannot be looked at count as nothing."""
+    return sum(path.stat().st_size for source in sources for path in source.paths if path.is_file())
+
+
+def _open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
+    files = [dissect(opened.enter_context(FileSource(path))) for path in source.paths]
+    if len(files) == 1 and not is_shard(files[0].header):
+        return files
+    if all(not is_shard(file.header) for file in files):
+        raise BadSplit(source.name.name, ["the files are named like shards, but none says in its header that it is one"])
+    order = check_split(source.name.name, [(file.source.name, file.header) for file in files])
+    return [files[index] for index in order]
+
+
+def _ingest(
+    registry: Registry,
+    source: ModelSource,
+    files: Sequence[DissectedFile],
+    ingest_id: int,
+    name: ModelName | None,
+    stages: Stages,
+    progress: Progress,
+) -> IngestReport:
+    pipeline = Pipeline(registry, ingest_id, files, stages, progress)
+    gathered = pipeline.run()
+    for file in files:
+        file.source.check_unchanged()
+    record = model_record(name or source.name, files, gathered)
+    with stages.timed("register"), registry.catalog.writing() as session:
+        registered = register_model(session, record, keep_name=name is not None)
+        report = _report(registered, len(record.placements), files, gathered, stages)
+        end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), registered.model.id)
+    return report
+
+
+def _report(
+    registered: Registered, organs: int, files: Sequence[DissectedFile], gathered: Gathered, stages: Stages
+) -> IngestReport:
+    model = registered.model
+    return IngestReport(
+        model=f"{model.namespace}/{model.name}@{model.version}",
+        digest=Digest(model.digest),
+        created=registered.created,
+        organs=organs,
+        new_blobs=gathered.new_blobs,
+        size_bytes=sum(file.header.file_size_bytes for file in files),
+        new_bytes=gathered.new_bytes,
+        known_bytes=gathered.known_bytes,
+        stored_bytes=gathered.stored_bytes,
+        seconds=round(stages.wall_seconds, 4),
+        stages=stages.summary(),
+        flags=tuple(flag for file in files for flag in (*file.flags, *file.unassemblable)),
+    )
+
+
+def _no_progress(_size_bytes: int) -> None:
+    """Nobody watches."""

@@ -1,0 +1,89 @@
+"""What there is to ingest: files, folders, globs, split sets and the hub's cache, as a list of models to be."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.errors import BadSource
+from registry.gguf.split import ShardName, parse_shard_name
+from registry.names import ModelName, name_from_text
+
+GGUF_SUFFIX = ".gguf"
+LOCAL_NAMESPACE = "local"
+_HUB_FOLDER = "models--"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """The files of one model to be: one GGUF, or all shards that are there of a split set, and the name it would get."""
+
+    paths: tuple[Path, ...]
+    name: ModelName
+
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        more = len(self.paths) - 1
+        return str(self.paths[0]) + (f" and {more} more shards" if more else "")
+
+
+def find_sources(arguments: Iterable[str]) -> list[ModelSource]:
+    """The models that `arguments` name: paths of files and folders (searched through), and patterns.
+
+    A shard brings its siblings. Each file is taken once. Raises BadSource for an argument that names nothing.
+    """
+    paths: dict[Path, None] = {}
+    for argument in arguments:
+        found = list(_expand(argument))
+        if not found:
+            raise BadSource(f"{argument}: nothing there to ingest: no such file, or a folder without GGUF files")
+        paths.update(dict.fromkeys(found))
+    return _group(paths, LOCAL_NAMESPACE)
+
+
+def find_hub_sources(cache: Path) -> list[ModelSource]:
+    """The GGUF models in a hub's cache folder, named after the repositories that they came from."""
+    sources: list[ModelSource] = []
+    for folder in sorted(cache.glob(f"{_HUB_FOLDER}*--*")):
+        owner = folder.name.removeprefix(_HUB_FOLDER).partition("--")[0]
+        files = {path: None for path in sorted(folder.glob(f"snapshots/*/**/*{GGUF_SUFFIX}")) if path.is_file()}
+        sources.extend(_group(files, name_from_text(owner)))
+    return sources
+
+
+def _expand(argument: str) -> Iterator[Path]:
+    path = Path(argument)
+    if path.is_dir():
+        yield from (found for found in sorted(path.rglob(f"*{GGUF_SUFFIX}")) if found.is_file())
+    elif path.exists() or path.is_symlink():
+        yield path
+    elif glob.has_magic(argument):
+        yield from (Path(found) for found in sorted(glob.glob(argument, recursive=True)))
+
+
+def _group(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
+    sources: dict[tuple[Path, ShardName | str], ModelSource] = {}
+    for path in paths:
+        shard = parse_shard_name(path.name)
+        if shard is None or shard.count > 1 << 16:
+            key: ShardName | str = path.name
+            files: tuple[Path, ...] = (path,)
+            stem = path.name.removesuffix(GGUF_SUFFIX)
+        else:
+            key = ShardName(shard.stem, 0, shard.count)
+            files = _siblings(path, shard)
+            stem = shard.stem
+        sources.setdefault((path.parent, key), ModelSource(files, ModelName(namespace, name_from_text(stem))))
+    return list(sources.values())
+
+
+def _siblings(path: Path, shard: ShardName) -> tuple[Path, ...]:
+    found = []
+    for other in sorted(path.parent.glob(f"{glob.escape(shard.stem)}-*-of-{shard.count:05d}{GGUF_SUFFIX}")):
+        name = parse_shard_name(other.name)
+        if name is not None and name.stem == shard.stem:
+            found.append(other)
+    return tuple(found) or (path,)

@@ -1,0 +1,100 @@
+"""Pieces to blobs: chunks are read, checked against their hash, encoded in parallel and written in order."""
+
+from __future__ import annotations
+
+import threading
+
+import xxhash
+
+from ingest.hashing import HashedPiece
+from ingest.stages import Stages
+from registry.catalog.queries.blobs import BlobRow
+from registry.errors import BadSource, CorruptBlob, StoreError
+from registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
+from registry.store.codec import Codec, EncodedChunk, encode_chunk
+
+
+class PieceWriter:
+    """Writes one piece as a blob. `store_chunk` is called once a chunk, from any thread, in any order; then `finish`."""
+
+    def __init__(self, store: BlobStore, hashed: HashedPiece, stages: Stages) -> None:
+        self.hashed = hashed
+        self.chunk_count = len(hashed.checksums)
+        self._store = store
+        self._stages = stages
+        self._lock = threading.Lock()
+        self._waiting: dict[int, tuple[Codec, EncodedChunk]] = {}
+        self._next = 0
+        self._writer: BlobWriter | None = None
+
+    def store_chunk(self, index: int) -> tuple[int, bool]:
+        """Encode chunk `index` and write every chunk whose turn it is.
+
+        How many were written, and whether the last was among them, which is true for exactly one call. Raises BadSource,
+        StoreError.
+        """
+        plain = self._read(index)
+        writer = self._writer
+        codec = self.hashed.piece.codec if writer is None else writer.codec
+        with self._stages.timed("encode", len(plain)):
+            chunk = encode_chunk(codec, plain)
+        with self._lock:
+            self._waiting[index] = (codec, chunk)
+            before = self._next
+            while self._next in self._waiting:
+                self._write(self._next, *self._waiting.pop(self._next))
+                self._next += 1
+            written = self._next - before
+            return written, written > 0 and self._next == self.chunk_count
+
+    def finish(self) -> StoredBlob:
+        """Make the blob durable."""
+        if self._writer is None:  # no chunks: no bytes
+            self._writer = self._open(self.hashed.piece.codec)
+        with self._stages.timed("sync"):
+            return self._writer.finish()
+
+    def discard(self) -> None:
+        """Leave nothing behind."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer.discard()
+
+    def _read(self, index: int) -> bytes:
+        piece = self.hashed.piece
+        begin = index * piece.codec.chunk_bytes
+        size = min(piece.codec.chunk_bytes, piece.span.size_bytes - begin)
+        with self._stages.timed("read again", size):
+            # Not into a buffer of the thread's own: a chunk that waits for its turn keeps these bytes alive.
+            plain = piece.source.read_at(piece.span.offset + begin, size)
+        if xxhash.xxh3_64_intdigest(plain) != self.hashed.checksums[index]:
+            raise BadSource(f"{piece.source.name}: changed while it was read; nothing was registered")
+        return plain
+
+    def _write(self, index: int, codec: Codec, chunk: EncodedChunk) -> None:
+        if self._writer is None:
+            own = codec_for_blob(codec, chunk)
+            self._writer = self._open(own)
+        if codec != self._writer.codec:  # encoded before the first chunk had shown that it does not pay
+            chunk = encode_chunk(self._writer.codec, self._read(index))
+        with self._stages.timed("write", chunk.stored_size_bytes):
+            self._writer.append(chunk)
+
+    def _open(self, codec: Codec) -> BlobWriter:
+        return BlobWriter(self._store, self.hashed.digest, self.hashed.piece.span.size_bytes, codec)
+
+
+def check_stored(store: BlobStore, row: BlobRow, checksums: tuple[int, ...], stages: Stages) -> bool:
+    """Whether the bytes that the store has under a row still give what their name promises.
+
+    A newcomer that brings the same bytes is the chance to heal what has rotted, so what is there is read once more.
+    """
+    try:
+        with stages.timed("check known", row.size_bytes), store.open(row) as reader:
+            found = tuple(chunk.entry.checksum for chunk in reader.chunks)
+            same_chunks = len(found) == len(checksums)
+            for _ in reader.stream():
+                pass
+            return not same_chunks or found == checksums
+    except (CorruptBlob, StoreError):
+        return False

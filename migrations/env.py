@@ -1,0 +1,29 @@
+"""Run by Alembic: migrates the database of the engine that it is given, in one transaction."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from registry.catalog.tables import Base, Timestamp
+
+engine = context.config.attributes["engine"]
+
+
+
+def render_plainly(kind: str, item: object, _context: object) -> str | bool:
+    """Migrations name SQLAlchemy's own types, so that they stay true when ours change."""
+    return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, Timestamp) else False
+
+
+with engine.connect() as connection:
+    context.configure(
+        connection=connection,
+        target_metadata=Base.metadata,
+        render_as_batch=True,
+        compare_type=True,
+        render_item=render_plainly,
+        transaction_per_migration=False,
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+    connection.commit()

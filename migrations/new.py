@@ -1,0 +1,24 @@
+"""`python -m migrations.new "what it does"`: write the next migration by comparing the tables with the newest revision."""
+
+from __future__ import annotations
+
+import sys
+
+from alembic import command
+from sqlalchemy import create_engine
+
+from migrations import HEAD, configuration
+
+
+def main() -> None:
+    """Write `migrations/versions/NNNN_*.py`; `HEAD` must then be raised by hand."""
+    engine = create_engine("sqlite://", poolclass=None)
+    config = configuration(engine)
+    command.upgrade(config, "head")
+    config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
+    following = f"{int(HEAD or 0) + 1:04d}"
+    command.revision(config, message=" ".join(sys.argv[1:]), autogenerate=True, rev_id=following)
+
+
+if __name__ == "__main__":
+    main()

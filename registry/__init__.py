@@ -1,0 +1,33 @@
+"""The organ registry: keeps the parts of language models, and composes them.
+
+    errors, digest, settings    what everything else stands on
+    gguf                        the container format, pure
+    anatomy                     tensor names to places
+    measure, lineage            arrays in, numbers out
+    store                       immutable blobs, compressed
+    catalog                     the SQL: tables, queries, registrations
+    chimera                     from plans to streams of bytes
+    present                     the one shape that page, JSON and command show
+    registry                    `Registry`, the object that scripts and faces hold
+
+An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable
+bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glossary.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from registry.registry import Registry
+
+__all__ = ["Registry"]
+
+
+def __getattr__(name: str) -> object:
+    # Lazy, so that `import registry.gguf` never loads SQLAlchemy.
+    if name == "Registry":
+        from registry.registry import Registry
+
+        return Registry
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

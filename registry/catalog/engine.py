@@ -1,0 +1,130 @@
+"""Engines and sessions: one way to read, one way to write, and the schema brought up to date.
+
+Readers see a consistent snapshot and cannot change anything. Writers take SQLite's write lock when they begin, so that two
+of them wait for each other instead of failing halfway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy.orm import Session
+
+from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The database of one registry."""
+
+    reader: Engine
+    writer: Engine
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """A session that reads; nothing that it does is kept."""
+        with translated(), Session(self.reader) as session:
+            yield session
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A session whose transaction commits at the end of the block, or not at all."""
+        with translated(), Session(self.writer, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.reader.dispose()
+        self.writer.dispose()
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """What the database's driver raises inside the block becomes one of our errors."""
+    try:
+        yield
+    except DatabaseError as error:
+        said = str(error.orig)
+        if "full" in said:
+            raise DiskFull(f"the database's disk is full: {said}") from error
+        if "readonly" in said or "unable to open" in said:
+            raise StoreUnwritable(f"the database cannot be written: {said}") from error
+        if "locked" in said:
+            raise Busy(f"the database is held by another process: {said}") from error
+        raise CatalogError(f"the database failed: {said}") from error
+
+
+def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
+    """Open the database, make it if it is not there, and bring its schema to `head` by calling `migrate`.
+
+    Raises SchemaTooNew when a newer version wrote it, CatalogError when it is no database of ours.
+    """
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite" and url.database:
+        _make_folder(Path(url.database).parent)
+    catalog = Catalog(_engine(database_url, writes=False), _engine(database_url, writes=True))
+    try:
+        with translated():
+            if _revision(catalog.writer) != head:
+                migrate(catalog.writer)
+    except OrganError:
+        catalog.close()
+        raise
+    return catalog
+
+
+def _engine(database_url: str, *, writes: bool) -> Engine:
+    engine = create_engine(database_url, pool_pre_ping=not database_url.startswith("sqlite"))
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
+        event.listen(engine, "begin", _begin_immediate if writes else _begin_deferred)
+    return engine
+
+
+def _sqlite_writer(connection: Any, _record: object) -> None:
+    _pragmas(connection, ("journal_mode = WAL", "synchronous = FULL"))
+
+
+def _sqlite_reader(connection: Any, _record: object) -> None:
+    _pragmas(connection, ("query_only = ON",))
+
+
+def _pragmas(connection: Any, more: tuple[str, ...]) -> None:
+    connection.isolation_level = None  # transactions begin where we say, not where the driver guesses
+    cursor = connection.cursor()
+    for pragma in (f"busy_timeout = {BUSY_TIMEOUT_MS}", "foreign_keys = ON", *more):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin_immediate(connection: Any) -> None:
+    connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def _begin_deferred(connection: Any) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
+def _revision(engine: Engine) -> str | None:
+    try:
+        with engine.begin() as connection:
+            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    except OperationalError as error:
+        if "no such table" in str(error.orig):
+            return None
+        raise
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreUnwritable(f"{folder} cannot be made: {error.strerror}") from error

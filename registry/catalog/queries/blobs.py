@@ -1,0 +1,132 @@
+"""Where bytes are stored, and which of them anybody needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Select, func, or_, select
+from sqlalchemy.orm import Session, aliased
+
+from registry.catalog.tables import Blob, BlobLease, FilePart, Ingest, InlineBlob, Model, Organ, Placement
+from registry.catalog.upsert import batches
+from registry.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRow:
+    """A blob's row as plain values; `inline` has the stored bytes of a small blob."""
+
+    id: int
+    digest: Digest
+    size_bytes: int
+    stored_bytes: int
+    codec: str
+    codec_version: int
+    file: str | None
+    state: str
+    inline: bytes | None
+
+
+def blobs_by_digest(session: Session, digests: Iterable[str]) -> dict[Digest, BlobRow]:
+    """The rows of `digests`, whatever their state; those without a row are left out."""
+    found: dict[Digest, BlobRow] = {}
+    for batch in batches(sorted(set(digests))):
+        for row in _rows(session, _blob_rows().where(Blob.digest.in_(batch))):
+            found[row.digest] = row
+    return found
+
+
+def blobs_by_id(session: Session, ids: Iterable[int]) -> dict[int, BlobRow]:
+    """The rows of `ids`."""
+    found: dict[int, BlobRow] = {}
+    for batch in batches(sorted(set(ids))):
+        for row in _rows(session, _blob_rows().where(Blob.id.in_(batch))):
+            found[row.id] = row
+    return found
+
+
+def all_blobs(session: Session) -> Iterator[BlobRow]:
+    """Every row in the order of digests, streamed."""
+    statement = _blob_rows().order_by(Blob.digest).execution_options(yield_per=1000)
+    yield from _rows(session, statement)
+
+
+def known_files(session: Session) -> set[str]:
+    """The physical names that rows point at."""
+    return {file for file in session.scalars(select(Blob.file)) if file is not None}
+
+
+def unneeded_blobs(session: Session, state: str, untouched_since: datetime, now: datetime) -> Sequence[Blob]:
+    """Blobs in `state` that no organ, file or blob refers to, that no living ingest leases, and that nobody touched since."""
+    return session.scalars(unneeded(now).where(Blob.state == state, Blob.touched_at < untouched_since)).all()
+
+
+def unneeded(now: datetime) -> Select[Blob]:
+    """SELECT of the blobs that nothing refers to: one anti-join a kind of reference, each answered by an index."""
+    leased = select(BlobLease.blob_id).join(Ingest).where(Ingest.state == "running", Ingest.lease_expires_at > now)
+    dependent = aliased(Blob)
+    return select(Blob).where(
+        ~select(Organ.id).where(Organ.blob_id == Blob.id).exists(),
+        ~select(FilePart.file_id).where(FilePart.blob_id == Blob.id).exists(),
+        ~select(dependent.id).where(dependent.depends_on == Blob.id).exists(),
+        Blob.id.not_in(leased),
+    )
+
+
+def visible_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
+    """Which of `digests` are organs of visible models: what anybody may be told. Everything else counts as absent."""
+    found: set[Digest] = set()
+    for batch in batches(sorted(set(digests))):
+        statement = (
+            select(Blob.digest)
+            .join(Organ, Organ.blob_id == Blob.id)
+            .join(Placement, Placement.organ_id == Organ.id)
+            .where(Blob.digest.in_(batch), Placement.visible)
+            .distinct()
+        )
+        found.update(Digest(digest) for digest in session.scalars(statement))
+    return found
+
+
+def names_of_blob(session: Session, blob_id: int) -> list[str]:
+    """Where a blob is needed, for people: `namespace/name: tensor`, and the files whose header or padding is in it."""
+    placements = (
+        select(Model.namespace, Model.name, Model.version, Placement.name)
+        .join(Placement, Placement.model_id == Model.id)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .where(Organ.blob_id == blob_id)
+        .order_by(Model.id, Placement.position)
+        .limit(20)
+    )
+    return [f"{namespace}/{name}@{version}: {tensor}" for namespace, name, version, tensor in session.execute(placements)]
+
+
+def totals(session: Session) -> tuple[int, int, int]:
+    """Blobs that are present: their count, plain bytes and stored bytes."""
+    row = session.execute(
+        select(
+            func.count(), func.coalesce(func.sum(Blob.size_bytes), 0), func.coalesce(func.sum(Blob.stored_bytes), 0)
+        ).where(or_(Blob.state == "present", Blob.state == "corrupt"))
+    ).one()
+    return row[0], row[1], row[2]
+
+
+def _blob_rows() -> Select[Blob, bytes | None]:
+    return select(Blob, InlineBlob.stored).outerjoin(InlineBlob, InlineBlob.blob_id == Blob.id)
+
+
+def _rows(session: Session, statement: Select[Blob, bytes | None]) -> Iterator[BlobRow]:
+    for blob, inline in session.execute(statement):
+        yield BlobRow(
+            blob.id,
+            Digest(blob.digest),
+            blob.size_bytes,
+            blob.stored_bytes,
+            blob.codec,
+            blob.codec_version,
+            blob.file,
+            blob.state,
+            inline,
+        )

@@ -1,0 +1,138 @@
+"""Models by name or digest, with their files, parts and placements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.tables import Blob, FilePart, Ingest, Model, ModelFile, ModelMetadata, Organ, Placement
+from registry.digest import Digest
+from registry.errors import NotFound
+from registry.names import ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A slice of a blob at an offset of a file."""
+
+    offset_bytes: int
+    size_bytes: int
+    blob_id: int
+    blob_offset_bytes: int
+
+
+def model_by_name(session: Session, name: ModelName) -> Model:
+    """The visible or yanked model of that name: the version that is asked for, else the newest; raises NotFound."""
+    statement = select(Model).where(
+        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(("visible", "yanked"))
+    )
+    if name.version is not None:
+        statement = statement.where(Model.version == name.version)
+    model = session.scalars(statement.order_by(Model.version.desc()).limit(1)).one_or_none()
+    if model is None:
+        raise NotFound(f"no model is registered as {name}")
+    return model
+
+
+def visible_model_with_digest(session: Session, digest: Digest, name: ModelName | None) -> Model | None:
+    """A visible model of exactly these bytes, of that name if one is given; the oldest of several."""
+    statement = select(Model).where(Model.digest == digest, Model.state == "visible")
+    if name is not None:
+        statement = statement.where(Model.namespace == name.namespace, Model.name == name.name)
+    return session.scalars(statement.order_by(Model.id).limit(1)).one_or_none()
+
+
+def visible_models(session: Session, limit: int = 1000) -> Sequence[Model]:
+    """Visible models, newest first."""
+    statement = select(Model).where(Model.state == "visible").order_by(Model.created_at.desc(), Model.id.desc())
+    return session.scalars(statement.limit(limit)).all()
+
+
+def ranked_models(session: Session, limit: int = 1000) -> Sequence[Model]:
+    """Visible, complete models by falling mean θ; those without a θ last, then by id, so that the order is total."""
+    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model")
+    order = (Model.mean_theta.is_(None), Model.mean_theta.desc(), Model.id)
+    return session.scalars(statement.order_by(*order).limit(limit)).all()
+
+
+def files_of(session: Session, model_id: int) -> Sequence[ModelFile]:
+    """The files of a model in order."""
+    return session.scalars(select(ModelFile).where(ModelFile.model_id == model_id).order_by(ModelFile.position)).all()
+
+
+def parts_of(session: Session, file_id: int) -> list[Segment]:
+    """Header and padding of a file, by offset."""
+    statement = select(FilePart).where(FilePart.file_id == file_id).order_by(FilePart.offset_bytes)
+    return [
+        Segment(part.offset_bytes, part.size_bytes, part.blob_id, part.blob_offset_bytes)
+        for part in session.scalars(statement)
+    ]
+
+
+def tensors_of(session: Session, file_id: int) -> list[Segment]:
+    """The tensors of a file, by offset."""
+    statement = (
+        select(Placement.offset_bytes, Placement.size_bytes, Organ.blob_id)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .where(Placement.file_id == file_id)
+        .order_by(Placement.offset_bytes)
+    )
+    return [Segment(offset, size, blob_id, 0) for offset, size, blob_id in session.execute(statement)]
+
+
+def tensor_blobs_of(session: Session, model_id: int) -> dict[str, int]:
+    """Tensor name to blob id, over all files of a model."""
+    statement = (
+        select(Placement.name, Organ.blob_id)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .where(Placement.model_id == model_id)
+    )
+    return {name: blob_id for name, blob_id in session.execute(statement)}
+
+
+def placements_of(session: Session, model_id: int) -> Sequence[Row[Placement, str, str]]:
+    """Placements in order, each with its organ's shape and digest."""
+    statement = (
+        select(Placement, Organ.shape, Blob.digest)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .where(Placement.model_id == model_id)
+        .order_by(Placement.position)
+    )
+    return session.execute(statement).all()
+
+
+def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:
+    """The metadata in header order."""
+    statement = select(ModelMetadata).where(ModelMetadata.model_id == model_id).order_by(ModelMetadata.position)
+    return session.scalars(statement).all()
+
+
+def type_means(session: Session, model_id: int) -> Sequence[Row[str, int, int, float | None, float | None]]:
+    """A row a type: tensors, bytes, mean θ, mean spectral signal."""
+    statement = (
+        select(
+            Placement.type,
+            func.count(),
+            func.sum(Placement.size_bytes),
+            func.avg(Placement.theta),
+            func.avg(Placement.spectral_signal),
+        )
+        .where(Placement.model_id == model_id)
+        .group_by(Placement.type)
+        .order_by(Placement.type)
+    )
+    return session.execute(statement).all()
+
+
+def ingest_of(session: Session, model_id: int) -> Ingest | None:
+    """The ingest that made the model."""
+    return session.scalars(select(Ingest).where(Ingest.model_id == model_id).order_by(Ingest.id).limit(1)).one_or_none()
+
+
+def count_models(session: Session) -> int:
+    """How many models are visible."""
+    return session.scalar(select(func.count()).select_from(Model).where(Model.state == "visible")) or 0

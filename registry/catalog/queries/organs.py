@@ -1,0 +1,69 @@
+"""Organs by digest, with their measurements and the places that they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import BlobRow
+from registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
+from registry.catalog.upsert import batches
+from registry.digest import parse_prefix
+from registry.errors import Ambiguous, NotFound
+
+
+def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[tuple[str, str, str]]:
+    """Digest, dtype and shape of the organs of `blobs` that have been measured."""
+    digests = {blob.id: blob.digest for blob in blobs}
+    found: set[tuple[str, str, str]] = set()
+    for batch in batches(sorted(digests)):
+        statement = (
+            select(Organ.blob_id, Organ.dtype, Organ.shape)
+            .join(Measurement, Measurement.organ_id == Organ.id)
+            .where(Organ.blob_id.in_(batch))
+        )
+        found.update((digests[blob_id], dtype, shape) for blob_id, dtype, shape in session.execute(statement))
+    return found
+
+
+def organs_by_prefix(session: Session, text: str) -> Sequence[Row[Organ, Blob]]:
+    """The organs whose digest begins with `text`, in the order of their ids: one blob, one row a dtype and shape.
+
+    Raises BadDigest, NotFound, and Ambiguous when several digests begin so.
+    """
+    prefix = parse_prefix(text)
+    # A range instead of LIKE: it uses the index on every database, and means the same on all.
+    statement = (
+        select(Organ, Blob)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .where(Blob.digest >= prefix, Blob.digest < prefix[:-1] + chr(ord(prefix[-1]) + 1))
+        .order_by(Organ.id)
+        .limit(100)
+    )
+    rows = session.execute(statement).all()
+    digests = sorted({blob.digest for _, blob in rows})
+    if not digests:
+        raise NotFound(f"no organ's digest begins with {prefix}")
+    if len(digests) > 1:
+        raise Ambiguous(f"{len(digests)} digests begin with {prefix}: {digests[0][:16]}…, {digests[1][:16]}…")
+    return rows
+
+
+def measurements_of(session: Session, organ_id: int) -> Sequence[Measurement]:
+    """What each method read from the organ."""
+    statement = select(Measurement).where(Measurement.organ_id == organ_id).order_by(Measurement.method)
+    return session.scalars(statement).all()
+
+
+def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, Model]]:
+    """Where the organ sits in visible models, oldest first."""
+    statement = (
+        select(Placement, Model)
+        .join(Model, Model.id == Placement.model_id)
+        .where(Placement.organ_id == organ_id, Placement.visible)
+        .order_by(Placement.id)
+        .limit(limit)
+    )
+    return session.execute(statement).all()

@@ -1,0 +1,82 @@
+"""What goes into the catalog, as values: made by whoever ingests, written by `register`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from registry.anatomy import Place
+from registry.digest import Digest
+from registry.measure import Measurement
+from registry.names import ModelName
+
+
+@dataclass(frozen=True, slots=True)
+class PartRecord:
+    """A slice of a blob at an offset of a file."""
+
+    offset_bytes: int
+    size_bytes: int
+    digest: Digest
+    blob_offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRecord:
+    """A tensor at its place. `measurement` is None for an organ that has been measured before."""
+
+    name: str
+    place: Place
+    digest: Digest
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    offset_bytes: int
+    measurement: Measurement | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """One file of a model with everything that is needed to give it back."""
+
+    name: str
+    size_bytes: int
+    sha256: Digest
+    header_sha256: Digest
+    header_bytes: int
+    parts: tuple[PartRecord, ...]
+    placements: tuple[PlacementRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParentRecord:
+    """A parent that a model names in its metadata."""
+
+    text: str
+    relation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """A model to be registered."""
+
+    name: ModelName
+    digest: Digest
+    kind: str
+    architecture: str | None
+    title: str | None
+    description: str | None
+    license: str | None
+    size_label: str | None
+    metadata: tuple[tuple[str, str, str], ...]
+    """Key, type and value as text, in header order."""
+    files: tuple[FileRecord, ...]
+    parents: tuple[ParentRecord, ...] = ()
+    flags: tuple[str, ...] = ()
+    unassemblable: tuple[str, ...] = ()
+    complete: bool = True
+    contributor: str = "local"
+    placements: tuple[PlacementRecord, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Frozen, so the derived order over all files is set once, here.
+        object.__setattr__(self, "placements", tuple(one for file in self.files for one in file.placements))

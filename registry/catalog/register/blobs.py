@@ -1,0 +1,104 @@
+"""Rows of blobs: written when the bytes are durable, leased to who will need them, removed before the bytes are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, update
+from sqlalchemy.orm import Session
+
+from registry.catalog.clock import now
+from registry.catalog.queries.blobs import blobs_by_digest, unneeded, unneeded_blobs
+from registry.catalog.tables import Blob, BlobLease, InlineBlob
+from registry.catalog.upsert import insert_missing
+from registry.digest import Digest
+from registry.store import StoredBlob
+
+
+def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:
+    """Write the rows of durable `blobs` and lease them to the ingest.
+
+    A digest that somebody else has recorded meanwhile keeps its row; a corrupt one is replaced. The physical names that no
+    row points at now: files to be removed after the commit.
+    """
+    before = blobs_by_digest(session, [blob.digest for blob in blobs])
+    written = now()
+    fresh = [_values(blob, written) for blob in blobs if blob.digest not in before]
+    insert_missing(session, Blob, fresh)
+    for blob in blobs:
+        if blob.digest in before and before[blob.digest].state == "corrupt":
+            _replace(session, before[blob.digest].id, blob, written)
+    rows = blobs_by_digest(session, [blob.digest for blob in blobs])
+    kept = {row.file for row in rows.values()}
+    written_files = [blob.file for blob in blobs] + [row.file for row in before.values()]
+    unused = [file for file in written_files if file is not None and file not in kept]
+    inline = [
+        {"blob_id": rows[blob.digest].id, "stored": blob.inline}
+        for blob in blobs
+        if blob.inline is not None and rows[blob.digest].file is None
+    ]
+    insert_missing(session, InlineBlob, inline)
+    lease_blobs(session, ingest_id, [row.id for row in rows.values()])
+    return unused
+
+
+def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> None:
+    """Keep blobs from the sweep until the ingest ends; one that was doomed is spared."""
+    insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in sorted(blob_ids)])
+    touched = now()
+    session.execute(update(Blob).where(Blob.id.in_(blob_ids)).values(touched_at=touched))
+    session.execute(update(Blob).where(Blob.id.in_(blob_ids), Blob.state == "doomed").values(state="present"))
+
+
+def mark_corrupt(session: Session, digest: Digest) -> None:
+    """From now on the blob counts as absent for whoever wants to store it, so that an upload heals it."""
+    session.execute(update(Blob).where(Blob.digest == digest).values(state="corrupt"))
+
+
+def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
+    """Mark what nothing needs and nobody touched within the grace. A later sweep reclaims it, a writer spares it."""
+    present = now()
+    doomed = list(unneeded_blobs(session, "present", present - grace, present))
+    doomed += unneeded_blobs(session, "corrupt", present - grace, present)
+    for blob in doomed:
+        blob.state = "doomed"
+        blob.touched_at = present
+    return doomed
+
+
+def reclaim_blob(session: Session, blob_id: int) -> str | None:
+    """Delete the row of a blob that is still doomed and unneeded; None when it was spared.
+
+    Its physical name, to be unlinked after the commit; empty for an inline blob.
+    """
+    statement = unneeded(now()).where(Blob.id == blob_id, Blob.state == "doomed")
+    blob = session.scalars(statement).one_or_none()
+    if blob is None:
+        return None
+    file = blob.file or ""
+    session.execute(delete(BlobLease).where(BlobLease.blob_id == blob_id))
+    session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
+    session.execute(delete(Blob).where(Blob.id == blob_id))
+    return file
+
+
+def _values(blob: StoredBlob, written: datetime) -> dict[str, object]:
+    return {
+        "digest": blob.digest,
+        "size_bytes": blob.size_bytes,
+        "stored_bytes": blob.stored_bytes,
+        "codec": blob.codec,
+        "codec_version": blob.codec_version,
+        "file": blob.file,
+        "state": "present",
+        "created_at": written,
+        "touched_at": written,
+    }
+
+
+def _replace(session: Session, blob_id: int, blob: StoredBlob, written: datetime) -> None:
+    session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
+    values = _values(blob, written)
+    del values["digest"], values["created_at"]
+    session.execute(update(Blob).where(Blob.id == blob_id).values(values))

@@ -1,0 +1,256 @@
+"""A model with all that belongs to it, in one transaction: the only point at which an ingest becomes visible."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from statistics import fmean
+
+from sqlalchemy import func, insert, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.clock import now
+from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from registry.catalog.queries.models import visible_model_with_digest
+from registry.catalog.records import FileRecord, ModelRecord, PlacementRecord
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.facets import count_placements
+from registry.catalog.register.organs import OrganKey, organ_key, register_organs
+from registry.catalog.tables import (
+    Event,
+    FilePart,
+    Lineage,
+    Measurement,
+    Model,
+    ModelFile,
+    ModelMetadata,
+    Organ,
+    Placement,
+)
+from registry.catalog.upsert import batches
+from registry.catalog.vocabulary import checked_text, shown_text
+from registry.digest import Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The model's row, and whether it is new."""
+
+    model: Model
+    created: bool
+
+
+def register_model(session: Session, record: ModelRecord, *, keep_name: bool) -> Registered:
+    """Write `record` with its organs, placements, files, lineage, facets and event; its blobs must have rows.
+
+    The same bytes under the same name are not registered twice; with `keep_name` false, nor under another name. A name that
+    stands for other bytes gets the next version.
+    """
+    same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
+    if same is not None:
+        return Registered(same, created=False)
+    blobs = blobs_by_digest(session, _digests(record))
+    organs = register_organs(session, record.placements, blobs)
+    measured = _measured(session, organs)
+    model = _insert_model(session, record, measured, organs)
+    placements: list[Placement] = []
+    for position, file in enumerate(record.files):
+        placements += _insert_file(session, model, position, file, blobs, organs, measured, first=len(placements))
+    _insert_metadata(session, model, record)
+    _insert_parents(session, model, record)
+    count_placements(session, model, placements)
+    text = f"{record.name.namespace}/{record.name.name}@{model.version}"
+    session.add(
+        Event(at=model.created_at, contributor_id=model.contributor_id, action="ingest", model_id=model.id, text=text)
+    )
+    session.flush()
+    return Registered(model, created=True)
+
+
+def _digests(record: ModelRecord) -> set[Digest]:
+    parts = {part.digest for file in record.files for part in file.parts}
+    return parts | {placement.digest for placement in record.placements}
+
+
+def _measured(session: Session, organs: Mapping[OrganKey, int]) -> dict[int, dict[str, float | None]]:
+    """The rankable numbers of each organ, from whichever of its methods gives them."""
+    numbers: dict[int, dict[str, float | None]] = {organ_id: {} for organ_id in organs.values()}
+    for batch in batches(sorted(numbers)):
+        for row in session.scalars(select(Measurement).where(Measurement.organ_id.in_(batch))):
+            own = numbers[row.organ_id]
+            for name in ("theta", "magnitude", "signal", "spectral_signal", "stable_rank"):
+                value = getattr(row, name)
+                if value is not None:
+                    own[name] = value
+    return numbers
+
+
+def _insert_model(
+    session: Session,
+    record: ModelRecord,
+    measured: Mapping[int, Mapping[str, float | None]],
+    organs: Mapping[OrganKey, int],
+) -> Model:
+    name = record.name
+    newest = session.scalar(
+        select(func.max(Model.version)).where(Model.namespace == name.namespace, Model.name == name.name)
+    )
+    thetas = _values(record, measured, organs, "theta")
+    signals = _values(record, measured, organs, "signal")
+    model = Model(
+        namespace=checked_text(name.namespace, "the namespace", 96),
+        name=checked_text(name.name, "the name", 96),
+        version=(newest or 0) + 1,
+        digest=record.digest,
+        state="visible",
+        kind=record.kind,
+        complete=record.complete,
+        contributor_id=contributor_id(session, record.contributor),
+        architecture=_shown(record.architecture, 96),
+        title=_shown(record.title),
+        description=_shown(record.description),
+        license=_shown(record.license, 96),
+        size_label=_shown(record.size_label, 96),
+        parameters=sum(prod(placement.shape) for placement in record.placements),
+        tensors=len(record.placements),
+        size_bytes=sum(file.size_bytes for file in record.files),
+        mean_theta=fmean(thetas) if thetas else None,
+        mean_signal=fmean(signals) if signals else None,
+        flags=json.dumps([shown_text(flag) for flag in record.flags]),
+        unassemblable=json.dumps([shown_text(reason) for reason in record.unassemblable]),
+        created_at=now(),
+    )
+    session.add(model)
+    session.flush()
+    return model
+
+
+def _values(
+    record: ModelRecord,
+    measured: Mapping[int, Mapping[str, float | None]],
+    organs: Mapping[OrganKey, int],
+    number: str,
+) -> list[float]:
+    found = (measured[organs[organ_key(placement)]].get(number) for placement in record.placements)
+    return [value for value in found if value is not None]
+
+
+def _insert_file(
+    session: Session,
+    model: Model,
+    position: int,
+    file: FileRecord,
+    blobs: Mapping[Digest, BlobRow],
+    organs: Mapping[OrganKey, int],
+    measured: Mapping[int, Mapping[str, float | None]],
+    *,
+    first: int,
+) -> list[Placement]:
+    row = ModelFile(
+        model_id=model.id,
+        position=position,
+        name=shown_text(file.name, 255),
+        size_bytes=file.size_bytes,
+        sha256=file.sha256,
+        header_sha256=file.header_sha256,
+        header_bytes=file.header_bytes,
+    )
+    session.add(row)
+    session.flush()
+    session.add_all(
+        FilePart(
+            file_id=row.id,
+            offset_bytes=part.offset_bytes,
+            size_bytes=part.size_bytes,
+            blob_id=blobs[part.digest].id,
+            blob_offset_bytes=part.blob_offset_bytes,
+        )
+        for part in file.parts
+    )
+    placements = []
+    for order, placement in enumerate(file.placements, first):
+        organ_id = organs[organ_key(placement)]
+        placements.append(_placement(model, row, order, placement, organ_id, measured[organ_id]))
+    session.add_all(placements)
+    session.flush()
+    return placements
+
+
+def _placement(
+    model: Model,
+    file: ModelFile,
+    order: int,
+    record: PlacementRecord,
+    organ_id: int,
+    numbers: Mapping[str, float | None],
+) -> Placement:
+    return Placement(
+        model_id=model.id,
+        position=order,
+        file_id=file.id,
+        offset_bytes=record.offset_bytes,
+        name=record.name,
+        type=record.place.type.value,
+        tower=record.place.tower.value,
+        block=record.place.block,
+        slot=record.place.slot,
+        organ_id=organ_id,
+        visible=model.state == "visible",
+        dtype=record.dtype,
+        size_bytes=record.size_bytes,
+        **numbers,
+    )
+
+
+def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> None:
+    rows = [
+        {
+            "model_id": model.id,
+            "position": position,
+            "key": shown_text(key),
+            "type": kind,
+            "value": shown_text(value),
+        }
+        for position, (key, kind, value) in enumerate(record.metadata)
+    ]
+    if rows:
+        session.execute(insert(ModelMetadata), rows)
+
+
+def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None:
+    session.add_all(
+        Lineage(
+            child_model_id=model.id,
+            parent_text=shown_text(parent.text),
+            relation=parent.relation,
+            evidence="declared",
+            created_at=model.created_at,
+        )
+        for parent in record.parents
+    )
+    # That each organ came out of this model is the placement itself; the first model that brought it is recorded once.
+    fresh = (
+        select(Placement.organ_id)
+        .join(Organ, Organ.id == Placement.organ_id)
+        .where(Placement.model_id == model.id)
+        .where(~select(Lineage.id).where(Lineage.child_organ_id == Placement.organ_id).exists())
+        .distinct()
+    )
+    rows = [
+        {
+            "child_organ_id": organ_id,
+            "parent_model_id": model.id,
+            "relation": "dissected",
+            "evidence": "recorded",
+            "created_at": model.created_at,
+        }
+        for organ_id in session.scalars(fresh)
+    ]
+    if rows:
+        session.execute(insert(Lineage), rows)
+
+
+def _shown(text: str | None, limit: int = 4096) -> str | None:
+    return None if text is None else shown_text(text, limit)

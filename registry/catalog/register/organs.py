@@ -1,0 +1,125 @@
+"""Organs with their measurements and fingerprints. An organ that is known already is left as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import BlobRow
+from registry.catalog.records import PlacementRecord
+from registry.catalog.tables import Fingerprint, Measurement, Organ
+from registry.catalog.upsert import batches, insert_missing
+from registry.catalog.vocabulary import shown_text
+from registry.digest import Digest
+from registry.measure import Measurement as Measured
+
+OrganKey = tuple[str, str, str]
+"""Digest, dtype and shape: what makes an organ. Two tensors of zeros with other shapes are two organs of one blob."""
+
+
+def organ_key(placement: PlacementRecord) -> OrganKey:
+    """The key of the organ that `placement` places."""
+    return placement.digest, placement.dtype, shape_text(placement.shape)
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as the tables hold it, row length first: `192x512`."""
+    return "x".join(map(str, shape))
+
+
+def register_organs(
+    session: Session, placements: Iterable[PlacementRecord], blobs: Mapping[Digest, BlobRow]
+) -> dict[OrganKey, int]:
+    """Make sure that every placement's organ has a row, its measurements and its fingerprint; their ids."""
+    firsts: dict[OrganKey, PlacementRecord] = {}
+    for placement in placements:
+        held = firsts.setdefault(organ_key(placement), placement)
+        if held.measurement is None and placement.measurement is not None:
+            firsts[organ_key(placement)] = placement
+    rows = [
+        {"blob_id": blobs[Digest(digest)].id, "dtype": dtype, "shape": shape, "elements": _elements(firsts[key].shape)}
+        for key in firsts
+        for digest, dtype, shape in [key]
+    ]
+    insert_missing(session, Organ, rows)
+    ids = _ids(session, firsts, blobs)
+    measured = [(ids[key], first.measurement) for key, first in firsts.items() if first.measurement is not None]
+    readings = [row for organ_id, reading in measured for row in _measurement_rows(organ_id, reading)]
+    insert_missing(session, Measurement, readings)
+    prints = [
+        {"organ_id": organ_id, "values": reading.fingerprint}
+        for organ_id, reading in measured
+        if reading.fingerprint is not None
+    ]
+    insert_missing(session, Fingerprint, prints)
+    return ids
+
+
+def _elements(shape: Sequence[int]) -> int:
+    elements = 1
+    for length in shape:
+        elements *= length
+    return elements
+
+
+def _ids(session: Session, keys: Iterable[OrganKey], blobs: Mapping[Digest, BlobRow]) -> dict[OrganKey, int]:
+    wanted = {blobs[Digest(digest)].id: digest for digest, _, _ in keys}
+    ids: dict[OrganKey, int] = {}
+    for batch in batches(sorted(wanted)):
+        for organ in session.execute(
+            select(Organ.id, Organ.blob_id, Organ.dtype, Organ.shape).where(Organ.blob_id.in_(batch))
+        ):
+            ids[wanted[organ.blob_id], organ.dtype, organ.shape] = organ.id
+    return ids
+
+
+def _measurement_rows(organ_id: int, reading: Measured) -> list[dict[str, object]]:
+    """One row a method: the Z-measure with the sample's moments, and the spectral reading where there is one."""
+    blank: dict[str, object] = dict.fromkeys(_NUMBERS)
+    rows = [
+        blank
+        | {
+            "organ_id": organ_id,
+            "method": reading.method,
+            "sample_size": reading.sample_size,
+            "nan_count": reading.nan_count,
+            "infinite_count": reading.infinite_count,
+            "constant": reading.constant,
+            "reason": None if reading.reason is None else shown_text(reading.reason, 256),
+        }
+        | {name: getattr(reading, name) for name in _Z_NUMBERS}
+    ]
+    if reading.spectral_method is not None:
+        sampled = (reading.spectral_rows or 0) * (reading.spectral_columns or 0)
+        rows.append(
+            blank
+            | {
+                "organ_id": organ_id,
+                "method": reading.spectral_method,
+                "sample_size": sampled,
+                "nan_count": 0,
+                "infinite_count": 0,
+                "constant": False,
+                "reason": None,
+                "spectral_signal": reading.spectral_signal,
+                "stable_rank": reading.stable_rank,
+            }
+        )
+    return rows
+
+
+_Z_NUMBERS = (
+    "theta",
+    "magnitude",
+    "signal",
+    "entropy",
+    "kurtosis",
+    "coherence",
+    "mean",
+    "standard_deviation",
+    "minimum",
+    "maximum",
+)
+_NUMBERS = (*_Z_NUMBERS, "spectral_signal", "stable_rank")

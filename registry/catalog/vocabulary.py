@@ -1,0 +1,34 @@
+"""The words that columns may hold, and what every supported database takes as text."""
+
+from __future__ import annotations
+
+from registry.anatomy import OrganType, Tower
+from registry.errors import BadValue
+
+TEXT_MAX = 4096
+"""Characters of any text that is shown; the exact bytes of metadata are kept in blobs, whatever their length."""
+
+ORGAN_TYPES = tuple(kind.value for kind in OrganType)
+TOWERS = tuple(tower.value for tower in Tower)
+BLOB_STATES = ("present", "doomed", "corrupt")
+INGEST_STATES = ("running", "finished", "failed", "interrupted")
+MODEL_STATES = ("visible", "quarantined", "yanked", "removed")
+MODEL_KINDS = ("model", "adapter", "vocabulary")
+RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
+EVIDENCE = ("declared", "recorded", "measured")
+INTEGER_MAX = (1 << 63) - 1
+
+
+def shown_text(text: str, limit: int = TEXT_MAX) -> str:
+    """`text` as every database takes it: NUL made visible, cut at `limit` characters with an ellipsis."""
+    clean = text.replace("\0", "\N{SYMBOL FOR NULL}")
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def checked_text(text: str, what: str, limit: int = TEXT_MAX) -> str:
+    """`text` unchanged; raises BadValue where a database would refuse or cut it."""
+    if "\0" in text:
+        raise BadValue(f"{what} has a NUL character, which databases refuse")
+    if len(text) > limit:
+        raise BadValue(f"{what} has {len(text)} characters; {limit} are allowed")
+    return text

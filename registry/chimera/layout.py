@@ -1,0 +1,131 @@
+"""New files from a model's tensors: one file merged from shards, or shards cut at a size.
+
+The tensors' bytes stay what they are; headers are written anew from the metadata of the model's first file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import blobs_by_id
+from registry.catalog.queries.models import files_of, tensor_blobs_of
+from registry.catalog.tables import Model
+from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, plan_model
+from registry.chimera.stream import FileStream
+from registry.errors import CorruptBlob
+from registry.gguf import (
+    Header,
+    HeaderSource,
+    KeyValue,
+    TensorSpec,
+    ValueType,
+    carry_over,
+    encode_header,
+    padded,
+    read_header,
+)
+from registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_KEYS, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY, ShardName
+from registry.gguf.write import Metadata
+from registry.store import BlobStore
+
+
+@dataclass(frozen=True, slots=True)
+class _Parsed:
+    source: HeaderSource
+    header: Header
+
+
+def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> list[FilePlan]:
+    """One file `name` with all tensors of `model`, without the keys of a split set."""
+    parsed, tensors = _contents(session, store, model)
+    metadata = _metadata(parsed)
+    return [_plan(session, model, name, metadata, tensors, parsed.header.alignment)]
+
+
+def plan_shards(
+    session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int
+) -> list[FilePlan]:
+    """Shards `stem-00001-of-0000N.gguf` whose tensors add up to at most `shard_bytes` each, or to one tensor."""
+    parsed, tensors = _contents(session, store, model)
+    alignment = parsed.header.alignment
+    groups = _cut(tensors, shard_bytes, alignment)
+    if len(groups) == 1:
+        return plan_merged(session, store, model, f"{stem}.gguf")
+    plans = []
+    for number, group in enumerate(groups):
+        split: list[Metadata] = [
+            KeyValue(SPLIT_NUMBER_KEY, ValueType.UINT16, number),
+            KeyValue(SPLIT_COUNT_KEY, ValueType.UINT16, len(groups)),
+            KeyValue(SPLIT_TENSORS_KEY, ValueType.INT32, len(tensors)),
+        ]
+        metadata = [*_metadata(parsed), *split] if number == 0 else split
+        name = str(ShardName(stem, number + 1, len(groups)))
+        plans.append(_plan(session, model, name, metadata, group, alignment))
+    return plans
+
+
+def _contents(session: Session, store: BlobStore, model: Model) -> tuple[_Parsed, list[TensorSpec]]:
+    """The first file's header, and the tensors of all files in order."""
+    check_assemblable(model)
+    parsed = [
+        _parse(store, plan, file.header_bytes)
+        for plan, file in zip(plan_model(session, model), files_of(session, model.id), strict=True)
+    ]
+    tensors = [TensorSpec(tensor.name, tensor.shape, tensor.dtype) for one in parsed for tensor in one.header.tensors]
+    return parsed[0], tensors
+
+
+def _parse(store: BlobStore, plan: FilePlan, header_bytes: int) -> _Parsed:
+    collected = bytearray()
+    head = FilePlan(plan.name, header_bytes, None, b"", tuple(_up_to(plan.slices, header_bytes)))
+    with FileStream(store, head) as stream:
+        for view in stream:
+            collected += view
+    source = HeaderSource(bytes(collected), plan.size_bytes, plan.name)
+    header = read_header(source)
+    if header.end != header_bytes:
+        raise CorruptBlob(plan.name, f"its header ends at {header.end}, {header_bytes} is recorded")
+    return _Parsed(source, header)
+
+
+def _up_to(slices: Sequence[PlannedSlice], end: int) -> list[PlannedSlice]:
+    return [piece for piece in slices if piece.offset_bytes < end]
+
+
+def _metadata(parsed: _Parsed) -> list[Metadata]:
+    return [carry_over(parsed.source, field) for field in parsed.header.fields if field.key not in SPLIT_KEYS]
+
+
+def _cut(tensors: Sequence[TensorSpec], shard_bytes: int, alignment: int) -> list[list[TensorSpec]]:
+    groups: list[list[TensorSpec]] = [[]]
+    filled = 0
+    for tensor in tensors:
+        size = padded(tensor.size_bytes, alignment)
+        if groups[-1] and filled + size > shard_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(tensor)
+        filled += size
+    return groups
+
+
+def _plan(
+    session: Session,
+    model: Model,
+    name: str,
+    metadata: Sequence[Metadata],
+    tensors: Sequence[TensorSpec],
+    alignment: int,
+) -> FilePlan:
+    literal = encode_header(metadata, tensors, alignment)
+    by_name = tensor_blobs_of(session, model.id)
+    blobs = blobs_by_id(session, [by_name[tensor.name] for tensor in tensors])
+    slices = []
+    offset = len(literal)
+    for tensor in tensors:
+        slices.append(PlannedSlice(offset, tensor.size_bytes, blobs[by_name[tensor.name]], 0))
+        offset += padded(tensor.size_bytes, alignment)
+    return FilePlan(name, offset, None, literal, tuple(slices))

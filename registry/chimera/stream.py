@@ -1,0 +1,122 @@
+"""The bytes of a planned file, in order: decoded by several threads ahead of the reader, every chunk checked."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from registry.chimera.plan import FilePlan, PlannedSlice
+from registry.store import BlobReader, BlobStore
+from registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
+
+Sink = Callable[[int, memoryview], None]
+"""Called with an offset of the file and its bytes, from any thread, in any order."""
+
+_ZEROS = memoryview(bytes(1 << 16))
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """The part of one chunk that belongs into the file at `offset`."""
+
+    offset: int
+    reader: BlobReader
+    chunk: StoredChunk
+    begin: int
+    end: int
+    last_of_reader: bool
+
+
+class FileStream:
+    """Iterates over the bytes of `plan` in order; a view is valid until the next is asked for. A context manager.
+
+    `sink` is given every non-zero stretch as soon as it is decoded, before the iteration comes to it. Iterating raises
+    CorruptBlob or MissingBlob for the first blob that does not give what it should.
+    """
+
+    def __init__(self, store: BlobStore, plan: FilePlan, sink: Sink | None = None, workers: int | None = None) -> None:
+        self._store = store
+        self._plan = plan
+        self._sink = sink
+        self._threads = workers or max(2, os.cpu_count() or 2)
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="assemble")
+        self._buffers = deque(bytearray(CHUNK_TARGET_BYTES) for _ in range(2 * self._threads + 1))
+        self._open: set[BlobReader] = set()
+
+    def __enter__(self) -> FileStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        for reader in self._open:
+            reader.close()
+
+    def __iter__(self) -> Iterator[memoryview]:
+        position = len(self._plan.literal)
+        if position:
+            literal = memoryview(self._plan.literal)
+            if self._sink is not None:
+                self._sink(0, literal)
+            yield literal
+        for offset, view in self._decoded():
+            yield from _zeros(offset - position)
+            yield view
+            position = offset + len(view)
+        yield from _zeros(self._plan.size_bytes - position)
+
+    def _decoded(self) -> Iterator[tuple[int, memoryview]]:
+        ahead: deque[tuple[_Task, bytearray, Future[memoryview]]] = deque()
+        tasks = self._tasks()
+        more = True
+        while more or ahead:
+            while more and self._buffers:
+                task = next(tasks, None)
+                if task is None:
+                    more = False
+                    break
+                buffer = self._buffers.popleft()
+                ahead.append((task, buffer, self._pool.submit(self._decode, task, buffer)))
+            if ahead:
+                task, buffer, future = ahead.popleft()
+                yield task.offset, future.result()
+                self._buffers.append(buffer)
+                if task.last_of_reader:
+                    self._open.discard(task.reader)
+                    task.reader.close()
+
+    def _tasks(self) -> Iterator[_Task]:
+        for piece in self._plan.slices:
+            reader = self._store.open(piece.blob)
+            self._open.add(reader)
+            yield from _tasks_of(piece, reader)
+
+    def _decode(self, task: _Task, buffer: bytearray) -> memoryview:
+        whole = memoryview(buffer)[: task.chunk.plain_size_bytes]
+        task.reader.read_chunk(task.chunk, whole)
+        view = whole[task.begin : task.end]
+        if self._sink is not None:
+            self._sink(task.offset, view)
+        return view
+
+
+def _tasks_of(piece: PlannedSlice, reader: BlobReader) -> Iterator[_Task]:
+    first, end = piece.blob_offset_bytes, piece.blob_offset_bytes + piece.size_bytes
+    wanted = [
+        chunk
+        for chunk in reader.chunks
+        if chunk.plain_offset_bytes < end and chunk.plain_offset_bytes + chunk.plain_size_bytes > first
+    ]
+    for chunk in wanted:
+        begin = max(0, first - chunk.plain_offset_bytes)
+        offset = piece.offset_bytes + chunk.plain_offset_bytes + begin - first
+        size = min(chunk.plain_size_bytes, end - chunk.plain_offset_bytes)
+        yield _Task(offset, reader, chunk, begin, size, chunk is wanted[-1])
+
+
+def _zeros(size: int) -> Iterator[memoryview]:
+    while size > 0:
+        yield _ZEROS[: min(size, len(_ZEROS))]
+        size -= len(_ZEROS)

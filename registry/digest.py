@@ -1,0 +1,45 @@
+"""SHA-256 digests: the only names that bytes have here.
+
+A digest is 64 lower-case hexadecimal characters. A person may type `sha256:` before it, or a prefix of 8 or more characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import NewType
+
+from registry.errors import BadDigest
+
+Digest = NewType("Digest", str)
+
+PREFIX_MIN_LENGTH = 8
+
+_FULL = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_PREFIX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN_LENGTH},64}}", re.ASCII)
+
+
+def digest_of(data: bytes | bytearray | memoryview) -> Digest:
+    """The digest of `data`."""
+    return Digest(hashlib.sha256(data).hexdigest())
+
+
+def parse_digest(text: str) -> Digest:
+    """The digest written in `text`, with or without `sha256:`; raises BadDigest for anything else, upper case included."""
+    bare = text.removeprefix("sha256:")
+    if not _FULL.fullmatch(bare):
+        raise BadDigest(f"not a SHA-256 digest: {text[:80]!r}")
+    return Digest(bare)
+
+
+def parse_prefix(text: str) -> str:
+    """A digest or the beginning of one, as typed by a person; raises BadDigest below 8 characters."""
+    bare = text.removeprefix("sha256:").lower()
+    if not _PREFIX.fullmatch(bare):
+        raise BadDigest(f"not a digest, nor {PREFIX_MIN_LENGTH} or more characters of one: {text[:80]!r}")
+    return bare
+
+
+def looks_like_prefix(text: str) -> bool:
+    """Whether `text` can be the beginning of a digest."""
+    return _PREFIX.fullmatch(text.removeprefix("sha256:").lower()) is not None

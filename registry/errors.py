@@ -1,0 +1,132 @@
+"""One tree for everything that goes wrong, each leaf carrying the data a caller can act on.
+
+    OrganError                  everything below; its text is one sentence for a person
+    ├── BadInput                what came from outside is refused; nothing was kept
+    │   ├── BadGguf             a GGUF file: source, field, offset
+    │   ├── BadSplit            a split set: the list of what is wrong with it
+    │   ├── BadSource           a path that is no regular file, or changed while it was read
+    │   ├── BadDigest           not a digest, or a prefix too short to be one
+    │   └── BadName             a model name that breaks the rules of names
+    ├── UnsupportedDType        no kernel for this tensor type here
+    ├── NotFound                no such model, organ or blob
+    ├── Ambiguous               a digest prefix that fits several
+    ├── StoreError              the blob store
+    │   ├── CorruptBlob         stored bytes that do not give what their name promises
+    │   ├── MissingBlob         a row without its file
+    │   ├── DiskFull            no room for what must be written
+    │   └── StoreUnwritable     the folder cannot be written: permissions, read-only
+    ├── CatalogError            the database
+    │   ├── SchemaTooNew        written by a newer version of this program
+    │   └── BadValue            a value that one of the databases would refuse
+    ├── Busy                    another process holds the lock that this one needs
+    ├── NameTaken               the model name stands for other bytes already
+    └── NotAssemblable          the model cannot be written as a GGUF, and why
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class OrganError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class BadInput(OrganError):
+    """Something from outside is refused."""
+
+
+class BadGguf(BadInput):
+    """A GGUF file that is refused, naming the file, the field and the offset in bytes."""
+
+    def __init__(self, source: str, field: str, offset: int, reason: str) -> None:
+        super().__init__(f"{source}: {field} at byte {offset}: {reason}")
+        self.source = source
+        self.field = field
+        self.offset = offset
+        self.reason = reason
+
+
+class BadSplit(BadInput):
+    """A split set that is refused as a whole, with everything that is wrong with it."""
+
+    def __init__(self, name: str, reasons: Sequence[str]) -> None:
+        super().__init__(f"{name}: not a complete split set: {'; '.join(reasons)}")
+        self.reasons = tuple(reasons)
+
+
+class BadSource(BadInput):
+    """A path that cannot be read as a file, or that changed while it was read."""
+
+
+class BadDigest(BadInput):
+    """Text that is no SHA-256 digest, nor an acceptable prefix of one."""
+
+
+class BadName(BadInput):
+    """A model name or namespace that breaks the rules of names."""
+
+
+class UnsupportedDType(OrganError):
+    """A tensor type whose values cannot be read or written here."""
+
+
+class NotFound(OrganError):
+    """Nothing is registered under this name or digest."""
+
+
+class Ambiguous(OrganError):
+    """A digest prefix that fits more than one digest."""
+
+
+class StoreError(OrganError):
+    """The blob store failed."""
+
+
+class CorruptBlob(StoreError):
+    """Stored bytes that do not give the plain bytes that their digest names."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"corrupt blob {where}: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class MissingBlob(StoreError):
+    """A blob that has a row and no stored bytes."""
+
+
+class DiskFull(StoreError):
+    """The file system has no room for what must be written."""
+
+
+class StoreUnwritable(StoreError):
+    """The store's folder cannot be written."""
+
+
+class CatalogError(OrganError):
+    """The database failed or cannot be used."""
+
+
+class SchemaTooNew(CatalogError):
+    """The database was migrated by a newer version of this program."""
+
+
+class BadValue(CatalogError, BadInput):
+    """A value that a supported database would refuse or change."""
+
+
+class Busy(OrganError):
+    """Another process holds the lock that this one needs."""
+
+
+class NameTaken(OrganError):
+    """The model name already stands for other bytes."""
+
+
+class NotAssemblable(OrganError):
+    """A model that cannot be written as a GGUF file, with the reasons."""
+
+    def __init__(self, model: str, reasons: Sequence[str]) -> None:
+        super().__init__(f"{model} cannot be assembled: {'; '.join(reasons)}")
+        self.reasons = tuple(reasons)

@@ -1,0 +1,258 @@
+"""The strict reader: from the bytes of a file to a `Header`, or one typed refusal.
+
+It refuses what a loader refuses or what cannot be stored safely, in one pass, reading nothing but the header: large
+values are stepped over and stay in the file. All arithmetic is on Python integers, so no count or offset can wrap.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from registry.errors import UnsupportedDType
+from registry.gguf.cursor import Cursor
+from registry.gguf.header import Field, Header, Scalar, TensorInfo, padded
+from registry.gguf.source import ByteSource
+from registry.gguf.types import (
+    ALIGNMENT_DEFAULT,
+    ALIGNMENT_KEY,
+    ALIGNMENT_MAX,
+    DIMENSIONS_MAX,
+    EAGER_STRING_MAX_BYTES,
+    KEY_MAX_BYTES,
+    MAGIC,
+    NAME_MAX_BYTES,
+    SCALAR_FORMATS,
+    SCALAR_SIZES,
+    SIZE_MAX,
+    VALUE_MAX,
+    VERSIONS_READ,
+    DType,
+    ValueType,
+    dtype_by_id,
+)
+
+TENSOR_INFO_MIN_BYTES = 24
+FIELD_MIN_BYTES = 13
+
+_PRINTABLE = re.compile(rb"[\x20-\x7e]+")
+_DIMENSIONS = {count: struct.Struct(f"<{count}Q") for count in range(1, DIMENSIONS_MAX + 1)}
+_TYPE_AND_OFFSET = struct.Struct("<IQ")
+_COUNTS = struct.Struct("<QQ")
+
+
+def read_header(source: ByteSource) -> Header:
+    """Read and validate the header of `source`; raises BadGguf naming the field and the offset."""
+    cursor = Cursor(source)
+    version = _read_version(cursor)
+    tensor_count, field_count = cursor.unpack(_COUNTS, "counts")
+    if tensor_count * TENSOR_INFO_MIN_BYTES > cursor.remaining:
+        cursor.refuse("n_tensors", f"{tensor_count} tensors cannot fit in {cursor.remaining} bytes", 8)
+    if field_count * FIELD_MIN_BYTES > cursor.remaining:
+        cursor.refuse("n_kv", f"{field_count} metadata entries cannot fit in {cursor.remaining} bytes", 16)
+    fields = _read_fields(cursor, field_count)
+    alignment = _alignment(cursor, fields)
+    tensors = _read_tensors(cursor, tensor_count, alignment)
+    end = cursor.offset
+    header = Header(version, alignment, fields, tensors, end, padded(end, alignment), source.size_bytes)
+    _check_extent(cursor, header)
+    return header
+
+
+def read_array(source: ByteSource, field: Field) -> list[bytes] | NDArray[np.generic]:
+    """The elements of an array field: strings as raw bytes, numbers as a numpy array."""
+    assert field.element_type is not None
+    payload = source.read_at(field.offset, field.size_bytes)
+    if field.element_type is not ValueType.STRING:
+        return np.frombuffer(payload, dtype=np.dtype(SCALAR_FORMATS[field.element_type]))
+    strings = []
+    position = 0
+    for _ in range(field.count):
+        size = int.from_bytes(payload[position : position + 8], "little")
+        strings.append(payload[position + 8 : position + 8 + size])
+        position += 8 + size
+    return strings
+
+
+def _read_version(cursor: Cursor) -> int:
+    magic = cursor.take(4, "magic")
+    if magic == MAGIC[::-1]:
+        cursor.refuse("magic", "a big-endian GGUF; only little-endian files are read", 0)
+    if magic != MAGIC:
+        cursor.refuse("magic", f"not a GGUF file: it begins with {magic!r}", 0)
+    version = cursor.u32("version")
+    if version == 1:
+        cursor.refuse("version", "version 1 is too old: convert the file to version 3 with a current tool", 4)
+    if version & 0xFFFF == 0 and version:
+        cursor.refuse("version", "a big-endian GGUF; only little-endian files are read", 4)
+    if version not in VERSIONS_READ:
+        cursor.refuse("version", f"version {version} is unknown; versions 2 and 3 are read", 4)
+    return version
+
+
+def _read_fields(cursor: Cursor, count: int) -> tuple[Field, ...]:
+    fields: dict[str, Field] = {}
+    for index in range(count):
+        begin = cursor.offset
+        size = cursor.u64(f"key {index}")
+        if not 1 <= size <= KEY_MAX_BYTES:
+            cursor.refuse(f"key {index}", f"a key has 1 to {KEY_MAX_BYTES} bytes, this one says {size}", begin)
+        raw = cursor.take(size, f"key {index}")
+        if not _PRINTABLE.fullmatch(raw):
+            cursor.refuse(f"key {index}", f"a key is printable ASCII, this one is {raw[:80]!r}", begin)
+        key = raw.decode("ascii")
+        if key in fields:
+            cursor.refuse(key, "the key stands twice", begin)
+        fields[key] = _read_value(cursor, key)
+    return tuple(fields.values())
+
+
+def _read_value(cursor: Cursor, key: str) -> Field:
+    kind = _value_type(cursor, key)
+    if kind is ValueType.ARRAY:
+        return _read_array_span(cursor, key)
+    if kind is ValueType.STRING:
+        return _read_string(cursor, key)
+    offset, size = cursor.offset, SCALAR_SIZES[kind]
+    value: Scalar = struct.unpack(SCALAR_FORMATS[kind], cursor.take(size, key))[0]
+    if kind is ValueType.BOOL and value in (0, 1):
+        value = bool(value)
+    return Field(key, kind, None, 1, offset, size, value)
+
+
+def _value_type(cursor: Cursor, key: str) -> ValueType:
+    begin = cursor.offset
+    number = cursor.u32(key)
+    try:
+        return ValueType(number)
+    except ValueError:
+        cursor.refuse(key, f"value type {number} is unknown", begin)
+
+
+def _read_string(cursor: Cursor, key: str) -> Field:
+    begin = cursor.offset
+    size = cursor.u64(key)
+    if size > VALUE_MAX:
+        cursor.refuse(key, f"a string of {size} bytes is over the limit of {VALUE_MAX}", begin)
+    offset = cursor.offset
+    if size > EAGER_STRING_MAX_BYTES:
+        cursor.skip(size, key)
+        return Field(key, ValueType.STRING, None, 1, offset, size, None)
+    raw = cursor.take(size, key)
+    value: str | bytes
+    try:
+        value = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        value = raw
+    return Field(key, ValueType.STRING, None, 1, offset, size, value)
+
+
+def _read_array_span(cursor: Cursor, key: str) -> Field:
+    element = _value_type(cursor, key)
+    begin = cursor.offset
+    if element is ValueType.ARRAY:
+        cursor.refuse(key, "arrays of arrays are not read by any loader", begin)
+    count = cursor.u64(key)
+    if count > VALUE_MAX:
+        cursor.refuse(key, f"an array of {count} elements is over the limit of {VALUE_MAX}", begin)
+    smallest = 8 if element is ValueType.STRING else SCALAR_SIZES[element]
+    if count * smallest > cursor.remaining:
+        cursor.refuse(key, f"{count} elements cannot fit in the {cursor.remaining} bytes left", begin)
+    offset = cursor.offset
+    if element is ValueType.STRING:
+        cursor.skip_strings(count, key)
+    else:
+        cursor.skip(count * smallest, key)
+    return Field(key, ValueType.ARRAY, element, count, offset, cursor.offset - offset, None)
+
+
+def _alignment(cursor: Cursor, fields: tuple[Field, ...]) -> int:
+    found = next((field for field in fields if field.key == ALIGNMENT_KEY), None)
+    if found is None:
+        return ALIGNMENT_DEFAULT
+    value = found.value
+    if found.type is not ValueType.UINT32 or not isinstance(value, int):
+        cursor.refuse(ALIGNMENT_KEY, "the alignment must be an unsigned 32-bit number", found.offset)
+    if not 1 <= value <= ALIGNMENT_MAX or value & (value - 1):
+        cursor.refuse(ALIGNMENT_KEY, f"{value} is not a power of two up to {ALIGNMENT_MAX}", found.offset)
+    return value
+
+
+def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInfo, ...]:
+    tensors: list[TensorInfo] = []
+    names: set[str] = set()
+    expected = 0
+    for index in range(count):
+        begin = cursor.offset
+        info = _read_tensor(cursor, index)
+        if info.name in names:
+            cursor.refuse(info.name, "two tensors have this name", begin)
+        if info.offset != expected:
+            cursor.refuse(info.name, _misplaced(info.offset, expected, alignment), begin)
+        names.add(info.name)
+        tensors.append(info)
+        expected += padded(info.size_bytes, alignment)
+        if expected > SIZE_MAX:
+            cursor.refuse(info.name, "the tensors are larger than any file", begin)
+    return tuple(tensors)
+
+
+def _misplaced(offset: int, expected: int, alignment: int) -> str:
+    if offset % alignment:
+        return f"its offset {offset} is not a multiple of the alignment {alignment}"
+    what = "overlaps the tensor before it" if offset < expected else "leaves a hole before it"
+    return f"its offset {offset} {what}: {expected} is due"
+
+
+def _read_tensor(cursor: Cursor, index: int) -> TensorInfo:
+    begin = cursor.offset
+    size = cursor.u64(f"tensor {index}")
+    if not 1 <= size <= NAME_MAX_BYTES:
+        cursor.refuse(f"tensor {index}", f"a tensor name has 1 to {NAME_MAX_BYTES} bytes, this one says {size}", begin)
+    raw = cursor.take(size, f"tensor {index}")
+    if not _PRINTABLE.fullmatch(raw):
+        cursor.refuse(f"tensor {index}", f"a tensor name is printable ASCII, this one is {raw!r}", begin)
+    name = raw.decode("ascii")
+    dimensions = cursor.u32(name)
+    if not 1 <= dimensions <= DIMENSIONS_MAX:
+        cursor.refuse(name, f"{dimensions} dimensions; 1 to {DIMENSIONS_MAX} are allowed", begin)
+    shape = cursor.unpack(_DIMENSIONS[dimensions], name)
+    type_id, offset = cursor.unpack(_TYPE_AND_OFFSET, name)
+    dtype = _known_dtype(cursor, name, type_id, begin)
+    _check_shape(cursor, name, shape, dtype, begin)
+    return TensorInfo(name, shape, dtype, offset)
+
+
+def _known_dtype(cursor: Cursor, name: str, type_id: int, begin: int) -> DType:
+    try:
+        return dtype_by_id(type_id)
+    except UnsupportedDType as error:
+        cursor.refuse(name, str(error), begin)
+
+
+def _check_shape(cursor: Cursor, name: str, shape: tuple[int, ...], dtype: DType, begin: int) -> None:
+    elements = 1
+    for length in shape:
+        if length < 1:
+            cursor.refuse(name, "a dimension is 0: there is nothing to store", begin)
+        elements *= length
+        if elements > SIZE_MAX:
+            cursor.refuse(name, f"the shape {shape} has more elements than any file can hold", begin)
+    if shape[0] % dtype.block_elements:
+        reason = f"the row length {shape[0]} is not a multiple of {dtype.name}'s block of {dtype.block_elements}"
+        cursor.refuse(name, reason, begin)
+    if dtype.size_bytes(elements) > SIZE_MAX:
+        cursor.refuse(name, f"the shape {shape} is larger than any file", begin)
+
+
+def _check_extent(cursor: Cursor, header: Header) -> None:
+    size, last = header.file_size_bytes, header.last_byte
+    name = header.tensors[-1].name if header.tensors else "header"
+    if size < last:
+        cursor.refuse(name, f"the file is {last - size} bytes short: {last} are announced", size)
+    most = padded(last, header.alignment)
+    if size > most:
+        cursor.refuse(name, f"{size - most} bytes follow the last tensor and its padding", most)

@@ -1,0 +1,113 @@
+"""Split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model.
+
+The first shard has all metadata; the others carry the three `split.*` keys and their tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from registry.errors import BadSplit
+from registry.gguf.header import Header
+
+SPLIT_NUMBER_KEY = "split.no"
+SPLIT_COUNT_KEY = "split.count"
+SPLIT_TENSORS_KEY = "split.tensors.count"
+SPLIT_KEYS = (SPLIT_NUMBER_KEY, SPLIT_COUNT_KEY, SPLIT_TENSORS_KEY)
+REASONS_MAX = 12
+"""How many reasons are spelled out; a set that lies has no limit of its own."""
+
+_SHARD_NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardName:
+    """The parts of a shard's file name; `number` is 1-based, as written."""
+
+    stem: str
+    number: int
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.stem}-{self.number:05d}-of-{self.count:05d}.gguf"
+
+
+def parse_shard_name(name: str) -> ShardName | None:
+    """The parts of `name` if it is a shard's file name, else None."""
+    match = _SHARD_NAME.fullmatch(name)
+    return ShardName(match["stem"], int(match["number"]), int(match["count"])) if match else None
+
+
+def is_shard(header: Header) -> bool:
+    """Whether the header announces that it is one of several."""
+    return (header.integer(SPLIT_COUNT_KEY) or 0) > 1
+
+
+def check_split(name: str, shards: Sequence[tuple[str, Header]]) -> tuple[int, ...]:
+    """The order in which `shards` (file name and header) form one model: indices into `shards`.
+
+    Raises BadSplit with everything that is wrong: missing, repeated or foreign shards, counts that lie.
+    """
+    if not shards:
+        raise BadSplit(name, ["there are no shards"])
+    reasons: list[str] = []
+    counts = Counter(header.integer(SPLIT_COUNT_KEY) for _, header in shards)
+    count = counts.most_common(1)[0][0] or 0
+    places: dict[int, int] = {}
+    for index, (file, header) in enumerate(shards):
+        reason = _place(index, file, header, count, places)
+        if reason:
+            reasons.append(reason)
+    missing = count - len([number for number in places if number < count])
+    if missing > 0:
+        reasons.append(f"{missing} of {count} shards missing: {_numbers(places, count)}")
+    reasons.extend(_check_tensors([header for _, header in shards], announced=_announced(shards, places)))
+    if reasons:
+        more = len(reasons) - REASONS_MAX
+        raise BadSplit(name, [*reasons[:REASONS_MAX], f"and {more} more"] if more > 0 else reasons)
+    return tuple(places[number] for number in range(count))
+
+
+def _place(index: int, file: str, header: Header, count: int, places: dict[int, int]) -> str | None:
+    number = header.integer(SPLIT_NUMBER_KEY)
+    own_count = header.integer(SPLIT_COUNT_KEY)
+    if number is None or own_count is None:
+        return f"{file} is no shard: it has no {SPLIT_NUMBER_KEY} and {SPLIT_COUNT_KEY}"
+    if own_count != count:
+        return f"{file} is of a set of {own_count}, the others of {count}"
+    if not 0 <= number < count:
+        return f"{file} says it is number {number} of {count}"
+    if number in places:
+        return f"{file} repeats shard {number + 1}"
+    places[number] = index
+    return None
+
+
+def _numbers(places: dict[int, int], count: int) -> str:
+    absent = [number + 1 for number in range(min(count, len(places) + 6)) if number not in places][:5]
+    return ", ".join(f"{number:05d}" for number in absent) + (" ..." if count - len(places) > len(absent) else "")
+
+
+def _announced(shards: Sequence[tuple[str, Header]], places: dict[int, int]) -> int | None:
+    first = places.get(0)
+    return None if first is None else shards[first][1].integer(SPLIT_TENSORS_KEY)
+
+
+def _check_tensors(headers: Sequence[Header], announced: int | None) -> list[str]:
+    reasons = []
+    own = {header.integer(SPLIT_TENSORS_KEY) for header in headers}
+    if len(own) > 1:
+        reasons.append(f"the shards disagree on {SPLIT_TENSORS_KEY}: a shard of another model is among them")
+    names = Counter(tensor.name for header in headers for tensor in header.tensors)
+    twice = [name for name, times in names.items() if times > 1]
+    if twice:
+        reasons.append(f"{len(twice)} tensors stand in more than one shard, {twice[0]} for one")
+    if announced is not None and announced != names.total():
+        reasons.append(f"{announced} tensors are announced, {names.total()} are there")
+    architectures = {header.architecture for header in headers if header.architecture is not None}
+    if len(architectures) > 1:
+        reasons.append("the shards are of different architectures: " + ", ".join(sorted(architectures)))
+    return reasons

@@ -1,0 +1,67 @@
+"""Vocabularies that crash loaders: found when a file comes in, so that it is never handed out again as a model.
+
+Loaders index the token types as 32-bit numbers and turn byte tokens such as `<0x0A>` into bytes without looking twice.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from registry.gguf.header import Field, Header
+from registry.gguf.read import read_array
+from registry.gguf.source import ByteSource
+from registry.gguf.types import ValueType
+
+TOKENS_KEY = "tokenizer.ggml.tokens"
+TYPES_KEY = "tokenizer.ggml.token_type"
+SCORES_KEY = "tokenizer.ggml.scores"
+BYTE_TOKEN_TYPE = 6
+VOCABULARY_MAX_BYTES = 1 << 26
+"""All tokens together; the largest vocabularies in use, a quarter of a million tokens, take 5 MB."""
+
+_WANTED = {
+    TOKENS_KEY: (ValueType.STRING,),
+    TYPES_KEY: (ValueType.INT32, ValueType.UINT32),
+    SCORES_KEY: (ValueType.FLOAT32,),
+    "tokenizer.ggml.merges": (ValueType.STRING,),
+}
+_BYTE_TOKEN = re.compile(rb"<0x[0-9A-Fa-f]{2}>")
+
+
+def tokenizer_reasons(source: ByteSource, header: Header) -> list[str]:
+    """Why a loader must not be given this vocabulary: one sentence each, empty when all is well."""
+    reasons = []
+    for key, wanted in _WANTED.items():
+        field = header.field(key)
+        if field is not None and field.element_type not in wanted:
+            found = f"holds {field.element_type.name}" if field.element_type is not None else "is no array"
+            reasons.append(f"{key} {found} where {wanted[0].name} is due: loaders read past its end")
+    tokens, types = header.field(TOKENS_KEY), header.field(TYPES_KEY)
+    if reasons or tokens is None:
+        return reasons
+    for key in (TYPES_KEY, SCORES_KEY):
+        field = header.field(key)
+        if field is not None and field.count < tokens.count:
+            reasons.append(f"{key} has {field.count} elements for {tokens.count} tokens: loaders read past its end")
+    if tokens.size_bytes > VOCABULARY_MAX_BYTES:
+        reasons.append(f"{TOKENS_KEY} takes {tokens.size_bytes} bytes, over the limit of {VOCABULARY_MAX_BYTES}")
+    return reasons or _byte_token_reasons(source, tokens, types)
+
+
+def _byte_token_reasons(source: ByteSource, tokens: Field, types: Field | None) -> list[str]:
+    if types is None:
+        return []
+    # One type for each token is read, however many the file holds; most vocabularies have no byte tokens at all.
+    kinds = np.frombuffer(source.read_at(types.offset, 4 * tokens.count), dtype="<u4")
+    byte_tokens = np.flatnonzero(kinds == BYTE_TOKEN_TYPE)
+    strings = read_array(source, tokens) if len(byte_tokens) else []
+    bad = [strings[index] for index in byte_tokens if not _is_byte(strings[index])]
+    if not bad:
+        return []
+    return [f"{len(bad)} byte tokens are no bytes, {bad[0][:40]!r} for one: loaders take them for an index"]
+
+
+def _is_byte(token: bytes) -> bool:
+    return _BYTE_TOKEN.fullmatch(token) is not None

@@ -1,0 +1,148 @@
+"""The vocabulary of GGUF: value types, tensor types (dtypes), and the limits that a reader holds.
+
+Numbers are those of the GGUF specification and of ggml's type table; block sizes follow the `gguf` package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from registry.errors import UnsupportedDType
+
+MAGIC = b"GGUF"
+VERSIONS_READ = (2, 3)
+VERSION_WRITTEN = 3
+ALIGNMENT_KEY = "general.alignment"
+ALIGNMENT_DEFAULT = 32
+
+ALIGNMENT_MAX = 1 << 20
+DIMENSIONS_MAX = 4
+NAME_MAX_BYTES = 63
+KEY_MAX_BYTES = 65_535
+VALUE_MAX = 1 << 30
+"""The longest string in bytes and the longest array in elements."""
+EAGER_STRING_MAX_BYTES = 64 * 1024
+"""Longer strings stay in the file until somebody asks for them."""
+SIZE_MAX = (1 << 63) - 1
+"""Offsets and sizes are signed 64-bit numbers in every loader and database."""
+
+
+class ValueType(IntEnum):
+    """The type of a metadata value."""
+
+    UINT8 = 0
+    INT8 = 1
+    UINT16 = 2
+    INT16 = 3
+    UINT32 = 4
+    INT32 = 5
+    FLOAT32 = 6
+    BOOL = 7
+    STRING = 8
+    ARRAY = 9
+    UINT64 = 10
+    INT64 = 11
+    FLOAT64 = 12
+
+
+SCALAR_FORMATS: dict[ValueType, str] = {
+    ValueType.UINT8: "<B",
+    ValueType.INT8: "<b",
+    ValueType.UINT16: "<H",
+    ValueType.INT16: "<h",
+    ValueType.UINT32: "<I",
+    ValueType.INT32: "<i",
+    ValueType.FLOAT32: "<f",
+    ValueType.BOOL: "<B",
+    ValueType.UINT64: "<Q",
+    ValueType.INT64: "<q",
+    ValueType.FLOAT64: "<d",
+}
+SCALAR_SIZES: dict[ValueType, int] = {
+    ValueType.UINT8: 1,
+    ValueType.INT8: 1,
+    ValueType.UINT16: 2,
+    ValueType.INT16: 2,
+    ValueType.UINT32: 4,
+    ValueType.INT32: 4,
+    ValueType.FLOAT32: 4,
+    ValueType.BOOL: 1,
+    ValueType.UINT64: 8,
+    ValueType.INT64: 8,
+    ValueType.FLOAT64: 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A tensor type: `block_elements` values are stored in `block_bytes` bytes."""
+
+    id: int
+    name: str
+    block_elements: int
+    block_bytes: int
+
+    def size_bytes(self, elements: int) -> int:
+        """Bytes of `elements` values, which must be whole blocks."""
+        assert elements % self.block_elements == 0
+        return elements // self.block_elements * self.block_bytes
+
+
+_DTYPES = (
+    DType(0, "F32", 1, 4),
+    DType(1, "F16", 1, 2),
+    DType(2, "Q4_0", 32, 18),
+    DType(3, "Q4_1", 32, 20),
+    DType(6, "Q5_0", 32, 22),
+    DType(7, "Q5_1", 32, 24),
+    DType(8, "Q8_0", 32, 34),
+    DType(9, "Q8_1", 32, 40),
+    DType(10, "Q2_K", 256, 84),
+    DType(11, "Q3_K", 256, 110),
+    DType(12, "Q4_K", 256, 144),
+    DType(13, "Q5_K", 256, 176),
+    DType(14, "Q6_K", 256, 210),
+    DType(15, "Q8_K", 256, 292),
+    DType(16, "IQ2_XXS", 256, 66),
+    DType(17, "IQ2_XS", 256, 74),
+    DType(18, "IQ3_XXS", 256, 98),
+    DType(19, "IQ1_S", 256, 50),
+    DType(20, "IQ4_NL", 32, 18),
+    DType(21, "IQ3_S", 256, 110),
+    DType(22, "IQ2_S", 256, 82),
+    DType(23, "IQ4_XS", 256, 136),
+    DType(24, "I8", 1, 1),
+    DType(25, "I16", 1, 2),
+    DType(26, "I32", 1, 4),
+    DType(27, "I64", 1, 8),
+    DType(28, "F64", 1, 8),
+    DType(29, "IQ1_M", 256, 56),
+    DType(30, "BF16", 1, 2),
+    DType(34, "TQ1_0", 256, 54),
+    DType(35, "TQ2_0", 256, 66),
+    DType(39, "MXFP4", 32, 17),
+    DType(40, "NVFP4", 64, 36),
+    DType(41, "Q1_0", 128, 18),
+)
+# 4, 5, 31-33 and 36-38 were removed from ggml; their sizes cannot be trusted, so they are refused like unknown ones.
+DTYPES: dict[int, DType] = {dtype.id: dtype for dtype in _DTYPES}
+_DTYPES_BY_NAME = {dtype.name: dtype for dtype in _DTYPES}
+
+UNQUANTISED = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
+
+
+def dtype_by_id(dtype_id: int) -> DType:
+    """The dtype of ggml's number `dtype_id`; raises UnsupportedDType for an unknown or removed one."""
+    try:
+        return DTYPES[dtype_id]
+    except KeyError:
+        raise UnsupportedDType(f"tensor type {dtype_id} is unknown or was removed from ggml") from None
+
+
+def dtype_by_name(name: str) -> DType:
+    """The dtype of ggml's name for it, such as "Q4_K"; raises UnsupportedDType."""
+    try:
+        return _DTYPES_BY_NAME[name]
+    except KeyError:
+        raise UnsupportedDType(f"tensor type {name!r} is unknown") from None

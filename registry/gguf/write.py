@@ -1,0 +1,131 @@
+"""The exact writer: metadata and tensors to the bytes of a GGUF file, version 3, offsets computed here."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from registry.gguf.header import Field, TensorSpec, padded
+from registry.gguf.source import ByteSource
+from registry.gguf.types import (
+    ALIGNMENT_DEFAULT,
+    ALIGNMENT_KEY,
+    MAGIC,
+    SCALAR_FORMATS,
+    VERSION_WRITTEN,
+    ValueType,
+)
+
+Text = str | bytes
+Value = int | float | bool | Text | Sequence[int] | Sequence[float] | Sequence[bool] | Sequence[Text]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A metadata entry to be written: `KeyValue("a.b", ValueType.ARRAY, [1, 2], element_type=ValueType.INT32)`.
+
+    Strings may be given as bytes, which need not be UTF-8.
+    """
+
+    key: str
+    type: ValueType
+    value: Value
+    element_type: ValueType | None = None
+
+    def encode(self) -> bytes:
+        """Key, type and value as they stand in the file; raises struct.error for a number out of range."""
+        key = self.key.encode("ascii")
+        head = struct.pack("<Q", len(key)) + key + struct.pack("<I", self.type)
+        if self.type is not ValueType.ARRAY:
+            return head + _encode_scalar(self.type, self.value)
+        assert self.element_type is not None
+        assert isinstance(self.value, Sequence)
+        return head + struct.pack("<IQ", self.element_type, len(self.value)) + _encode_elements(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RawKeyValue:
+    """A metadata entry whose bytes are carried over from another file as they are."""
+
+    key: str
+    encoded: bytes
+
+    def encode(self) -> bytes:
+        return self.encoded
+
+
+Metadata = KeyValue | RawKeyValue
+
+
+def carry_over(source: ByteSource, field: Field) -> RawKeyValue:
+    """`field` of the file `source` with its exact bytes: key, type, length and value."""
+    if field.is_array:
+        head_size = 12
+    elif field.type is ValueType.STRING:
+        head_size = 8
+    else:
+        head_size = 0
+    begin = field.offset - head_size - 4 - len(field.key) - 8
+    return RawKeyValue(field.key, source.read_at(begin, field.offset + field.size_bytes - begin))
+
+
+def encode_header(
+    metadata: Iterable[Metadata], tensors: Sequence[TensorSpec], alignment: int = ALIGNMENT_DEFAULT
+) -> bytes:
+    """The header with its padding: the data section follows immediately.
+
+    `alignment` other than 32 is written as `general.alignment` unless `metadata` has it already.
+    """
+    entries = list(metadata)
+    if alignment != ALIGNMENT_DEFAULT and all(entry.key != ALIGNMENT_KEY for entry in entries):
+        entries.insert(0, KeyValue(ALIGNMENT_KEY, ValueType.UINT32, alignment))
+    said = [entry.encode()[-4:] for entry in entries if entry.key == ALIGNMENT_KEY]
+    assert all(value == struct.pack("<I", alignment) for value in said), "the metadata announces another alignment"
+    pieces = [MAGIC, struct.pack("<IQQ", VERSION_WRITTEN, len(tensors), len(entries))]
+    pieces.extend(entry.encode() for entry in entries)
+    offset = 0
+    for tensor in tensors:
+        pieces.append(_encode_tensor(tensor, offset))
+        offset += padded(tensor.size_bytes, alignment)
+    header = b"".join(pieces)
+    return header.ljust(padded(len(header), alignment), b"\0")
+
+
+def write_file(
+    stream: BinaryIO,
+    metadata: Iterable[Metadata],
+    tensors: Sequence[tuple[TensorSpec, bytes | memoryview]],
+    alignment: int = ALIGNMENT_DEFAULT,
+) -> int:
+    """Write a whole GGUF to `stream`, every tensor padded; the number of bytes written."""
+    size = stream.write(encode_header(metadata, [spec for spec, _ in tensors], alignment))
+    for spec, data in tensors:
+        assert len(data) == spec.size_bytes, f"{spec.name}: {len(data)} bytes given, {spec.size_bytes} due"
+        size += stream.write(data)
+        size += stream.write(b"\0" * (padded(len(data), alignment) - len(data)))
+    return size
+
+
+def _encode_tensor(tensor: TensorSpec, offset: int) -> bytes:
+    name = tensor.name.encode("ascii")
+    dimensions = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape)
+    return struct.pack("<Q", len(name)) + name + dimensions + struct.pack("<IQ", tensor.dtype.id, offset)
+
+
+def _encode_scalar(kind: ValueType, value: object) -> bytes:
+    if kind is ValueType.STRING:
+        raw = value.encode("utf-8") if isinstance(value, str) else value
+        assert isinstance(raw, bytes)
+        return struct.pack("<Q", len(raw)) + raw
+    return struct.pack(SCALAR_FORMATS[kind], value)
+
+
+def _encode_elements(entry: KeyValue) -> bytes:
+    assert entry.element_type is not None
+    assert isinstance(entry.value, Sequence)
+    if entry.element_type is ValueType.STRING:
+        return b"".join(_encode_scalar(ValueType.STRING, text) for text in entry.value)
+    letter = SCALAR_FORMATS[entry.element_type][1]
+    return struct.pack(f"<{len(entry.value)}{letter}", *entry.value)

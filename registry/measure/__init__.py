@@ -1,0 +1,33 @@
+"""Measuring, pure: an organ's bytes in, numbers out, by a bounded number of reads.
+
+    measurement     `measure`, the entry point, and the record `Measurement` that it gives
+    sample          which values are looked at
+    summary         the sample in order, with its moments
+    zmeasure        θ, |Z| and their indicators: how the values are distributed (method "z1")
+    spectral        how a matrix's energy stands against chance (method "mp1")
+    fingerprint     256 bytes by which relatives are found
+
+A *sample* is the values that stand for an organ; a *run* is some consecutive ones; a *patch* is the submatrix that the
+spectral reading looks at. *Signal* without a word before it is sin θ.
+"""
+
+from registry.measure.fingerprint import FINGERPRINT_BYTES, fingerprint
+from registry.measure.measurement import Measurement, measure
+from registry.measure.sample import Read
+from registry.measure.spectral import SpectralReading, spectral_reading
+from registry.measure.summary import Summary, summarise
+from registry.measure.zmeasure import ZReading, zmeasure
+
+__all__ = [
+    "FINGERPRINT_BYTES",
+    "Measurement",
+    "Read",
+    "SpectralReading",
+    "Summary",
+    "ZReading",
+    "fingerprint",
+    "measure",
+    "spectral_reading",
+    "summarise",
+    "zmeasure",
+]

@@ -1,0 +1,110 @@
+"""One organ, measured: the single entry point, and the record that it gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from registry.gguf.quants import Floats, can_dequantize
+from registry.gguf.types import DType
+from registry.measure import spectral, zmeasure
+from registry.measure.fingerprint import fingerprint
+from registry.measure.sample import Patches, Read, read_values, sample_runs, spectral_patches
+from registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
+from registry.measure.summary import summarise
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What was measured of one organ, and by which methods. What was not measured is None; `reason` says why.
+
+    Equal on every machine to about 1e-6, not to the bit: compare with a tolerance. Only the fingerprint is exact.
+    """
+
+    method: str = zmeasure.METHOD
+    """The Z-measure's method."""
+    sample_size: int = 0
+    """How many values were looked at, NaN and infinities among them."""
+    theta: float | None = None
+    """Degrees, 0 (noise) to 90 (signal)."""
+    magnitude: float | None = None
+    """|Z|: bits gained per doubling of the resolution."""
+    signal: float | None = None
+    """sin θ."""
+    entropy: float | None = None
+    kurtosis: float | None = None
+    coherence: float | None = None
+    reason: str | None = None
+    nan_count: int = 0
+    infinite_count: int = 0
+    constant: bool = False
+    """Whether all finite values of the sample are one."""
+    mean: float | None = None
+    standard_deviation: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    spectral_method: str | None = None
+    """The spectral method; None for vectors and unreadable dtypes, as are the next four."""
+    spectral_signal: float | None = None
+    """The share of the energy above the edge of chance, 0 to 1; of a stack of experts the mean, as is the next."""
+    stable_rank: float | None = None
+    spectral_rows: int | None = None
+    spectral_columns: int | None = None
+    fingerprint: bytes | None = None
+    """256 signed bytes; None under 256 values."""
+
+
+def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
+    """Measure a tensor of `shape` (GGUF order: row length first) and `dtype`, whose bytes `read` gives.
+
+    Makes at most 384 reads, and 256 more for each of up to 8 matrices. Never raises for what the bytes say; a dtype
+    without a kernel gives a measurement that says so. BLAS threads are the caller's to limit.
+    """
+    if not can_dequantize(dtype):
+        return Measurement(reason=f"no kernel reads the values of tensor type {dtype.name}")
+    patches = spectral_patches(shape)
+    runs = sample_runs(math.prod(shape))
+    whole = read_values(read, runs, dtype) if len(runs) == 1 else None
+    # The spectrum first: its scratch space is then free for the sample, and fewer fresh pages are touched.
+    spectrum = _spectrum(read, patches, dtype, whole) if patches else None
+    sample = read_values(read, runs, dtype) if whole is None else whole
+    summary = summarise(sample)
+    reading = zmeasure.zmeasure(summary)
+    return Measurement(
+        method=zmeasure.METHOD,
+        sample_size=summary.sample_size,
+        theta=reading.theta,
+        magnitude=reading.magnitude,
+        signal=reading.signal,
+        entropy=reading.entropy,
+        kurtosis=reading.kurtosis,
+        coherence=reading.coherence,
+        reason=reading.reason,
+        nan_count=summary.nan_count,
+        infinite_count=summary.infinite_count,
+        constant=summary.constant,
+        mean=summary.mean,
+        standard_deviation=summary.standard_deviation,
+        minimum=summary.minimum,
+        maximum=summary.maximum,
+        spectral_method=spectral.METHOD if patches else None,
+        spectral_signal=spectrum.signal if spectrum else None,
+        stable_rank=spectrum.stable_rank if spectrum else None,
+        spectral_rows=len(patches.rows) if patches else None,
+        spectral_columns=patches.columns if patches else None,
+        fingerprint=fingerprint(sample),
+    )
+
+
+def _spectrum(read: Read, patches: Patches, dtype: DType, whole: Floats | None) -> SpectralReading:
+    """The mean spectral reading of the patches, cut out of the `whole` tensor where the sample has it."""
+    readings = []
+    for expert in patches.experts:
+        if whole is None:
+            matrix = read_values(read, patches.runs(expert), dtype).reshape(len(patches.rows), patches.columns)
+        else:
+            stack = whole.reshape(-1, patches.matrix_rows, patches.matrix_columns)
+            matrix = stack[expert][list(patches.rows), : patches.columns]
+        readings.append(spectral_reading(matrix, overwrite=True))
+    return mean_reading(readings)

@@ -1,0 +1,107 @@
+"""Which values of a tensor are looked at: a pure function of its shape, never of chance, content or dtype.
+
+So equal tensors measure equal on every machine, a model and its quantisation are sampled at the same places, and the
+fingerprints of two organs of one shape can be compared. Reading costs a bounded number of bytes whatever the size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import TypeAlias
+
+from registry.gguf.quants import Floats, decode
+from registry.gguf.types import DType
+
+Read: TypeAlias = Callable[[int, int], bytes | bytearray | memoryview]
+"""`read(offset_bytes, size_bytes)`: exactly that many bytes of one tensor's data, the offset relative to its start."""
+Run: TypeAlias = tuple[int, int]
+"""Start and count of consecutive values, both whole blocks of every dtype (except for the end of a small tensor)."""
+
+RUN_ELEMENTS = 256
+"""One superblock: the largest block of any dtype, so that a run is whole blocks of each."""
+RUNS_MAX = 384
+SAMPLE_MAX_ELEMENTS = RUNS_MAX * RUN_ELEMENTS
+
+PATCH_MAX_ROWS = 256
+PATCH_MAX_COLUMNS = 2048
+EXPERTS_MAX = 8
+
+GOLDEN = 0x9E3779B9
+"""2^32 over the golden ratio: its multiples, modulo 2^32, fall evenly into an interval however many are taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patches:
+    """The submatrices that the spectral reading looks at: the same rows and columns of each chosen expert."""
+
+    experts: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: int
+    matrix_rows: int
+    matrix_columns: int
+
+    def runs(self, expert: int) -> tuple[Run, ...]:
+        """What to read of one expert, row after row."""
+        start = expert * self.matrix_rows * self.matrix_columns
+        if len(self.rows) == self.matrix_rows and self.columns == self.matrix_columns:
+            return ((start, self.matrix_rows * self.matrix_columns),)
+        return tuple((start + row * self.matrix_columns, self.columns) for row in self.rows)
+
+
+def sample_runs(element_count: int) -> tuple[Run, ...]:
+    """The runs of the sample: the whole tensor up to 98,304 values, else 384 runs of 256, spread evenly.
+
+    Each run starts at a multiple of 256. A last stretch of fewer than 256 values is not sampled.
+    """
+    assert element_count >= 0
+    if element_count <= SAMPLE_MAX_ELEMENTS:
+        return ((0, element_count),)
+    return tuple((block * RUN_ELEMENTS, RUN_ELEMENTS) for block in spread(element_count // RUN_ELEMENTS, RUNS_MAX))
+
+
+def spectral_patches(shape: Sequence[int]) -> Patches | None:
+    """The patches of a tensor of `shape` (GGUF order: row length first); None for a vector, which has no spectrum.
+
+    Up to 256 rows, spread evenly, by the first 2,048 columns; of the matrices stacked in further dimensions (experts)
+    up to 8, spread evenly.
+    """
+    if len(shape) < 2 or min(shape[:2]) < 2:
+        return None
+    columns, rows = shape[:2]
+    stacked = math.prod(shape[2:])
+    return Patches(
+        experts=spread(stacked, EXPERTS_MAX),
+        rows=spread(rows, PATCH_MAX_ROWS),
+        columns=min(columns, PATCH_MAX_COLUMNS),
+        matrix_rows=rows,
+        matrix_columns=columns,
+    )
+
+
+@lru_cache(maxsize=256)
+def spread(total: int, limit: int) -> tuple[int, ...]:
+    """Up to `limit` of the numbers below `total`, rising: one from each of `limit` equal stretches.
+
+    Where in its stretch moves on by the golden ratio. At equal steps the numbers would keep time with the length of a
+    row: half of the columns of a 1,024 × 192 matrix would never be looked at.
+    """
+    if total <= limit:
+        return tuple(range(total))
+    bounds = [index * total // limit for index in range(limit + 1)]
+    return tuple(
+        low + ((index * GOLDEN % (1 << 32)) * (high - low) >> 32) for index, (low, high) in enumerate(pairwise(bounds))
+    )
+
+
+def read_values(read: Read, runs: Sequence[Run], dtype: DType) -> Floats:
+    """The values of `runs`, one after the other, decoded at once. Raises UnsupportedDType."""
+    parts = [
+        read(start // dtype.block_elements * dtype.block_bytes, count // dtype.block_elements * dtype.block_bytes)
+        for start, count in runs
+    ]
+    # A bytearray, so that the values of F32 and F64 are a writeable view of it.
+    return decode(parts[0] if len(parts) == 1 else bytearray().join(parts), dtype)

@@ -1,0 +1,152 @@
+"""The Z-measure, method "z1": Z = dI/d(log s) · exp(iθ), read off a sorted sample.
+
+θ is an angle in degrees, 0 for noise and 90 for signal, the mean of three scores: entropy, kurtosis and scale
+coherence. |Z| is the sample's information dimension. `docs/design/z-measure-choices.md` tells what was decided and why.
+A changed formula is a new method beside this one.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from registry.measure.summary import Summary
+
+METHOD = "z1"
+
+THETA_MIN_VALUES = 64
+"""Below this many finite values θ is not measured."""
+MAGNITUDE_MIN_VALUES = 256
+"""Below this many finite values |Z| is not measured."""
+QUANTILES = (0.0005, 0.9995)
+"""The histogram's range: between minimum and maximum one stray weight would decide θ."""
+
+ENTROPY_SIGNAL, ENTROPY_NOISE = 0.7, 0.95
+KURTOSIS_SIGNAL, KURTOSIS_NOISE = 3.0, 1.2
+COHERENCE_SIGNAL, COHERENCE_NOISE = 1.0, 0.5
+
+VALUES_PER_BIN = 16
+BINS_MIN, BINS_MAX = 8, 256
+MAGNITUDE_VALUES_PER_BIN = 8
+MAGNITUDE_BINS_MIN, MAGNITUDE_BINS_MAX = 16, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ZReading:
+    """One reading. What could not be measured is None, and `reason` says why in a sentence."""
+
+    theta: float | None
+    """Degrees, 0 to 90."""
+    magnitude: float | None
+    """|Z|, bits gained per doubling of the resolution: 1 for a smooth distribution, less for one of few values."""
+    signal: float | None
+    """sin θ."""
+    entropy: float | None
+    """H, as a share of the most that the bins allow; estimated, so it may pass 1 by a little."""
+    kurtosis: float | None
+    """Excess kurtosis k."""
+    coherence: float | None
+    """Scale coherence c."""
+    reason: str | None
+
+
+def zmeasure(summary: Summary) -> ZReading:
+    """The Z-measure of a sample."""
+    count = summary.ascending.size
+    if count < THETA_MIN_VALUES:
+        reason = f"fewer than {THETA_MIN_VALUES} finite values"
+        return ZReading(None, None, None, None, None, None, reason)
+    if summary.constant:
+        return ZReading(0.0, 0.0, 0.0, None, None, None, "every sampled value is the same")
+    assert summary.excess_kurtosis is not None
+    bins = _power_of_two_below(count // VALUES_PER_BIN, BINS_MIN, BINS_MAX)
+    finest = max(bins, _power_of_two_below(count // MAGNITUDE_VALUES_PER_BIN, BINS_MIN, MAGNITUDE_BINS_MAX))
+    histogram = _histogram(summary.ascending, finest)
+    entropy = _entropy_bits(_coarser(histogram, bins)) / math.log2(bins)
+    coherence = _scale_coherence(summary.ascending)
+    theta = _theta(entropy, summary.excess_kurtosis, coherence)
+    return ZReading(
+        theta=theta,
+        magnitude=_magnitude(histogram) if count >= MAGNITUDE_MIN_VALUES else None,
+        signal=math.sin(math.radians(theta)),
+        entropy=entropy,
+        kurtosis=summary.excess_kurtosis,
+        coherence=coherence,
+        reason=None if count >= MAGNITUDE_MIN_VALUES else f"|Z| needs {MAGNITUDE_MIN_VALUES} finite values",
+    )
+
+
+def _histogram(ascending: NDArray[np.float64], bins: int) -> NDArray[np.int64]:
+    """Counts in equal bins between the two quantiles; what lies beyond counts into the end bins.
+
+    A value on an edge belongs to the bin above. `bins` is a power of two, so that pairs of bins are exactly the bins of
+    the next coarser histogram.
+    """
+    low, high = (_quantile(ascending, share) for share in QUANTILES)
+    edges = low + (high - low) * (np.arange(1, bins) / bins)
+    below = np.empty(bins + 1, np.int64)
+    below[0], below[-1] = 0, ascending.size
+    below[1:-1] = ascending.searchsorted(edges)
+    return np.diff(below)
+
+
+def _coarser(histogram: NDArray[np.int64], bins: int) -> NDArray[np.int64]:
+    """The same histogram in fewer bins."""
+    summed: NDArray[np.int64] = histogram.reshape(bins, -1).sum(axis=1)
+    return summed
+
+
+def _entropy_bits(counts: NDArray[np.int64]) -> float:
+    """Shannon entropy in bits with the Miller-Madow correction: plus (occupied bins - 1) / 2n nats."""
+    occupied = counts[counts > 0]
+    total = int(occupied.sum())
+    shares = occupied / total
+    plain = -float(shares @ np.log2(shares))
+    return plain + (occupied.size - 1) / (2 * total * math.log(2))
+
+
+def _scale_coherence(ascending: NDArray[np.float64]) -> float:
+    """Coefficient of variation of the gaps between equally spaced order statistics (Vasicek's m-spacings)."""
+    gap_count = min(max(ascending.size // VALUES_PER_BIN, BINS_MIN), BINS_MAX)
+    ranks = np.arange(gap_count + 1) * (ascending.size - 1) // gap_count
+    gaps = np.diff(ascending[ranks])
+    return float(gaps.std() / gaps.mean())
+
+
+def _theta(entropy: float, kurtosis: float, coherence: float) -> float:
+    """90° times the mean of the three scores."""
+    scores = (
+        _score(entropy, ENTROPY_NOISE, ENTROPY_SIGNAL)
+        + _score(abs(kurtosis), KURTOSIS_NOISE, KURTOSIS_SIGNAL)
+        + _score(coherence, COHERENCE_NOISE, COHERENCE_SIGNAL)
+    )
+    return 90.0 * scores / 3
+
+
+def _magnitude(histogram: NDArray[np.int64]) -> float:
+    """The slope of the entropy in bits over log2 of the number of bins, by least squares over all dyadic bin counts."""
+    levels = np.arange(int(math.log2(MAGNITUDE_BINS_MIN)), int(math.log2(histogram.size)) + 1)
+    entropies = np.array([_entropy_bits(_coarser(histogram, 1 << int(level))) for level in levels])
+    offsets = levels - levels.mean()
+    return float(offsets @ entropies / (offsets @ offsets))
+
+
+def _score(value: float, noise: float, signal: float) -> float:
+    """0 at `noise`, 1 at `signal`, linear between."""
+    return min(max((value - noise) / (signal - noise), 0.0), 1.0)
+
+
+def _quantile(ascending: NDArray[np.float64], share: float) -> float:
+    """The quantile by linear interpolation between order statistics."""
+    position = (ascending.size - 1) * share
+    below = int(position)
+    above = min(below + 1, ascending.size - 1)
+    return float(ascending[below] + (ascending[above] - ascending[below]) * (position - below))
+
+
+def _power_of_two_below(limit: int, smallest: int, largest: int) -> int:
+    """The largest power of two not above `limit`, within the two bounds."""
+    return min(max(1 << max(limit.bit_length() - 1, 0), smallest), largest)

@@ -1,0 +1,147 @@
+"""Rows as plain values: the one shape that page, JSON and command show."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import totals
+from registry.catalog.queries.models import (
+    count_models,
+    files_of,
+    ingest_of,
+    metadata_of,
+    placements_of,
+    type_means,
+)
+from registry.catalog.queries.organs import measurements_of, organs_by_prefix, places_of_organ
+from registry.catalog.tables import Measurement, Model, Placement
+
+Values = dict[str, Any]
+
+
+def model_name(model: Model) -> str:
+    """`namespace/name@version`."""
+    return f"{model.namespace}/{model.name}@{model.version}"
+
+
+def model_summary(model: Model) -> Values:
+    """A model as a line of a list."""
+    return {
+        "name": model_name(model),
+        "title": model.title,
+        "kind": model.kind,
+        "architecture": model.architecture,
+        "parameters": model.parameters,
+        "tensors": model.tensors,
+        "size_bytes": model.size_bytes,
+        "mean_theta": model.mean_theta,
+        "mean_signal": model.mean_signal,
+        "license": model.license,
+        "complete": model.complete,
+        "digest": model.digest,
+        "created_at": model.created_at.isoformat(),
+    }
+
+
+def model_page(session: Session, model: Model) -> Values:
+    """A model with everything that is shown of it."""
+    ingest = ingest_of(session, model.id)
+    return model_summary(model) | {
+        "description": model.description,
+        "flags": json.loads(model.flags),
+        "unassemblable": json.loads(model.unassemblable),
+        "types": [
+            {"type": kind, "tensors": count, "size_bytes": size, "mean_theta": theta, "mean_spectral_signal": spectral}
+            for kind, count, size, theta, spectral in type_means(session, model.id)
+        ],
+        "files": [
+            {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
+            for file in files_of(session, model.id)
+        ],
+        "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata_of(session, model.id)],
+        "placements": [
+            placement_values(placement) | {"shape": shape, "digest": digest}
+            for placement, shape, digest in placements_of(session, model.id)
+        ],
+        "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
+    }
+
+
+def placement_values(placement: Placement) -> Values:
+    """An organ at its place."""
+    return {
+        "name": placement.name,
+        "type": placement.type,
+        "tower": placement.tower,
+        "block": placement.block,
+        "slot": placement.slot,
+        "dtype": placement.dtype,
+        "size_bytes": placement.size_bytes,
+        "theta": placement.theta,
+        "magnitude": placement.magnitude,
+        "signal": placement.signal,
+        "spectral_signal": placement.spectral_signal,
+        "stable_rank": placement.stable_rank,
+    }
+
+
+def organ_page(session: Session, prefix: str) -> Values:
+    """The organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
+
+    Bytes that stand under several dtypes or shapes are several organs: the first is shown, the others are listed.
+    """
+    rows = organs_by_prefix(session, prefix)
+    organ, blob = rows[0]
+    return {
+        "digest": blob.digest,
+        "dtype": organ.dtype,
+        "shape": organ.shape,
+        "elements": organ.elements,
+        "size_bytes": blob.size_bytes,
+        "stored_bytes": blob.stored_bytes,
+        "codec": f"{blob.codec}/{blob.codec_version}",
+        "state": blob.state,
+        "also": [{"dtype": other.dtype, "shape": other.shape} for other, _ in rows[1:]],
+        "measurements": [measurement_values(row) for row in measurements_of(session, organ.id)],
+        "places": [
+            {"model": model_name(model)} | placement_values(placement)
+            for placement, model in places_of_organ(session, organ.id)
+        ],
+    }
+
+
+def measurement_values(row: Measurement) -> Values:
+    """What one method read, without the columns that it does not give."""
+    values = {name: getattr(row, name) for name in _MEASUREMENT_COLUMNS}
+    return {name: value for name, value in values.items() if value not in (None, 0, False) or name == "theta"}
+
+
+def figures(session: Session) -> Values:
+    """The registry in numbers."""
+    blobs, plain, stored = totals(session)
+    return {"models": count_models(session), "blobs": blobs, "size_bytes": plain, "stored_bytes": stored}
+
+
+_MEASUREMENT_COLUMNS = (
+    "method",
+    "sample_size",
+    "theta",
+    "magnitude",
+    "signal",
+    "entropy",
+    "kurtosis",
+    "coherence",
+    "mean",
+    "standard_deviation",
+    "minimum",
+    "maximum",
+    "nan_count",
+    "infinite_count",
+    "constant",
+    "spectral_signal",
+    "stable_rank",
+    "reason",
+)

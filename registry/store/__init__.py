@@ -1,0 +1,13 @@
+"""The blob store: immutable bytes named by the SHA-256 of their plain form.
+
+    codec    plain bytes to stored bytes and back, in chunks, pure
+    files    the operating system's calls
+    local    files in a folder, written so that a crash leaves all or nothing
+    blobs    BlobStore: put, read, verify
+
+Rows about blobs are the catalog's. A row is written only after `finish` has returned.
+"""
+
+from registry.store.blobs import BlobAddress, BlobReader, BlobStore, BlobWriter, StoredBlob, codec_for_blob
+
+__all__ = ["BlobAddress", "BlobReader", "BlobStore", "BlobWriter", "StoredBlob", "codec_for_blob"]

@@ -1,0 +1,232 @@
+"""Blobs: put in chunk by chunk, read back whole or in part, every chunk checked.
+
+Small blobs come back from `finish` as bytes to be kept in the catalog's row: a thousand norms must not be a thousand files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from registry.digest import Digest, digest_of
+from registry.errors import CorruptBlob, MissingBlob
+from registry.store.codec import (
+    BYTES_CODEC,
+    START_BYTES,
+    ChunkEntry,
+    Codec,
+    EncodedChunk,
+    StoredChunk,
+    StoredHead,
+    decode_chunk,
+    encode_chunk,
+    head_size_bytes,
+    head_size_of,
+    pack_head,
+    parse_head,
+    worth_encoding,
+)
+from registry.store.files import Files
+from registry.store.local import LocalStore, StoredFile
+
+INLINE_MAX_BYTES = 64 * 1024
+"""Plain size up to which a blob lives in the database. A file of its own costs a rename and two syncs, about 1 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """A blob whose stored bytes are durable: in the file `file`, or `inline` to go into the row."""
+
+    digest: Digest
+    size_bytes: int
+    stored_bytes: int
+    codec: str
+    codec_version: int
+    file: str | None = None
+    inline: bytes | None = None
+
+
+class BlobAddress(Protocol):
+    """What must be known of a blob to read it: the catalog's row has it."""
+
+    @property
+    def digest(self) -> Digest: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def stored_bytes(self) -> int: ...
+    @property
+    def file(self) -> str | None: ...
+    @property
+    def inline(self) -> bytes | None: ...
+
+
+class BlobStore:
+    """The blobs of one registry below `root`."""
+
+    def __init__(self, root: Path, files: Files | None = None) -> None:
+        self.local = LocalStore(root, files)
+
+    def put(self, data: bytes) -> StoredBlob:
+        """Store `data`, bytes that are no tensor, in one go."""
+        writer = BlobWriter(self, digest_of(data), len(data), BYTES_CODEC)
+        try:
+            for begin in range(0, len(data), BYTES_CODEC.chunk_bytes):
+                chunk = memoryview(data)[begin : begin + BYTES_CODEC.chunk_bytes]
+                writer.append(encode_chunk(writer.codec, chunk))
+            return writer.finish()
+        except BaseException:
+            writer.discard()
+            raise
+
+    def open(self, address: BlobAddress) -> BlobReader:
+        """Open a blob to read it; raises MissingBlob, CorruptBlob when its head is not what the row says."""
+        return BlobReader(self, address)
+
+
+class BlobWriter:
+    """Writes the chunks of one blob in order, then its head, then makes it durable."""
+
+    def __init__(self, store: BlobStore, digest: Digest, size_bytes: int, codec: Codec) -> None:
+        self.codec = codec
+        self._digest = digest
+        self._size = size_bytes
+        self._entries: list[ChunkEntry] = []
+        self._inline: list[bytes] | None = [] if size_bytes <= INLINE_MAX_BYTES else None
+        self._pending = store.local.begin(digest, size_bytes) if self._inline is None else None
+        self._offset = head_size_bytes(codec, size_bytes)
+
+    def append(self, chunk: EncodedChunk) -> None:
+        """Write the next chunk."""
+        if self._pending is None:
+            assert self._inline is not None
+            self._inline.extend(bytes(piece) for piece in chunk.pieces)
+        else:
+            self._pending.write_at(chunk.pieces, self._offset)
+        self._offset += chunk.stored_size_bytes
+        self._entries.append(chunk.entry)
+
+    def finish(self) -> StoredBlob:
+        """Write the head and make the file durable. An inline blob becomes durable with its row."""
+        head = pack_head(self.codec, self._digest, self._size, self._entries)
+        file, inline = None, None
+        if self._pending is None:
+            assert self._inline is not None
+            inline = b"".join([head, *self._inline])
+        else:
+            self._pending.write_at([head], 0)
+            file = self._pending.place()
+        codec = self.codec
+        return StoredBlob(self._digest, self._size, self._offset, codec.name, codec.version, file, inline)
+
+    def discard(self) -> None:
+        """Leave nothing behind; safe to call twice, and after a failed `finish`."""
+        if self._pending is not None:
+            self._pending.discard()
+
+
+class BlobReader:
+    """Reads one blob, from several threads if need be. A context manager."""
+
+    def __init__(self, store: BlobStore, address: BlobAddress) -> None:
+        self.digest = address.digest
+        self.size_bytes = address.size_bytes
+        self._stored: StoredFile | _InlineBytes
+        if address.inline is not None:
+            self._stored = _InlineBytes(address.digest, address.inline)
+        elif address.file is not None:
+            self._stored = store.local.open(address.file)
+        else:
+            raise MissingBlob(f"{address.digest} is recorded without its bytes")
+        try:
+            self.head = self._read_head(address.stored_bytes)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> BlobReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def chunks(self) -> tuple[StoredChunk, ...]:
+        return self.head.chunks
+
+    def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
+        """Fill `out` with the plain bytes of `chunk`; raises CorruptBlob."""
+        stored = self._stored.read_at(chunk.offset_bytes, chunk.stored_size_bytes)
+        decode_chunk(self.head.codec, chunk, stored, out)
+
+    def stream(self) -> Iterator[memoryview]:
+        """The plain bytes, a chunk at a time; each is valid until the next is asked for."""
+        buffer = memoryview(bytearray(min(self.head.codec.chunk_bytes, self.size_bytes)))
+        for chunk in self.chunks:
+            out = buffer[: chunk.plain_size_bytes]
+            self.read_chunk(chunk, out)
+            yield out
+
+    def read(self, offset: int = 0, size: int | None = None) -> bytes:
+        """`size` plain bytes from `offset`, by default all; only the chunks that they lie in are decoded."""
+        end = self.size_bytes if size is None else offset + size
+        assert 0 <= offset <= end <= self.size_bytes
+        pieces = []
+        buffer = memoryview(bytearray(min(self.head.codec.chunk_bytes, self.size_bytes)))
+        for chunk in self.chunks:
+            begin = chunk.plain_offset_bytes
+            if begin < end and begin + chunk.plain_size_bytes > offset:
+                out = buffer[: chunk.plain_size_bytes]
+                self.read_chunk(chunk, out)
+                pieces.append(bytes(out[max(0, offset - begin) : end - begin]))
+        return b"".join(pieces)
+
+    def verify(self) -> None:
+        """Read everything and compare its SHA-256 with the digest; raises CorruptBlob."""
+        found = hashlib.sha256()
+        for piece in self.stream():
+            found.update(piece)
+        if found.hexdigest() != self.digest:
+            raise CorruptBlob(self.digest, f"its plain bytes have the digest {found.hexdigest()}")
+
+    def close(self) -> None:
+        """Give the file back."""
+        self._stored.close()
+
+    def _read_head(self, stored_bytes: int) -> StoredHead:
+        size = self._stored.size_bytes
+        if size != stored_bytes:
+            raise CorruptBlob(self.digest, f"{size} bytes are stored, the catalog says {stored_bytes}")
+        start = self._stored.read_at(0, min(START_BYTES, size))
+        head_size = head_size_of(start, digest=self.digest, plain_size_bytes=self.size_bytes)
+        if head_size > size:
+            raise CorruptBlob(self.digest, f"{size} bytes are stored, its head alone has {head_size}")
+        head = self._stored.read_at(0, head_size)
+        return parse_head(head, digest=self.digest, plain_size_bytes=self.size_bytes, stored_size_bytes=size)
+
+
+@dataclass(frozen=True, slots=True)
+class _InlineBytes:
+    digest: Digest
+    stored: bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.stored)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = self.stored[offset : offset + size]
+        if len(data) != size:
+            raise CorruptBlob(self.digest, f"it ends at byte {offset + len(data)}, {offset + size} are due")
+        return data
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:
+    """`codec`, or the raw one when the first chunk shows that encoding gains next to nothing."""
+    return codec if worth_encoding(first) else codec.kept_raw()

@@ -1,0 +1,226 @@
+"""The stored form of a blob: a head, then the planes of every chunk in order, and nothing else.
+
+    offset  bytes  what
+    0       4      magic "ORGB"
+    4       1      version of this format
+    5       1      version of the codec
+    6       2      dtype: ggml's number, or 0xffff for bytes that are no tensor
+    8       8      elements (bytes, where there is no dtype)
+    16      8      plain size in bytes
+    24      4      plain bytes of a whole chunk
+    28      32     SHA-256 of the plain bytes
+    60      1      length of the codec's name
+    61      n      the codec's name, ASCII
+            8+4p   for each chunk: xxh3-64 of its plain bytes; the stored size of each of p planes, bit 31 set if raw
+            8      xxh3-64 of everything above
+
+All little-endian. The head's size follows from the codec and the plain size, so a writer leaves room for it and
+streams.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+from registry.digest import Digest
+from registry.errors import CorruptBlob, UnsupportedDType
+from registry.gguf.types import dtype_by_id
+from registry.store.codec.layout import BYTES_CODEC, NAME_MAX_BYTES, RAW_NAME, Codec, Coder, codec_for
+
+MAGIC = b"ORGB"
+FORMAT_VERSION = 1
+NO_DTYPE = 0xFFFF
+
+_FIXED = struct.Struct("<4sBBHQQI32sB")
+_CHECKSUM = struct.Struct("<Q")
+_PLANE_BYTES = 4
+_RAW_BIT = 1 << 31
+
+START_BYTES = _FIXED.size + NAME_MAX_BYTES
+"""What `head_size_of` needs to see, or the whole stored form where that is shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEntry:
+    """A chunk's line in the table: the stored size of every plane, which are raw, and xxh3-64 of the plain bytes."""
+
+    plane_sizes_bytes: tuple[int, ...]
+    plane_is_raw: tuple[bool, ...]
+    checksum: int
+
+    @property
+    def stored_size_bytes(self) -> int:
+        return sum(self.plane_sizes_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """Where a chunk lies in the stored form and which plain bytes it holds. `where` names it in errors."""
+
+    where: str
+    offset_bytes: int
+    plain_offset_bytes: int
+    plain_size_bytes: int
+    entry: ChunkEntry
+
+    @property
+    def stored_size_bytes(self) -> int:
+        return self.entry.stored_size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StoredHead:
+    """A head whose every number has been checked. `codec.dtype` is that of the organ which was stored first."""
+
+    codec: Codec
+    digest: Digest
+    elements: int
+    plain_size_bytes: int
+    head_size_bytes: int
+    stored_size_bytes: int
+    chunks: tuple[StoredChunk, ...]
+
+
+def head_size_bytes(codec: Codec, plain_size_bytes: int) -> int:
+    """The size of the head of any blob of that codec and plain size."""
+    line_bytes = _CHECKSUM.size + _PLANE_BYTES * len(codec.planes)
+    table_bytes = codec.chunk_count(plain_size_bytes) * line_bytes
+    return _FIXED.size + len(codec.name) + table_bytes + _CHECKSUM.size
+
+
+def pack_head(codec: Codec, digest: Digest, plain_size_bytes: int, entries: Sequence[ChunkEntry]) -> bytes:
+    """The head of a blob whose chunks have these entries, in order; exactly `head_size_bytes` long."""
+    assert len(entries) == codec.chunk_count(plain_size_bytes)
+    name = codec.name.encode("ascii")
+    dtype_id = NO_DTYPE if codec.dtype is None else codec.dtype.id
+    elements = _elements(codec, plain_size_bytes)
+    fixed = _FIXED.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        codec.version,
+        dtype_id,
+        elements,
+        plain_size_bytes,
+        codec.chunk_bytes,
+        bytes.fromhex(digest),
+        len(name),
+    )
+    head = b"".join([fixed, name, *(_pack_entry(entry) for entry in entries)])
+    return head + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(head))
+
+
+def head_size_of(start: bytes | memoryview, *, digest: Digest, plain_size_bytes: int) -> int:
+    """How long the head is that begins with `start`, which holds `START_BYTES` bytes or the whole stored form.
+
+    Raises CorruptBlob where it is no head of a blob of that plain size. Bounded by the plain size, but not yet checked.
+    """
+    return head_size_bytes(_codec_of(bytes(start[:START_BYTES]), digest, plain_size_bytes), plain_size_bytes)
+
+
+def parse_head(
+    data: bytes | memoryview, *, digest: Digest, plain_size_bytes: int, stored_size_bytes: int
+) -> StoredHead:
+    """The head at the beginning of `data`, checked number by number against what the caller expects.
+
+    `digest` and `plain_size_bytes` are the catalog's; `stored_size_bytes` is the size of the file or value that holds
+    the blob. Raises CorruptBlob; allocates nothing that the plain size does not demand.
+    """
+    view = memoryview(data)
+    codec = _codec_of(bytes(view[:START_BYTES]), digest, plain_size_bytes)
+    size_bytes = head_size_bytes(codec, plain_size_bytes)
+    if len(view) < size_bytes:
+        raise CorruptBlob(digest, f"the head has {len(view)} of {size_bytes} bytes")
+    (checksum,) = _CHECKSUM.unpack_from(view, size_bytes - _CHECKSUM.size)
+    if xxhash.xxh3_64_intdigest(view[: size_bytes - _CHECKSUM.size]) != checksum:
+        raise CorruptBlob(digest, "the head fails its checksum")
+    table = view[_FIXED.size + len(codec.name) : size_bytes - _CHECKSUM.size]
+    chunks = _parse_table(codec, table, digest, plain_size_bytes, size_bytes)
+    end = chunks[-1].offset_bytes + chunks[-1].stored_size_bytes if chunks else size_bytes
+    if end != stored_size_bytes:
+        raise CorruptBlob(digest, f"{stored_size_bytes} bytes are stored, the table adds up to {end}")
+    elements = _elements(codec, plain_size_bytes)
+    return StoredHead(codec, digest, elements, plain_size_bytes, size_bytes, stored_size_bytes, chunks)
+
+
+def _elements(codec: Codec, plain_size_bytes: int) -> int:
+    blocks = plain_size_bytes // codec.block_bytes
+    return blocks if codec.dtype is None else blocks * codec.dtype.block_elements
+
+
+def _pack_entry(entry: ChunkEntry) -> bytes:
+    marked = [
+        size | (_RAW_BIT if is_raw else 0)
+        for size, is_raw in zip(entry.plane_sizes_bytes, entry.plane_is_raw, strict=True)
+    ]
+    return struct.pack(f"<Q{len(marked)}I", entry.checksum, *marked)
+
+
+def _codec_of(start: bytes, digest: Digest, plain_size_bytes: int) -> Codec:
+    """The codec that a head names, once everything in front of its table is as expected."""
+    if len(start) < _FIXED.size:
+        raise CorruptBlob(digest, f"{len(start)} bytes are no head")
+    magic, form, version, dtype_id, elements, plain_size, chunk_bytes, named, name_length = _FIXED.unpack_from(start)
+    if magic != MAGIC:
+        raise CorruptBlob(digest, f"begins with {magic!r}, not {MAGIC!r}")
+    if form != FORMAT_VERSION:
+        raise CorruptBlob(digest, f"stored form version {form}; this program reads {FORMAT_VERSION}")
+    name = start[_FIXED.size : _FIXED.size + name_length]
+    codec = _named_codec(name, dtype_id, digest)
+    expected = (
+        ("codec version", version, codec.version),
+        ("digest", named.hex(), digest),
+        ("plain size", plain_size, plain_size_bytes),
+        ("size of a chunk", chunk_bytes, codec.chunk_bytes),
+        ("bytes beyond whole blocks", plain_size % codec.block_bytes, 0),
+        ("number of elements", elements, _elements(codec, plain_size_bytes)),
+    )
+    for what, found, wanted in expected:
+        if found != wanted:
+            raise CorruptBlob(digest, f"{what}: the head says {found}, {wanted} is expected")
+    return codec
+
+
+def _named_codec(name: bytes, dtype_id: int, digest: Digest) -> Codec:
+    try:
+        codec = BYTES_CODEC if dtype_id == NO_DTYPE else codec_for(dtype_by_id(dtype_id).name)
+    except UnsupportedDType as error:
+        raise CorruptBlob(digest, str(error)) from error
+    if name == RAW_NAME.encode():
+        return codec.kept_raw()
+    if name != codec.name.encode():
+        raise CorruptBlob(digest, f"codec {name!r} is unknown for its tensor type, {codec.name!r} is expected")
+    return codec
+
+
+def _parse_table(
+    codec: Codec, table: memoryview, digest: Digest, plain_size_bytes: int, offset_bytes: int
+) -> tuple[StoredChunk, ...]:
+    """Every chunk in order; `offset_bytes` is where the first one lies."""
+    line = struct.Struct(f"<Q{len(codec.planes)}I")
+    chunks: list[StoredChunk] = []
+    plain_sizes = codec.chunk_sizes_bytes(plain_size_bytes)
+    for index, (plain_size, values) in enumerate(zip(plain_sizes, line.iter_unpack(table), strict=True)):
+        where = f"{digest} chunk {index}"
+        entry = ChunkEntry(
+            tuple(value & ~_RAW_BIT for value in values[1:]),
+            tuple(value & _RAW_BIT > 0 for value in values[1:]),
+            values[0],
+        )
+        _check_entry(codec, entry, plain_size, where)
+        chunks.append(StoredChunk(where, offset_bytes, index * codec.chunk_bytes, plain_size, entry))
+        offset_bytes += entry.stored_size_bytes
+    return tuple(chunks)
+
+
+def _check_entry(codec: Codec, entry: ChunkEntry, plain_size_bytes: int, where: str) -> None:
+    sizes = zip(entry.plane_sizes_bytes, codec.plane_sizes_bytes(plain_size_bytes), entry.plane_is_raw, strict=True)
+    for plane, (stored_size, plane_size, is_raw) in zip(codec.planes, sizes, strict=True):
+        may_be_encoded = codec.coder is not Coder.NONE
+        fits = stored_size == plane_size if is_raw else may_be_encoded and 0 < stored_size < plane_size
+        if not fits:
+            kind = "raw" if is_raw else "encoded"
+            raise CorruptBlob(where, f"plane {plane.name}: {stored_size} bytes {kind} for {plane_size} plain bytes")

@@ -1,0 +1,99 @@
+"""The operating system's calls that the store is made of, in one object that tests can record, or make fail."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Files:
+    """Thin over `os`. Every method may raise OSError; `translated` turns that into our own errors."""
+
+    def make_folder(self, path: Path) -> None:
+        """Make `path` and its parents."""
+        path.mkdir(parents=True, exist_ok=True)
+
+    def create(self, path: Path) -> int:
+        """A new file, open for writing and reading; it must not exist."""
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+
+    def write_at(self, descriptor: int, pieces: Sequence[Buffer], offset: int) -> int:
+        """Write all `pieces` from `offset` on; the number of bytes written."""
+        total = sum(len(piece) for piece in pieces)
+        done = os.pwritev(descriptor, pieces, offset)
+        while done < total:  # a signal or a nearly full disk cuts a write short
+            rest = memoryview(b"".join(pieces))[done:]
+            done += os.pwrite(descriptor, rest, offset + done)
+        return total
+
+    def make_read_only(self, descriptor: int) -> None:
+        """Mode 0444: a blob never changes."""
+        os.fchmod(descriptor, 0o444)
+
+    def sync(self, descriptor: int) -> None:
+        """On disk when this returns."""
+        os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        os.close(descriptor)
+
+    def rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
+    def sync_folder(self, path: Path) -> None:
+        """The names in `path` are on disk when this returns."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def unlink(self, path: Path) -> None:
+        os.unlink(path)
+
+    def open_to_read(self, path: Path) -> int:
+        """A blob's file, which must be a plain file of its own: no link, no device, no second name."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+            os.close(descriptor)
+            raise CorruptBlob(path.name, "its place is taken by something that is no file of the store's own")
+        return descriptor
+
+    def size(self, descriptor: int) -> int:
+        return os.fstat(descriptor).st_size
+
+    def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
+        return os.pread(descriptor, size, offset)
+
+    def read_into(self, descriptor: int, buffer: memoryview, offset: int) -> int:
+        return os.preadv(descriptor, [buffer], offset)
+
+    def free_bytes(self, path: Path) -> int:
+        """Room that is left for this user."""
+        return shutil.disk_usage(path).free
+
+
+def translated(error: OSError, path: Path) -> OrganError:
+    """Our error for what the operating system said about `path`."""
+    reason = error.strerror or str(error)
+    if error.errno in _FULL:
+        return DiskFull(f"the disk of {path.parent} is full: {reason}")
+    if error.errno in _UNWRITABLE:
+        return StoreUnwritable(f"{path} cannot be written: {reason}")
+    if error.errno == errno.ENOENT:
+        return MissingBlob(f"{path.name} is missing from the store")
+    if error.errno == errno.ELOOP:
+        return CorruptBlob(path.name, "its place is taken by a symbolic link")
+    return StoreError(f"{path}: {reason}")

@@ -1,0 +1,186 @@
+"""Blobs as files in a local folder: `ab/<sha256>.<nonce>`, written so that a crash leaves either all of one or none.
+
+A name is used once and never again, so removing one can never hit a file that was written later. What a crash leaves
+behind lies in `tmp/` or has no row; the sweep removes both.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.digest import Digest
+from registry.errors import Busy, CorruptBlob, DiskFull
+from registry.store.files import Buffer, Files, translated
+
+FREE_MARGIN_BYTES = 16 * 1024 * 1024
+"""Left on the disk for the database and everybody else."""
+
+_PHYSICAL = re.compile(r"(?P<folder>[0-9a-f]{2})/(?P=folder)[0-9a-f]{62}\.[0-9a-f]{16}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class StrayFile:
+    """A file in the store's folder, for the sweep: where it is and when it was last written."""
+
+    path: Path
+    file: str | None
+    """Its physical name, None for a temporary."""
+    modified_at: float
+    size_bytes: int
+
+
+class LocalStore:
+    """The blob files below one folder."""
+
+    def __init__(self, root: Path, files: Files | None = None) -> None:
+        self.root = root
+        self.files = files or Files()
+        self._temporary = root / "tmp"
+
+    def prepare(self) -> None:
+        """Make the folders; raises StoreUnwritable."""
+        try:
+            self.files.make_folder(self._temporary)
+        except OSError as error:
+            raise translated(error, self.root) from error
+
+    def begin(self, digest: Digest, expected_bytes: int) -> PendingFile:
+        """A temporary file that will become the blob `digest`; raises DiskFull when there is no room for it."""
+        self.prepare()
+        free = self.files.free_bytes(self.root)
+        if free < expected_bytes + FREE_MARGIN_BYTES:
+            raise DiskFull(f"the disk of {self.root} is full: {expected_bytes} bytes wanted, {free} free")
+        return PendingFile(self, digest)
+
+    def open(self, file: str) -> StoredFile:
+        """The stored file of the physical name `file`; raises MissingBlob, CorruptBlob."""
+        path = self.path(file)
+        try:
+            return StoredFile(self.files, path, self.files.open_to_read(path))
+        except OSError as error:
+            raise translated(error, path) from error
+
+    def remove(self, path: Path) -> None:
+        """Remove a file that no row points at; it may be gone already."""
+        try:
+            self.files.unlink(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise translated(error, path) from error
+
+    def path(self, file: str) -> Path:
+        """Where the physical name `file` lies; a name that is not one of ours never becomes a path."""
+        if not _PHYSICAL.fullmatch(file):
+            raise CorruptBlob(file[:100], "not a name of the store's")
+        return self.root / file
+
+    def walk(self) -> Iterator[StrayFile]:
+        """Every file in the folder, temporaries included."""
+        if not self.root.is_dir():
+            return
+        for folder in sorted(self.root.iterdir()):
+            if not folder.is_dir() or folder.is_symlink():
+                continue
+            for path in sorted(folder.iterdir()):
+                name = f"{folder.name}/{path.name}"
+                status = path.lstat()
+                file = name if _PHYSICAL.fullmatch(name) else None
+                if file or folder == self._temporary:
+                    yield StrayFile(path, file, status.st_mtime, status.st_size)
+
+    @contextmanager
+    def sweeping(self) -> Iterator[None]:
+        """Held by one sweep at a time, and let go by the system when it dies; raises Busy."""
+        self.prepare()
+        with open(self.root / "sweep.lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise Busy("another sweep of this store is running") from error
+            yield
+
+
+class PendingFile:
+    """A blob file being written. `place` makes it durable; until then nobody can see it."""
+
+    def __init__(self, store: LocalStore, digest: Digest) -> None:
+        self._store = store
+        self._files = store.files
+        nonce = secrets.token_hex(8)
+        self.file = f"{digest[:2]}/{digest}.{nonce}"
+        self._path = store.root / "tmp" / f"{digest}.{nonce}"
+        try:
+            self._descriptor = self._files.create(self._path)
+        except OSError as error:
+            raise translated(error, self._path) from error
+
+    def write_at(self, pieces: Sequence[Buffer], offset: int) -> int:
+        """Write `pieces` one after another from `offset`."""
+        try:
+            return self._files.write_at(self._descriptor, pieces, offset)
+        except OSError as error:
+            raise translated(error, self._path) from error
+
+    def place(self) -> str:
+        """Sync, rename, sync the folder: when this returns, a power cut does not lose the file. Its physical name."""
+        target = self._store.root / self.file
+        try:
+            self._files.make_read_only(self._descriptor)
+            self._files.sync(self._descriptor)
+            if not target.parent.is_dir():
+                self._files.make_folder(target.parent)
+                self._files.sync_folder(self._store.root)
+            self._files.rename(self._path, target)
+            self._path = target
+            self._files.sync_folder(target.parent)
+            self._close()
+        except OSError as error:
+            raise translated(error, target) from error
+        return self.file
+
+    def discard(self) -> None:
+        """Remove what was written; called on any error and safe to call twice."""
+        self._close()
+        try:
+            self._files.unlink(self._path)
+        except OSError:
+            return  # the sweep will find it; the error that brought us here matters more
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            self._files.close(descriptor)
+
+
+class StoredFile:
+    """A blob's file, open for reads at an offset from several threads."""
+
+    def __init__(self, files: Files, path: Path, descriptor: int) -> None:
+        self._files = files
+        self._path = path
+        self._descriptor = descriptor
+        self.size_bytes = files.size(descriptor)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes; raises CorruptBlob when the file ends before."""
+        try:
+            data = self._files.read_at(self._descriptor, offset, size)
+        except OSError as error:
+            raise translated(error, self._path) from error
+        if len(data) != size:
+            raise CorruptBlob(self._path.name, f"it ends at byte {offset + len(data)}, {offset + size} are due")
+        return data
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)

@@ -1,0 +1,176 @@
+"""Keeping a registry sound: verify that every row has its bytes, sweep away what nothing needs.
+
+The sweep takes two runs to remove a blob. The first dooms what nobody has needed for the grace; a later one deletes the
+row of what is still doomed and still unneeded, commits, and only then unlinks that physical file. Names are never reused,
+so a writer who brings the same bytes in between either spares the row or writes a file of another name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from registry.catalog.clock import now
+from registry.catalog.engine import Catalog
+from registry.catalog.queries.blobs import BlobRow, all_blobs, known_files, names_of_blob, unneeded_blobs
+from registry.catalog.register.blobs import doom_blobs, mark_corrupt, reclaim_blob
+from registry.digest import Digest
+from registry.errors import CorruptBlob, StoreError
+from registry.store import BlobStore
+
+GRACE = timedelta(hours=24)
+
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A blob that does not give its bytes, and where it is needed."""
+
+    digest: Digest
+    reason: str
+    needed_by: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What verify looked at and found."""
+
+    blobs: int = 0
+    read_bytes: int = 0
+    orphans: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    quarantined: int = 0
+
+
+@dataclass(slots=True)
+class SweepReport:
+    """What a sweep did, or with `dry_run` would do."""
+
+    dry_run: bool
+    doomed: int = 0
+    doomed_bytes: int = 0
+    removed: int = 0
+    removed_bytes: int = 0
+    stray_files: int = 0
+    stray_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The `number`-th of `total` parts of all blobs, divided by digest: 1/7 on Monday, 2/7 on Tuesday."""
+
+    number: int
+    total: int
+
+    def takes(self, digest: Digest) -> bool:
+        """Whether the blob belongs to this part."""
+        return int(digest[:8], 16) % self.total == self.number - 1
+
+
+def verify(
+    catalog: Catalog,
+    blobs: BlobStore,
+    *,
+    read_data: Share | None = None,
+    repair: bool = False,
+    progress: Progress | None = None,
+) -> VerifyReport:
+    """Compare rows with stored bytes; with `read_data`, read that share of the plain bytes and hash it again.
+
+    With `repair`, faulty blobs are marked corrupt: they are no longer handed out, and whoever brings the bytes heals them.
+    """
+    report = VerifyReport()
+    with catalog.reading() as session:
+        for row in all_blobs(session):
+            report.blobs += 1
+            error = _check(blobs, row, read_data, report)
+            if error is not None:
+                needed = tuple(names_of_blob(session, row.id))
+                report.faults.append(Fault(row.digest, str(error), needed))
+            if progress is not None:
+                progress(row.size_bytes)
+        known = known_files(session)
+    report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in known)
+    if repair and report.faults:
+        with catalog.writing() as session:
+            for fault in report.faults:
+                mark_corrupt(session, fault.digest)
+                report.quarantined += 1
+    return report
+
+
+def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_run: bool = True) -> SweepReport:
+    """Remove what nothing needs: reclaim what an earlier sweep doomed, doom what is unneeded now, remove stray files.
+
+    Raises Busy while another sweep runs.
+    """
+    report = SweepReport(dry_run)
+    with blobs.local.sweeping():
+        for blob_id, stored_bytes in _doomed(catalog):
+            file = "" if dry_run else _reclaim(catalog, blob_id)
+            if file is None:
+                continue
+            if file:
+                blobs.local.remove(blobs.local.path(file))
+            report.removed += 1
+            report.removed_bytes += stored_bytes
+        _doom(catalog, grace, report)
+        _remove_strays(catalog, blobs, grace, report)
+    return report
+
+
+def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:
+    if row.state == "corrupt":
+        return CorruptBlob(row.digest, "it was found corrupt before; ingest a file that has it to heal it")
+    try:
+        with blobs.open(row) as reader:
+            if read_data is not None and read_data.takes(row.digest):
+                reader.verify()
+                report.read_bytes += row.size_bytes
+    except StoreError as error:
+        return error
+    return None
+
+
+def _doomed(catalog: Catalog) -> list[tuple[int, int]]:
+    """Id and stored bytes of the blobs that an earlier sweep doomed and nobody has spared since."""
+    present = now()
+    with catalog.reading() as session:
+        return [(blob.id, blob.stored_bytes) for blob in unneeded_blobs(session, "doomed", present, present)]
+
+
+def _reclaim(catalog: Catalog, blob_id: int) -> str | None:
+    with catalog.writing() as session:
+        return reclaim_blob(session, blob_id)
+
+
+def _doom(catalog: Catalog, grace: timedelta, report: SweepReport) -> None:
+    if report.dry_run:
+        present = now()
+        with catalog.reading() as session:
+            unneeded = [
+                *unneeded_blobs(session, "present", present - grace, present),
+                *unneeded_blobs(session, "corrupt", present - grace, present),
+            ]
+    else:
+        with catalog.writing() as session:
+            unneeded = doom_blobs(session, grace)
+    report.doomed = len(unneeded)
+    report.doomed_bytes = sum(blob.stored_bytes for blob in unneeded)
+
+
+def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report: SweepReport) -> None:
+    """Files without a row, and temporaries, that nobody has written to within the grace: a crash left them."""
+    with catalog.reading() as session:
+        known = known_files(session)
+    newest = time.time() - grace.total_seconds()
+    for stray in blobs.local.walk():
+        if stray.modified_at >= newest or (stray.file is not None and stray.file in known):
+            continue
+        if not report.dry_run:
+            blobs.local.remove(stray.path)
+        report.stray_files += 1
+        report.stray_bytes += stray.size_bytes

@@ -1,0 +1,166 @@
+"""GGUF files for tests: hostile ones by hand, valid ones by the writer, and huge ones that have no bytes."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from registry.gguf import DType, Header, KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name, padded, write_file
+
+F32 = dtype_by_name("F32")
+
+
+@dataclass(slots=True)
+class SparseSource:
+    """`front`, followed by zeros up to `size_bytes`; counts what is read of it."""
+
+    front: bytes
+    size_bytes: int
+    name: str = "sparse.gguf"
+    read_bytes: int = 0
+    furthest: int = 0
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        assert offset >= 0
+        assert offset + size <= self.size_bytes, "read beyond the end"
+        self.read_bytes += size
+        self.furthest = max(self.furthest, offset + size)
+        return self.front[offset : offset + size].ljust(size, b"\0")
+
+
+def raw_text(text: bytes, size: int | None = None) -> bytes:
+    """A GGUF string; `size` is the length that it claims."""
+    return struct.pack("<Q", len(text) if size is None else size) + text
+
+
+def raw_field(key: bytes, value_type: int, value: bytes) -> bytes:
+    """A metadata entry with an encoded value."""
+    return raw_text(key) + struct.pack("<I", value_type) + value
+
+
+def raw_array(element_type: int, elements: bytes, count: int) -> bytes:
+    """The value of an array entry that claims `count` elements."""
+    return struct.pack("<IQ", element_type, count) + elements
+
+
+def raw_tensor(
+    name: bytes, shape: Sequence[int] = (1,), dtype_id: int = 0, offset: int = 0, dimensions: int | None = None
+) -> bytes:
+    """A tensor info; `dimensions` is the number of dimensions that it claims."""
+    count = len(shape) if dimensions is None else dimensions
+    return raw_text(name) + struct.pack(f"<I{len(shape)}QIQ", count, *shape, dtype_id, offset)
+
+
+def raw_header(
+    fields: Iterable[bytes] = (),
+    tensors: Iterable[bytes] = (),
+    *,
+    magic: bytes = b"GGUF",
+    version: int = 3,
+    field_count: int | None = None,
+    tensor_count: int | None = None,
+) -> bytes:
+    """A header without its padding; the counts are what it claims."""
+    entries, infos = list(fields), list(tensors)
+    counts = (
+        len(infos) if tensor_count is None else tensor_count,
+        len(entries) if field_count is None else field_count,
+    )
+    return magic + struct.pack("<IQQ", version, *counts) + b"".join(entries) + b"".join(infos)
+
+
+def raw_file(
+    fields: Iterable[bytes] = (), tensors: Iterable[bytes] = (), data: bytes = b"", alignment: int = 32
+) -> bytes:
+    """A header, its padding and `data`."""
+    header = raw_header(fields, tensors)
+    return header.ljust(padded(len(header), alignment), b"\0") + data
+
+
+def file_bytes(
+    metadata: Iterable[KeyValue | RawKeyValue] = (),
+    tensors: Sequence[tuple[TensorSpec, bytes]] = (),
+    alignment: int = 32,
+) -> bytes:
+    """A whole valid file by our own writer."""
+    stream = io.BytesIO()
+    size = write_file(stream, metadata, tensors, alignment)
+    assert size == stream.tell()
+    return stream.getvalue()
+
+
+def tensor(name: str, shape: tuple[int, ...] = (4,), dtype: DType = F32) -> tuple[TensorSpec, bytes]:
+    """A tensor whose bytes are a pattern of its own, so that a mix-up is seen."""
+    spec = TensorSpec(name, shape, dtype)
+    seed = sum(name.encode()) % 251
+    pattern = bytes((seed + step) % 256 for step in range(256))
+    return spec, (pattern * (spec.size_bytes // 256 + 1))[: spec.size_bytes]
+
+
+def text(key: str, value: str | bytes) -> KeyValue:
+    return KeyValue(key, ValueType.STRING, value)
+
+
+def unsigned(key: str, value: int, kind: ValueType = ValueType.UINT32) -> KeyValue:
+    return KeyValue(key, kind, value)
+
+
+def array(key: str, element_type: ValueType, values: Sequence[int] | Sequence[float] | Sequence[bytes]) -> KeyValue:
+    return KeyValue(key, ValueType.ARRAY, values, element_type)
+
+
+def every_value_type() -> list[KeyValue]:
+    """One entry of each scalar type and one array of each element type, with the extremes of their ranges."""
+    extremes: dict[ValueType, tuple[int, int]] = {
+        ValueType.UINT8: (0, 2**8 - 1),
+        ValueType.INT8: (-(2**7), 2**7 - 1),
+        ValueType.UINT16: (0, 2**16 - 1),
+        ValueType.INT16: (-(2**15), 2**15 - 1),
+        ValueType.UINT32: (0, 2**32 - 1),
+        ValueType.INT32: (-(2**31), 2**31 - 1),
+        ValueType.UINT64: (0, 2**64 - 1),
+        ValueType.INT64: (-(2**63), 2**63 - 1),
+    }
+    entries = [KeyValue(f"scalar.{kind.name.lower()}", kind, high) for kind, (_, high) in extremes.items()]
+    entries += [array(f"array.{kind.name.lower()}", kind, (low, high)) for kind, (low, high) in extremes.items()]
+    entries += [
+        KeyValue("scalar.float32", ValueType.FLOAT32, 1.5),
+        KeyValue("scalar.float64", ValueType.FLOAT64, -0.1),
+        KeyValue("scalar.bool", ValueType.BOOL, value=True),
+        text("scalar.string", "Grüße, 世界"),
+        array("array.float32", ValueType.FLOAT32, (0.25, -1e38)),
+        array("array.float64", ValueType.FLOAT64, (0.1, 1e308)),
+        array("array.bool", ValueType.BOOL, (True, False, True)),
+        array("array.string", ValueType.STRING, (b"a", b"", "世界".encode())),
+    ]
+    return entries
+
+
+def vocabulary(count: int) -> list[bytes]:
+    """`count` different tokens, every 97th of which is not UTF-8 and every 1,009th of which holds a NUL."""
+    return [
+        b"%d\xff\xfe" % index if index % 97 == 0 else b"%d\0" % index if index % 1009 == 0 else b"\xc4\xa0tok%d" % index
+        for index in range(count)
+    ]
+
+
+def assert_invariants(header: Header) -> None:
+    """What `Header` promises: every tensor inside the file, contiguous, in listing order, names and keys unique."""
+    assert header.version in (2, 3)
+    assert header.alignment & (header.alignment - 1) == 0
+    assert 0 < header.end <= header.file_size_bytes
+    assert header.data_offset == padded(header.end, header.alignment)
+    expected = 0
+    for info in header.tensors:
+        assert 1 <= len(info.shape) <= 4
+        assert min(info.shape) >= 1
+        assert info.shape[0] % info.dtype.block_elements == 0
+        assert info.offset == expected
+        expected += padded(info.size_bytes, header.alignment)
+    assert header.last_byte <= header.file_size_bytes <= padded(header.last_byte, header.alignment)
+    assert len({info.name for info in header.tensors}) == len(header.tensors)
+    assert len({field.key for field in header.fields}) == len(header.fields)
+    for field in header.fields:
+        assert 24 < field.offset <= field.offset + field.size_bytes <= header.end

@@ -1,0 +1,1 @@
+"""Bad inputs and faults to survive; each test is named after its line in the list of faults."""

@@ -1,0 +1,196 @@
+"""The `gguf` package as a second opinion: what it writes we read equal, what we write it reads equal."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from registry.gguf import MemorySource, ValueType, read_array, read_header
+from registry.gguf.header import Field, Header
+from registry.gguf.split import check_split, parse_shard_name
+from registry.gguf.types import DTYPES, SCALAR_FORMATS
+from tests.builders import array, assert_invariants, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
+
+ALIGNMENTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]
+QUANT_TYPES = list(gguf.GGML_QUANT_SIZES)
+
+Fill = Callable[[Any], None]
+
+
+def written_by_gguf(path: Path, fill: Fill, alignment: int | None = None) -> bytes:
+    """The bytes of a file that the package's writer makes."""
+    writer = gguf.GGUFWriter(path, "llama")
+    if alignment is not None:
+        writer.add_custom_alignment(alignment)
+    fill(writer)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path.read_bytes()
+
+
+def add_tensor(writer: Any, name: str, shape: tuple[int, ...], kind: Any) -> None:
+    """Add a tensor of `kind` with `shape`, row length first, filled with a pattern of its name."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    rows = shape[1:][::-1]
+    count = int(np.prod(shape)) // block * size
+    data = (np.arange(count) + sum(name.encode())).astype(np.uint8).reshape(*rows, shape[0] // block * size)
+    writer.add_tensor(name, data, raw_dtype=kind)
+
+
+def assert_equal_to_reader(data: bytes, path: Path) -> Header:
+    """Our reading of `data` and the package's must agree in every entry, every tensor and every byte of data."""
+    path.write_bytes(data)
+    source = MemorySource(data)
+    header = read_header(source)
+    assert_invariants(header)
+    reader = gguf.GGUFReader(path)
+    theirs = {key: field for key, field in reader.fields.items() if not key.startswith("GGUF.")}
+    assert [field.key for field in header.fields] == list(theirs)
+    for field in header.fields:
+        assert plain(source, field) == plain_of_reader(theirs[field.key]), field.key
+    assert header.data_offset == reader.data_offset
+    assert len(header.tensors) == len(reader.tensors)
+    for ours, other in zip(header.tensors, reader.tensors, strict=True):
+        assert ours.name == other.name
+        assert list(ours.shape) == other.shape.tolist()
+        assert ours.dtype.name == other.tensor_type.name
+        begin = header.data_offset + ours.offset
+        assert begin == other.data_offset
+        assert data[begin : begin + ours.size_bytes] == other.data.tobytes()
+    return header
+
+
+def plain(source: MemorySource, field: Field) -> tuple[list[int], list[bytes]]:
+    """Types and encoded values of one of our fields, strings without their lengths."""
+    if field.is_array:
+        assert field.element_type is not None
+        kinds = [field.type, field.element_type][: 2 if field.count else 1]
+        values = read_array(source, field)
+        return [int(kind) for kind in kinds], [
+            value if isinstance(value, bytes) else struct.pack(SCALAR_FORMATS[field.element_type], value)
+            for value in values
+        ]
+    return [int(field.type)], [source.read_at(field.offset, field.size_bytes)]
+
+
+def plain_of_reader(field: Any) -> tuple[list[int], list[bytes]]:
+    return [int(kind) for kind in field.types], [field.parts[index].tobytes() for index in field.data]
+
+
+@pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: str(kind.name))
+def test_a_tensor_of_every_dtype_is_read_as_the_gguf_package_wrote_it(kind: Any, tmp_path: Path) -> None:
+    block = gguf.GGML_QUANT_SIZES[kind][0]
+
+    def fill(writer: Any) -> None:
+        add_tensor(writer, "blk.0.ffn_up.weight", (block * 2, 3), kind)
+        add_tensor(writer, "blk.0.ffn_gate_exps.weight", (block, 2, 3), kind)
+        add_tensor(writer, "output.weight", (block,), kind)
+
+    data = written_by_gguf(tmp_path / "theirs.gguf", fill)
+    header = assert_equal_to_reader(data, tmp_path / "again.gguf")
+    assert [info.dtype.id for info in header.tensors] == [kind.value] * 3
+
+
+@pytest.mark.parametrize("kind", QUANT_TYPES, ids=lambda kind: str(kind.name))
+def test_a_tensor_of_every_dtype_is_read_by_the_gguf_package_as_we_wrote_it(kind: Any, tmp_path: Path) -> None:
+    dtype = DTYPES[kind.value]
+    block = dtype.block_elements
+    shapes = [(block * 2, 3), (block, 2, 3), (block,), (block, 1, 2, 2)]
+    data = file_bytes([], [tensor(f"t{index}", shape, dtype) for index, shape in enumerate(shapes)])
+    assert_equal_to_reader(data, tmp_path / "ours.gguf")
+
+
+@pytest.mark.parametrize("alignment", ALIGNMENTS)
+def test_every_alignment_is_read_as_the_gguf_package_wrote_it(alignment: int, tmp_path: Path) -> None:
+    def fill(writer: Any) -> None:
+        for name, length in (("a", 1), ("b", 700), ("c", 33)):
+            add_tensor(writer, name, (length,), gguf.GGMLQuantizationType.F32)
+
+    data = written_by_gguf(tmp_path / "theirs.gguf", fill, alignment)
+    assert assert_equal_to_reader(data, tmp_path / "again.gguf").alignment == alignment
+
+
+@pytest.mark.parametrize("alignment", ALIGNMENTS)
+def test_every_alignment_is_read_by_the_gguf_package_as_we_wrote_it(alignment: int, tmp_path: Path) -> None:
+    data = file_bytes([unsigned("n", 1)], [tensor("a", (1,)), tensor("b", (700,)), tensor("c", (33,))], alignment)
+    assert_equal_to_reader(data, tmp_path / "ours.gguf")
+
+
+def test_every_value_type_is_read_as_the_gguf_package_wrote_it(tmp_path: Path) -> None:
+    def fill(writer: Any) -> None:
+        for entry in every_value_type():
+            element = None if entry.element_type is None else gguf.GGUFValueType(entry.element_type)
+            writer.add_key_value(entry.key, entry.value, gguf.GGUFValueType(entry.type), element)
+
+    data = written_by_gguf(tmp_path / "theirs.gguf", fill)
+    assert_equal_to_reader(data, tmp_path / "again.gguf")
+    ours = file_bytes([text("general.architecture", "llama"), *every_value_type()])
+    assert data == ours.ljust(len(data), b"\0")[: len(data)]
+
+
+def test_every_value_type_is_read_by_the_gguf_package_as_we_wrote_it(tmp_path: Path) -> None:
+    empty = [array(f"empty.{kind.name}", kind, []) for kind in ValueType if kind is not ValueType.ARRAY]
+    data = file_bytes([*every_value_type(), *empty], [tensor("a")])
+    assert_equal_to_reader(data, tmp_path / "ours.gguf")
+
+
+def test_tokens_that_are_not_utf_8_are_read_equal(tmp_path: Path) -> None:
+    tokens = vocabulary(3000)
+
+    def fill(writer: Any) -> None:
+        writer.add_token_list(tokens)
+        writer.add_token_types([1] * len(tokens))
+        writer.add_token_scores([-float(index) for index in range(len(tokens))])
+
+    assert_equal_to_reader(written_by_gguf(tmp_path / "theirs.gguf", fill), tmp_path / "again.gguf")
+    assert_equal_to_reader(
+        file_bytes([array("tokenizer.ggml.tokens", ValueType.STRING, tokens)]), tmp_path / "ours.gguf"
+    )
+
+
+def test_a_file_without_tensors_is_read_equal(tmp_path: Path) -> None:
+    data = written_by_gguf(tmp_path / "theirs.gguf", lambda writer: None)
+    assert assert_equal_to_reader(data, tmp_path / "again.gguf").tensors == ()
+    assert_equal_to_reader(file_bytes(), tmp_path / "ours.gguf")
+
+
+def test_keys_with_hyphens_are_read_equal(tmp_path: Path) -> None:
+    data = file_bytes([text("general.architecture", "command-r"), unsigned("command-r.context_length", 4096)])
+    assert_equal_to_reader(data, tmp_path / "ours.gguf")
+
+
+def test_version_2_is_read_equal(tmp_path: Path) -> None:
+    data = file_bytes(every_value_type(), [tensor("a", (5,)), tensor("b", (3, 3))])
+    assert_equal_to_reader(data[:4] + b"\2\0\0\0" + data[8:], tmp_path / "two.gguf")
+
+
+def test_an_unpadded_last_tensor_is_read_equal(tmp_path: Path) -> None:
+    data = file_bytes([], [tensor("a", (5,)), tensor("b", (3, 3))])
+    last = read_header(MemorySource(data)).last_byte
+    assert last < len(data)
+    assert_equal_to_reader(data[:last], tmp_path / "short.gguf")
+
+
+def test_a_set_that_the_gguf_package_split_is_read_as_one_model(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama", split_max_tensors=2)
+    for index in range(5):
+        add_tensor(writer, f"blk.{index}.ffn_up.weight", (32, 2), gguf.GGMLQuantizationType.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    paths = sorted(tmp_path.glob("model-*.gguf"), reverse=True)
+    shards = [(path.name, read_header(MemorySource(path.read_bytes()))) for path in paths]
+    assert [str(parse_shard_name(path.name)) for path in paths] == [path.name for path in paths]
+    order = check_split("model", shards)
+    assert order == (2, 1, 0)
+    names = [info.name for index in order for info in shards[index][1].tensors]
+    assert names == [f"blk.{index}.ffn_up.weight" for index in range(5)]

@@ -1,0 +1,158 @@
+"""Values of every tensor type and back, with the `gguf` package as the oracle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gguf
+import numpy as np
+import pytest
+from gguf import quants as oracle
+from numpy.typing import NDArray
+
+from registry.errors import UnsupportedDType
+from registry.gguf.quants import CHUNK_ELEMENTS, can_dequantize, can_quantize, decode, dequantize, quantize
+from registry.gguf.types import DTYPES, UNQUANTISED, DType, dtype_by_name
+
+WITHOUT_KERNEL = {"Q8_1", "Q8_K", "Q1_0"}
+QUANTISED = [dtype for dtype in DTYPES.values() if dtype.name not in UNQUANTISED | WITHOUT_KERNEL]
+WRITTEN_QUANTISED = [
+    dtype_by_name(name) for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4")
+]
+INTEGERS = [dtype_by_name(name) for name in ("I8", "I16", "I32", "I64")]
+
+
+def name_of(dtype: DType) -> str:
+    return dtype.name
+
+
+def random_blocks(dtype: DType, elements: int) -> bytes:
+    return np.random.default_rng(dtype.id).bytes(dtype.size_bytes(elements))
+
+
+def gaussian(count: int) -> NDArray[np.float32]:
+    return np.random.default_rng(5).standard_normal(count).astype(np.float32)
+
+
+@pytest.mark.parametrize("dtype", QUANTISED, ids=name_of)
+@pytest.mark.parametrize("elements", [256, 3 * 256, CHUNK_ELEMENTS, CHUNK_ELEMENTS + 256])
+def test_quantised_values_are_those_of_the_package_for_any_bytes(dtype: DType, elements: int) -> None:
+    data = random_blocks(dtype, elements)
+    with np.errstate(all="ignore"):
+        expected = oracle.dequantize(np.frombuffer(data, np.uint8), gguf.GGMLQuantizationType[dtype.name])
+    found = dequantize(data, dtype)
+    assert found.dtype == np.float32
+    assert found.shape == (elements,)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["F32", "F16", "BF16"])
+def test_every_pattern_of_a_plain_float_reads_as_the_package_reads_it(name: str) -> None:
+    patterns = np.arange(1 << 16, dtype=np.uint16)
+    data = patterns.tobytes() if name != "F32" else (patterns.astype(np.uint32) << 16).tobytes()
+    with np.errstate(invalid="ignore"):
+        expected = oracle.dequantize(np.frombuffer(data, np.uint8), gguf.GGMLQuantizationType[name])
+    found = dequantize(data, dtype_by_name(name))
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected.ravel())
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=name_of)
+def test_integers_read_as_numbers_at_both_ends_of_their_range(dtype: DType) -> None:
+    bits = 8 * dtype.block_bytes
+    numbers = [0, 1, -1, 2 ** (bits - 1) - 1, -(2 ** (bits - 1))]
+    data = b"".join(number.to_bytes(dtype.block_bytes, "little", signed=True) for number in numbers)
+    assert dequantize(data, dtype).tolist() == [float(np.float32(number)) for number in numbers]
+
+
+def test_wide_types_keep_what_float32_would_round() -> None:
+    numbers = np.array([2**31 - 1, -(2**31), 16_777_217], np.int32)
+    assert decode(numbers.tobytes(), dtype_by_name("I32")).tolist() == numbers.tolist()
+
+
+def test_doubles_beyond_float32_become_its_largest_and_never_infinite() -> None:
+    largest = float(np.finfo(np.float32).max)
+    data = np.array([1e300, -1e300, np.inf, -np.inf, np.nan, 0.5]).tobytes()
+    found = dequantize(data, dtype_by_name("F64"))
+    np.testing.assert_array_equal(found, np.array([largest, -largest, np.inf, -np.inf, np.nan, 0.5], np.float32))
+    assert decode(data, dtype_by_name("F64"))[0] == 1e300
+
+
+def test_no_bytes_are_no_values() -> None:
+    for dtype in DTYPES.values():
+        assert dequantize(b"", dtype).shape == (0,)
+
+
+def test_any_buffer_can_be_read_whatever_its_item_size() -> None:
+    values = gaussian(64)
+    for buffer in (values.tobytes(), bytearray(values.tobytes()), memoryview(values)):
+        assert dequantize(buffer, dtype_by_name("F32")).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize("dtype", [*QUANTISED, *map(dtype_by_name, ("F16", "BF16", "F32", "F64"))], ids=name_of)
+@pytest.mark.parametrize("byte", [0x00, 0x7F, 0x80, 0xFD, 0xFF])
+def test_hostile_blocks_decode_without_a_warning(dtype: DType, byte: int) -> None:
+    # Warnings are errors here: infinite scales, signalling NaNs and the largest quants must all pass.
+    assert dequantize(bytes([byte]) * dtype.size_bytes(512), dtype).shape == (512,)
+
+
+def test_every_known_type_but_three_can_be_read() -> None:
+    assert {dtype.name for dtype in DTYPES.values() if not can_dequantize(dtype)} == WITHOUT_KERNEL
+
+
+def test_the_types_that_can_be_written_are_the_floats_and_those_of_the_package() -> None:
+    written = {dtype.name for dtype in DTYPES.values() if can_quantize(dtype)}
+    assert written == {"F32", "F16", "BF16", "F64"} | {dtype.name for dtype in WRITTEN_QUANTISED}
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_KERNEL))
+def test_a_type_without_a_kernel_is_refused_by_name(name: str) -> None:
+    dtype = dtype_by_name(name)
+    with pytest.raises(UnsupportedDType, match=name):
+        dequantize(bytes(dtype.block_bytes), dtype)
+    with pytest.raises(UnsupportedDType, match=name):
+        quantize(np.zeros(dtype.block_elements, np.float32), dtype)
+
+
+@pytest.mark.parametrize("name", ["Q6_K", "IQ4_XS", "I32"])
+def test_a_type_that_can_only_be_read_is_refused_when_written(name: str) -> None:
+    with pytest.raises(UnsupportedDType, match=name):
+        quantize(np.zeros(256, np.float32), dtype_by_name(name))
+
+
+@pytest.mark.parametrize("dtype", [*WRITTEN_QUANTISED, *map(dtype_by_name, ("F32", "F16", "BF16"))], ids=name_of)
+def test_written_bytes_are_those_of_the_package(dtype: DType) -> None:
+    values = gaussian(CHUNK_ELEMENTS + 512)
+    expected = oracle.quantize(values, gguf.GGMLQuantizationType[dtype.name])
+    assert quantize(values, dtype) == expected.tobytes()
+
+
+def test_doubles_are_written_and_read_to_the_last_bit() -> None:
+    values = np.random.default_rng(1).standard_normal(100) * 1e-300
+    dtype = dtype_by_name("F64")
+    assert decode(quantize(values, dtype), dtype).tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(("name", "largest"), [("F16", 65504.0), ("BF16", 3.3895313892515355e38)])
+def test_values_beyond_the_range_are_written_as_the_largest_and_the_rest_of_the_oddities_stay(
+    name: str, largest: float
+) -> None:
+    values = np.array([3.4e38, -3.4e38, np.inf, -np.inf, np.nan, 1.0], np.float32)
+    dtype = dtype_by_name(name)
+    expected = np.array([largest, -largest, np.inf, -np.inf, np.nan, 1.0], np.float32)
+    np.testing.assert_array_equal(dequantize(quantize(values, dtype), dtype), expected)
+
+
+def test_a_nan_with_its_last_bits_set_stays_a_nan_in_bf16() -> None:
+    values = np.array([0x7F800001, 0xFF800001, 0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
+    dtype = dtype_by_name("BF16")
+    assert np.isnan(dequantize(quantize(values, dtype), dtype)).all()
+
+
+def test_plain_floats_are_read_without_loading_the_slow_package() -> None:
+    code = (
+        "import sys; from registry.gguf.quants import dequantize; from registry.gguf.types import dtype_by_name\n"
+        "dequantize(bytes(8), dtype_by_name('BF16')); assert 'gguf' not in sys.modules"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,188 @@
+"""Split sets: complete ones in any order, and everything that can be wrong with one, reported at once."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from registry.errors import BadSplit
+from registry.gguf import Header, KeyValue, MemorySource, ValueType, read_header
+from registry.gguf.split import REASONS_MAX, ShardName, check_split, is_shard, parse_shard_name
+from tests.builders import file_bytes, tensor, text, unsigned
+
+Shard = tuple[str, Header]
+
+
+def shard(
+    number: int,
+    count: int,
+    names: tuple[str, ...],
+    total: int,
+    architecture: str | None = None,
+    kind: ValueType = ValueType.UINT16,
+) -> Shard:
+    """One shard of a set, with the file name that it should have."""
+    entries = [KeyValue("split.no", kind, number), KeyValue("split.count", kind, count)]
+    entries.append(KeyValue("split.tensors.count", ValueType.INT32, total))
+    if architecture is not None:
+        entries.insert(0, text("general.architecture", architecture))
+    data = file_bytes(entries, [tensor(name) for name in names])
+    return f"m-{number + 1:05d}-of-{count:05d}.gguf", read_header(MemorySource(data))
+
+
+def whole_set() -> list[Shard]:
+    return [
+        shard(0, 4, ("a", "b"), 5, "llama"),
+        shard(1, 4, ("c",), 5),
+        shard(2, 4, (), 5),
+        shard(3, 4, ("d", "e"), 5),
+    ]
+
+
+def reasons(shards: list[Shard]) -> tuple[str, ...]:
+    with pytest.raises(BadSplit) as caught:
+        check_split("m", shards)
+    assert str(caught.value).startswith("m: not a complete split set: ")
+    assert len(caught.value.reasons) <= REASONS_MAX + 1
+    assert len(str(caught.value)) < 5_000
+    return caught.value.reasons
+
+
+def test_a_complete_set_is_put_in_order_however_it_is_given() -> None:
+    shards = whole_set()
+    for order in permutations(range(4)):
+        found = check_split("m", [shards[index] for index in order])
+        assert [order[index] for index in found] == [0, 1, 2, 3]
+
+
+def test_a_set_of_one_is_complete() -> None:
+    assert check_split("m", [shard(0, 1, ("a",), 1)]) == (0,)
+
+
+@pytest.mark.parametrize("absent", range(4))
+def test_a_missing_shard_is_named(absent: int) -> None:
+    found = reasons([one for index, one in enumerate(whole_set()) if index != absent])
+    assert found[0] == f"1 of 4 shards missing: {absent + 1:05d}"
+
+
+def test_one_shard_alone_is_an_incomplete_set() -> None:
+    assert reasons([whole_set()[1]])[0] == "3 of 4 shards missing: 00001, 00003, 00004"
+
+
+def test_no_shards_at_all_are_an_incomplete_set() -> None:
+    assert reasons([]) == ("there are no shards",)
+
+
+def test_a_repeated_shard_is_named() -> None:
+    found = reasons([*whole_set(), whole_set()[2]])
+    assert any("repeats shard 3" in reason for reason in found)
+
+
+def test_a_repeated_and_a_missing_shard_are_both_reported() -> None:
+    shards = whole_set()
+    found = reasons([shards[0], shards[1], shards[1], shards[3]])
+    assert any("repeats shard 2" in reason for reason in found)
+    assert any("shards missing: 00003" in reason for reason in found)
+
+
+def test_a_file_that_is_no_shard_is_named() -> None:
+    plain = ("plain.gguf", read_header(MemorySource(file_bytes([unsigned("n", 1)], [tensor("z")]))))
+    assert any("plain.gguf is no shard" in reason for reason in reasons([*whole_set(), plain]))
+
+
+def test_a_shard_of_a_set_of_another_size_is_named() -> None:
+    shards = whole_set()
+    found = reasons([*shards[:3], shard(3, 5, ("d", "e"), 5)])
+    assert "m-00004-of-00005.gguf is of a set of 5, the others of 4" in found
+
+
+def test_a_shard_of_another_model_is_seen_by_its_count_of_tensors() -> None:
+    found = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 9)])
+    assert any("another model" in reason for reason in found)
+
+
+def test_a_shard_of_another_model_is_seen_by_its_architecture() -> None:
+    found = reasons([*whole_set()[:3], shard(3, 4, ("d", "e"), 5, "gpt2")])
+    assert any("different architectures: gpt2, llama" in reason for reason in found)
+
+
+def test_tensors_that_stand_in_two_shards_are_reported() -> None:
+    found = reasons([*whole_set()[:3], shard(3, 4, ("a", "e"), 5)])
+    assert any("1 tensors stand in more than one shard, a for one" in reason for reason in found)
+
+
+@pytest.mark.parametrize("announced", [-1, 0, 4, 6, 2**31 - 1])
+def test_a_count_of_tensors_that_lies_is_reported(announced: int) -> None:
+    names = [("a", "b"), ("c",), (), ("d", "e")]
+    found = reasons([shard(index, 4, owned, announced) for index, owned in enumerate(names)])
+    assert found == (f"{announced} tensors are announced, 5 are there",)
+
+
+@pytest.mark.parametrize("number", [4, 5, 65_535])
+def test_a_number_beyond_the_count_is_reported(number: int) -> None:
+    found = reasons([*whole_set()[:3], shard(number, 4, ("d", "e"), 5)])
+    assert any(f"says it is number {number} of 4" in reason for reason in found)
+
+
+@pytest.mark.parametrize(
+    ("count", "kind"),
+    [
+        (65_535, ValueType.UINT16),
+        (99_999, ValueType.UINT32),
+        (2**64 - 1, ValueType.UINT64),
+        (2**63 - 1, ValueType.INT64),
+    ],
+)
+def test_a_set_that_claims_very_many_shards_is_refused_in_a_few_words(count: int, kind: ValueType) -> None:
+    found = reasons([shard(0, count, ("a",), 1, kind=kind)])
+    assert found == (f"{count - 1} of {count} shards missing: 00002, 00003, 00004, 00005, 00006 ...",)
+
+
+@pytest.mark.parametrize("count", [0, -1, -(2**31)])
+def test_a_set_of_no_shards_or_fewer_is_refused(count: int) -> None:
+    assert reasons([shard(0, count, ("a",), 1, kind=ValueType.INT32)])
+
+
+def test_a_negative_number_is_refused() -> None:
+    found = reasons([*whole_set()[1:], shard(-1, 4, ("a", "b"), 5, kind=ValueType.INT32)])
+    assert any("says it is number -1 of 4" in reason for reason in found)
+
+
+def test_a_hundred_wrong_shards_give_a_dozen_reasons_and_a_count() -> None:
+    found = reasons([shard(200, 100, (), 0) for _ in range(100)])
+    assert len(found) == REASONS_MAX + 1
+    assert found[-1] == "and 89 more"
+
+
+def test_only_a_header_that_announces_several_is_a_shard() -> None:
+    assert is_shard(whole_set()[0][1])
+    assert not is_shard(shard(0, 1, (), 0)[1])
+    assert not is_shard(read_header(MemorySource(file_bytes())))
+
+
+def test_a_shard_name_is_taken_apart_and_put_together() -> None:
+    parsed = parse_shard_name("Llama-3-8B.Q4_K-00002-of-00003.gguf")
+    assert parsed == ShardName("Llama-3-8B.Q4_K", 2, 3)
+    assert str(parsed) == "Llama-3-8B.Q4_K-00002-of-00003.gguf"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "model.gguf",
+        "model-1-of-3.gguf",
+        "model-00001-of-00003.safetensors",
+        "-00001-of-00003.gguf",
+        "model-00001-of-00003.gguf\n",
+        "model-٠٠٠٠١-of-00003.gguf",
+        "model-000001-of-000003.gguf",
+    ],
+)
+def test_any_other_name_is_no_shard_name(name: str) -> None:
+    assert parse_shard_name(name) is None
+
+
+def test_a_hostile_name_is_judged_at_once() -> None:
+    assert parse_shard_name("-00001-of" * 50_000 + ".gguf") is None

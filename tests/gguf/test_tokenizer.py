@@ -1,0 +1,123 @@
+"""Vocabularies that crash loaders are recognised; ordinary ones, and odd but harmless ones, are not."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from registry.gguf import KeyValue, MemorySource, ValueType, read_header
+from registry.gguf.tokenizer import VOCABULARY_MAX_BYTES, tokenizer_reasons
+from tests.builders import SparseSource, array, file_bytes, raw_array, raw_field, raw_header, raw_text, text, unsigned
+
+BYTE, NORMAL = 6, 1
+
+
+def tokens(*strings: bytes) -> KeyValue:
+    return array("tokenizer.ggml.tokens", ValueType.STRING, strings)
+
+
+def types(*numbers: int, kind: ValueType = ValueType.INT32) -> KeyValue:
+    return array("tokenizer.ggml.token_type", kind, numbers)
+
+
+def scores(count: int) -> KeyValue:
+    return array("tokenizer.ggml.scores", ValueType.FLOAT32, [-1.5] * count)
+
+
+def merges(*strings: bytes) -> KeyValue:
+    return array("tokenizer.ggml.merges", ValueType.STRING, strings)
+
+
+def reasons(*entries: KeyValue) -> list[str]:
+    source = MemorySource(file_bytes(entries))
+    return tokenizer_reasons(source, read_header(source))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        (),
+        (tokens(),),
+        (tokens(b"a", b"b"),),
+        (tokens(b"a", b"b"), types(1, 1), scores(2), merges(b"a b")),
+        (tokens(b"a", b"b"), types(1, 1, kind=ValueType.UINT32)),
+        (tokens(b"a"), types(1, 1, 1), scores(5)),
+        (tokens(*(b"<0x%02X>" % byte for byte in range(256))), types(*[BYTE] * 256), scores(256)),
+        (tokens(b"<0xab>", b"<0xAb>"), types(BYTE, BYTE)),
+        (tokens(b"<0x-1>", b"\xff", b""), types(NORMAL, NORMAL, NORMAL)),
+        (tokens(b"<0x-1>"),),
+        (types(1, 1), scores(2), merges(b"a b")),
+        (text("tokenizer.ggml.model", "gpt2"), unsigned("tokenizer.ggml.bos_token_id", 1)),
+    ],
+    ids=[
+        "none",
+        "no tokens",
+        "tokens alone",
+        "all arrays of the right types",
+        "unsigned types",
+        "more types and scores than tokens",
+        "all 256 bytes",
+        "bytes in lower case",
+        "like a byte but of a normal type",
+        "like a byte without any types",
+        "no vocabulary but its arrays",
+        "other keys",
+    ],
+)
+def test_a_harmless_vocabulary_has_no_reasons(entries: tuple[KeyValue, ...]) -> None:
+    assert reasons(*entries) == []
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        ((text("tokenizer.ggml.tokens", "a"),), "is no array where STRING is due"),
+        ((tokens(b"a"), unsigned("tokenizer.ggml.token_type", 1)), "is no array where INT32 is due"),
+        ((array("tokenizer.ggml.tokens", ValueType.UINT8, b"ab"),), "holds UINT8 where STRING is due"),
+        ((tokens(b"a", b"b"), types(1)), "1 elements for 2 tokens"),
+        ((tokens(b"a", b"b"), scores(1)), "1 elements for 2 tokens"),
+        ((tokens(b"a", b"b"), types()), "0 elements for 2 tokens"),
+        ((tokens(b"<0x41>", b"<0x-1>"), types(BYTE, BYTE)), "1 byte tokens are no bytes"),
+        ((tokens(b"<0x41>", b"", b"<0x5"), types(BYTE, BYTE, BYTE)), "2 byte tokens are no bytes"),
+        ((tokens(b"<0x41>\n"), types(BYTE)), "1 byte tokens are no bytes"),
+        ((tokens(b"a", b"b"), types(BYTE, NORMAL)), "1 byte tokens are no bytes"),
+    ],
+)
+def test_a_harmful_vocabulary_is_told_why(entries: tuple[KeyValue, ...], said: str) -> None:
+    (reason,) = reasons(*entries)
+    assert said in reason
+
+
+def test_a_long_byte_token_is_cut_in_the_reason() -> None:
+    (reason,) = reasons(tokens(b"<0x" + b"f" * 10_000), types(BYTE))
+    assert len(reason) < 200
+
+
+def test_a_vocabulary_of_gigabytes_is_refused_without_being_read() -> None:
+    size = 2**30
+    entries = [raw_field(b"tokenizer.ggml.token_type", 9, raw_array(5, b"\6\0\0\0", 1))]
+    head = raw_header([*entries, raw_field(b"tokenizer.ggml.tokens", 9, raw_array(8, raw_text(b"", size), 1))])
+    source = SparseSource(head, len(head) + size)
+    header = read_header(source)
+    before = source.read_bytes
+    (reason,) = tokenizer_reasons(source, header)
+    assert str(VOCABULARY_MAX_BYTES) in reason
+    assert source.read_bytes == before
+
+
+def test_of_an_endless_array_of_types_only_those_of_the_tokens_are_read() -> None:
+    count = 2**29
+    entries = [
+        raw_field(b"tokenizer.ggml.tokens", 9, raw_array(8, raw_text(b"<0x-1>"), 1)),
+        raw_field(b"tokenizer.ggml.token_type", 9, raw_array(5, b"\6\0\0\0", count)),
+    ]
+    head = raw_header(entries)
+    source = SparseSource(head, len(head) - 4 + 4 * count)
+    header = read_header(source)
+    tracemalloc.start()
+    (reason,) = tokenizer_reasons(source, header)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "<0x-1>" in reason
+    assert peak < 1_000_000

@@ -1,0 +1,53 @@
+"""Our tables of types against those of the `gguf` package."""
+
+from __future__ import annotations
+
+import gguf
+import pytest
+
+from registry.errors import UnsupportedDType
+from registry.gguf import ValueType, dtype_by_id, dtype_by_name
+from registry.gguf.types import DTYPES, SCALAR_FORMATS, SCALAR_SIZES, UNQUANTISED
+
+
+def test_every_dtype_of_the_gguf_package_is_known_with_its_number_and_block() -> None:
+    theirs = {(kind.value, kind.name, *sizes) for kind, sizes in gguf.GGML_QUANT_SIZES.items()}
+    ours = {(dtype.id, dtype.name, dtype.block_elements, dtype.block_bytes) for dtype in DTYPES.values()}
+    assert theirs <= ours
+
+
+def test_every_value_type_of_the_gguf_package_is_known_with_its_number() -> None:
+    assert {(kind.name, kind.value) for kind in gguf.GGUFValueType} == {(kind.name, kind.value) for kind in ValueType}
+
+
+def test_every_scalar_has_a_format_of_its_size() -> None:
+    letters = {"B": 1, "b": 1, "H": 2, "h": 2, "I": 4, "i": 4, "f": 4, "Q": 8, "q": 8, "d": 8}
+    assert {kind: letters[layout[1]] for kind, layout in SCALAR_FORMATS.items()} == SCALAR_SIZES
+    assert set(SCALAR_SIZES) == set(ValueType) - {ValueType.STRING, ValueType.ARRAY}
+
+
+def test_a_dtype_is_found_by_number_and_by_name() -> None:
+    for dtype in DTYPES.values():
+        assert dtype_by_id(dtype.id) is dtype
+        assert dtype_by_name(dtype.name) is dtype
+
+
+@pytest.mark.parametrize("dtype_id", [4, 5, 31, 32, 33, 36, 37, 38, 10_000, -1])
+def test_an_unknown_or_removed_number_is_no_dtype(dtype_id: int) -> None:
+    with pytest.raises(UnsupportedDType):
+        dtype_by_id(dtype_id)
+
+
+@pytest.mark.parametrize("name", ["", "Q4_2", "q4_k", "F8"])
+def test_an_unknown_name_is_no_dtype(name: str) -> None:
+    with pytest.raises(UnsupportedDType):
+        dtype_by_name(name)
+
+
+def test_only_dtypes_of_one_element_a_block_are_unquantised() -> None:
+    assert {dtype.name for dtype in DTYPES.values() if dtype.block_elements == 1} == UNQUANTISED
+
+
+def test_the_size_of_a_part_of_a_block_is_our_mistake() -> None:
+    with pytest.raises(AssertionError):
+        dtype_by_name("Q4_K").size_bytes(255)

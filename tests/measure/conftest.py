@@ -1,0 +1,14 @@
+"""One BLAS thread, as wherever organs are measured: several would spin for each other's cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from threadpoolctl import threadpool_limits
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_blas_thread() -> Iterator[None]:
+    with threadpool_limits(1, user_api="blas"):
+        yield

@@ -1,0 +1,269 @@
+"""One organ, measured from its bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from registry.gguf.quants import decode, quantize
+from registry.gguf.types import DTYPES, DType, dtype_by_name
+from registry.measure import Measurement, fingerprint, measure, spectral_reading, summarise, zmeasure
+from registry.measure.sample import sample_runs, spectral_patches
+from tests.strategies import PATIENT
+
+F32 = dtype_by_name("F32")
+BF16 = dtype_by_name("BF16")
+
+
+def reader(data: bytes) -> Callable[[int, int], memoryview]:
+    """Reads of `data`, each within its bounds."""
+    view = memoryview(data)
+
+    def read(offset_bytes: int, size_bytes: int) -> memoryview:
+        assert offset_bytes >= 0
+        assert offset_bytes + size_bytes <= len(view)
+        return view[offset_bytes : offset_bytes + size_bytes]
+
+    return read
+
+
+def gaussian(count: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+
+
+def measured(values: NDArray[np.float32] | NDArray[np.float64], shape: tuple[int, ...], dtype: DType) -> Measurement:
+    return measure(reader(quantize(values, dtype)), shape, dtype)
+
+
+@dataclass
+class CountedZeros:
+    """A tensor of zeros of any size, and what was read of it."""
+
+    size_bytes: int
+    reads: list[tuple[int, int]] = field(default_factory=list)
+
+    def read(self, offset_bytes: int, size_bytes: int) -> bytes:
+        assert 0 <= offset_bytes <= offset_bytes + size_bytes <= self.size_bytes
+        self.reads.append((offset_bytes, size_bytes))
+        return bytes(size_bytes)
+
+
+@pytest.mark.parametrize(
+    ("shape", "reads", "elements"),
+    [
+        ((10**12,), 384, 98_304),
+        ((10**6, 10**6), 384 + 256, 98_304 + 256 * 2048),
+        ((10**4, 10**4, 10**4), 384 + 8 * 256, 98_304 + 8 * 256 * 2048),
+        ((512, 256, 2 * 10**6, 4), 384 + 8, 98_304 + 8 * 256 * 512),
+    ],
+)
+@pytest.mark.parametrize("name", ["BF16", "F64", "Q8_0", "Q4_K"])
+def test_a_tensor_of_a_trillion_values_costs_a_bounded_number_of_bounded_reads(
+    shape: tuple[int, ...], reads: int, elements: int, name: str
+) -> None:
+    dtype = dtype_by_name(name)
+    tensor = CountedZeros(math.prod(shape) // dtype.block_elements * dtype.block_bytes)
+    measurement = measure(tensor.read, shape, dtype)
+    assert len(tensor.reads) == reads
+    assert sum(size for _, size in tensor.reads) == dtype.size_bytes(
+        elements // dtype.block_elements * dtype.block_elements
+    )
+    assert measurement.constant
+
+
+@pytest.mark.parametrize("shape", [(512, 512), (256, 64, 16), (128, 64)])
+def test_the_places_read_do_not_depend_on_content_or_dtype(shape: tuple[int, ...]) -> None:
+    expected = element_ranges_read(gaussian(math.prod(shape)), shape, F32)
+    for name in ("BF16", "Q8_0", "Q4_0"):
+        assert element_ranges_read(gaussian(math.prod(shape), 2), shape, dtype_by_name(name)) == expected
+
+
+def element_ranges_read(values: NDArray[np.float32], shape: tuple[int, ...], dtype: DType) -> list[tuple[int, int]]:
+    """Start and count of the elements that measuring reads, in order."""
+    data = memoryview(quantize(values, dtype))
+    ranges: list[tuple[int, int]] = []
+
+    def read(offset_bytes: int, size_bytes: int) -> memoryview:
+        start, length = (size // dtype.block_bytes * dtype.block_elements for size in (offset_bytes, size_bytes))
+        ranges.append((start, length))
+        return data[offset_bytes : offset_bytes + size_bytes]
+
+    measure(read, shape, dtype)
+    return ranges
+
+
+def test_a_large_matrix_carries_every_figure_of_its_parts() -> None:
+    shape = (1024, 512)
+    values = gaussian(1024 * 512)
+    measurement = measured(values, shape, F32)
+    sample = np.concatenate([values[start : start + count] for start, count in sample_runs(values.size)])
+    summary, reading = summarise(sample), zmeasure(summarise(sample))
+    patches = spectral_patches(shape)
+    assert patches is not None
+    spectrum = spectral_reading(values.reshape(512, 1024)[list(patches.rows)])
+    assert measurement == Measurement(
+        method="z1",
+        sample_size=98_304,
+        theta=reading.theta,
+        magnitude=reading.magnitude,
+        signal=reading.signal,
+        entropy=reading.entropy,
+        kurtosis=reading.kurtosis,
+        coherence=reading.coherence,
+        reason=None,
+        mean=summary.mean,
+        standard_deviation=summary.standard_deviation,
+        minimum=summary.minimum,
+        maximum=summary.maximum,
+        spectral_method="mp1",
+        spectral_signal=spectrum.signal,
+        stable_rank=spectrum.stable_rank,
+        spectral_rows=256,
+        spectral_columns=1024,
+        fingerprint=fingerprint(sample),
+    )
+
+
+def test_a_small_matrix_is_read_once_and_measured_like_a_large_one() -> None:
+    structure = np.outer(gaussian(256), gaussian(300, 1)) + gaussian(256 * 300, 2).reshape(256, 300)
+    data = structure.astype(np.float32).tobytes()
+    reads: list[tuple[int, int]] = []
+
+    def read(offset_bytes: int, size_bytes: int) -> bytes:
+        reads.append((offset_bytes, size_bytes))
+        return data[offset_bytes : offset_bytes + size_bytes]
+
+    measurement = measure(read, (300, 256), F32)
+    assert reads == [(0, len(data))]
+    expected = spectral_reading(structure.astype(np.float32))
+    assert measurement.spectral_signal == pytest.approx(expected.signal, abs=1e-6)
+    assert measurement.spectral_signal == pytest.approx(0.5, abs=0.1)
+
+
+def test_a_vector_has_a_theta_and_no_spectrum() -> None:
+    measurement = measured(gaussian(4096), (4096,), F32)
+    assert measurement.theta is not None
+    assert measurement.spectral_method is None
+    assert (measurement.spectral_signal, measurement.stable_rank) == (None, None)
+    assert (measurement.spectral_rows, measurement.spectral_columns) == (None, None)
+
+
+def test_a_stack_of_experts_is_sampled_flat_and_its_spectrum_is_the_mean_of_eight() -> None:
+    experts = gaussian(32 * 64 * 128).reshape(32, 64, 128)
+    for index in range(32):  # the later, the more structure
+        experts[index] += np.float32(index / 16) * np.outer(gaussian(64, index), gaussian(128, index + 50))
+    measurement = measured(experts.ravel(), (128, 64, 32), F32)
+    patches = spectral_patches((128, 64, 32))
+    assert patches is not None
+    signals = [spectral_reading(experts[index]).signal for index in patches.experts]
+    assert len(signals) == 8
+    assert max(signals) - min(signals) > 0.3
+    assert measurement.spectral_signal == pytest.approx(float(np.mean(signals)), abs=1e-6)
+    sample = np.concatenate([experts.ravel()[start : start + count] for start, count in sample_runs(experts.size)])
+    assert measurement.theta == zmeasure(summarise(sample)).theta
+
+
+def test_a_dtype_without_a_kernel_is_not_read_and_says_why() -> None:
+    tensor = CountedZeros(10**6)
+    measurement = measure(tensor.read, (256, 256), dtype_by_name("Q8_K"))
+    assert measurement == Measurement(reason="no kernel reads the values of tensor type Q8_K")
+    assert tensor.reads == []
+
+
+def test_equal_tensors_measure_equal_whatever_buffer_they_come_in() -> None:
+    data = quantize(gaussian(1024 * 256), BF16)
+    first = measure(reader(data), (1024, 256), BF16)
+    second = measure(lambda offset, size: bytearray(data[offset : offset + size]), (1024, 256), BF16)
+    assert first == second
+
+
+def test_a_model_and_its_quantisation_measure_alike() -> None:
+    structure = gaussian(512 * 16).reshape(512, 16) @ gaussian(16 * 1024, 1).reshape(16, 1024)
+    values = (0.02 * (structure / 4 + gaussian(512 * 1024, 2).reshape(512, 1024))).astype(np.float32).ravel()
+    half = measured(values, (1024, 512), dtype_by_name("F16"))
+    eight = measured(values, (1024, 512), dtype_by_name("Q8_0"))
+    assert eight.theta == pytest.approx(half.theta, abs=0.1)
+    assert eight.spectral_signal == pytest.approx(half.spectral_signal, abs=1e-3)
+    assert half.spectral_signal is not None
+    assert half.spectral_signal > 0.3
+
+
+def test_nan_and_infinities_are_counted_and_the_rest_is_measured() -> None:
+    values = gaussian(64 * 128)
+    values[::100] = np.nan
+    values[5::1000] = np.inf
+    measurement = measured(values, (128, 64), F32)
+    assert (measurement.nan_count, measurement.infinite_count) == (82, 9)
+    assert measurement.theta == pytest.approx(34.0, abs=4.0)
+    assert measurement.spectral_signal == pytest.approx(0.0, abs=0.002)
+
+
+def test_doubles_beyond_float32_are_measured_by_their_shape() -> None:
+    values = gaussian(64 * 128).astype(np.float64)
+    ordinary = measured(values, (128, 64), dtype_by_name("F64"))
+    huge = measured(values * 2.0**900, (128, 64), dtype_by_name("F64"))
+    assert huge.infinite_count == 0
+    assert huge.theta == pytest.approx(ordinary.theta, abs=1e-9)
+    assert huge.maximum == float(values.max()) * 2.0**900
+    assert huge.fingerprint == ordinary.fingerprint
+
+
+def test_integers_are_measured() -> None:
+    numbers = np.arange(-2000, 2000, dtype=np.int32)
+    measurement = measure(reader(numbers.tobytes()), (4000,), dtype_by_name("I32"))
+    assert measurement.theta == pytest.approx(0.0, abs=0.01)
+    assert (measurement.minimum, measurement.maximum) == (-2000.0, 1999.0)
+
+
+@PATIENT
+@given(data=st.data())
+def test_no_bytes_of_any_dtype_raise_warn_or_give_a_figure_that_is_not_finite(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from([dtype for dtype in DTYPES.values() if dtype.name != "Q8_1"]))
+    blocks = data.draw(st.sampled_from([1, 2, 8]))
+    row = max(dtype.block_elements, 40) // dtype.block_elements * dtype.block_elements
+    size_bytes = dtype.size_bytes(row * blocks)
+    pattern = data.draw(st.binary(min_size=1, max_size=min(size_bytes, 300)))
+    content = (pattern * (size_bytes // len(pattern) + 1))[:size_bytes]
+    measurement = measure(reader(content), (row, blocks), dtype)
+    figures = [value for value in asdict(measurement).values() if isinstance(value, float)]
+    assert all(math.isfinite(figure) for figure in figures)
+
+
+@PATIENT
+@given(values=arrays(np.float32, st.integers(60, 400)), repeat=st.sampled_from([1, 7]))
+def test_no_floats_raise_warn_or_leave_the_scale(values: NDArray[np.float32], repeat: int) -> None:
+    array = np.tile(values, repeat)
+    measurement = measure(reader(array.tobytes()), (values.size, repeat), F32)
+    assert measurement.nan_count + measurement.infinite_count == int((~np.isfinite(array)).sum())
+    assert measurement.theta is None or 0.0 <= measurement.theta <= 90.0
+    assert measurement.spectral_signal is None or 0.0 <= measurement.spectral_signal <= 1.0
+    assert (measurement.theta is None) is (int(np.isfinite(array).sum()) < 64)
+
+
+def test_several_threads_at_once_give_what_one_gives() -> None:
+    tensors = [(quantize(gaussian(512 * 256, seed), dtype_by_name("Q4_0")), seed) for seed in range(16)]
+    dtype = dtype_by_name("Q4_0")
+    alone = [measure(reader(data), (512, 256), dtype) for data, _ in tensors]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda tensor: measure(reader(tensor[0]), (512, 256), dtype), tensors))
+    for one, other in zip(alone, together, strict=True):
+        assert one.fingerprint == other.fingerprint
+        assert one.theta == pytest.approx(other.theta, abs=1e-9)
+        assert one.stable_rank == pytest.approx(other.stable_rank, rel=1e-6)
+
+
+def test_the_values_are_those_of_the_tensor_in_its_own_dtype() -> None:
+    data = quantize(gaussian(4096), dtype_by_name("Q5_1"))
+    values = decode(data, dtype_by_name("Q5_1"))
+    measurement = measure(reader(data), (4096,), dtype_by_name("Q5_1"))
+    assert measurement.minimum == float(values.min())
+    assert measurement.mean == pytest.approx(float(values.astype(np.float64).mean()), rel=1e-9)

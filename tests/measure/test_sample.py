@@ -1,0 +1,104 @@
+"""Which values are looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.gguf.quants import quantize
+from registry.gguf.types import dtype_by_name
+from registry.measure.sample import SAMPLE_MAX_ELEMENTS, read_values, sample_runs, spectral_patches, spread
+from tests.strategies import PATIENT
+
+COUNTS = st.integers(SAMPLE_MAX_ELEMENTS + 1, 10**15)
+
+
+@pytest.mark.parametrize("count", [1, 255, 256, 1000, 98_303, 98_304])
+def test_a_tensor_of_up_to_98304_values_is_looked_at_whole(count: int) -> None:
+    assert sample_runs(count) == ((0, count),)
+
+
+@PATIENT
+@given(count=COUNTS)
+def test_a_larger_tensor_is_looked_at_in_384_whole_runs_of_256_that_do_not_overlap(count: int) -> None:
+    runs = sample_runs(count)
+    assert len(runs) == 384
+    assert all(length == 256 and start % 256 == 0 for start, length in runs)
+    starts = [start for start, _ in runs]
+    assert all(later - earlier >= 256 for earlier, later in pairwise(starts))
+    assert starts[0] >= 0
+    assert starts[-1] + 256 <= count
+
+
+@PATIENT
+@given(count=COUNTS)
+def test_every_384th_part_of_a_large_tensor_is_looked_at_once(count: int) -> None:
+    blocks = count // 256
+    parts = [(384 * (start // 256 + 1) - 1) // blocks for start, _ in sample_runs(count)]
+    assert parts == list(range(384))
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows"),
+    [(1024, 128), (1024, 192), (512, 256), (768, 768), (2048, 2048), (3072, 768), (4096, 14336), (8192, 8192)],
+)
+def test_no_column_is_left_out_and_none_is_looked_at_much_more_than_another(columns: int, rows: int) -> None:
+    visits: Counter[int] = Counter()
+    for start, length in sample_runs(columns * rows):
+        visits.update((start + offset) % columns for offset in range(0, length, 256))
+    counts = [visits[column] for column in range(0, columns, 256)]
+    mean = sum(counts) / len(counts)
+    assert min(counts) >= 0.66 * mean
+    assert max(counts) <= 1.5 * mean
+
+
+@PATIENT
+@given(total=st.integers(0, 10**18), limit=st.integers(1, 400))
+def test_spread_numbers_rise_within_bounds(total: int, limit: int) -> None:
+    chosen = spread(total, limit)
+    assert len(chosen) == min(total, limit)
+    assert list(chosen) == sorted(set(chosen))
+    assert all(0 <= number < total for number in chosen)
+
+
+@pytest.mark.parametrize("shape", [(4096,), (4096, 1), (1, 4096), (1, 64, 3), (64, 1, 3)])
+def test_vectors_have_no_patches(shape: tuple[int, ...]) -> None:
+    assert spectral_patches(shape) is None
+
+
+def test_a_small_matrix_is_one_patch_and_one_run() -> None:
+    patches = spectral_patches((64, 32))
+    assert patches is not None
+    assert (len(patches.rows), patches.columns, patches.experts) == (32, 64, (0,))
+    assert patches.runs(0) == ((0, 2048),)
+
+
+def test_a_large_matrix_gives_256_rows_of_2048_columns() -> None:
+    patches = spectral_patches((5120, 13_824))
+    assert patches is not None
+    runs = patches.runs(0)
+    assert len(runs) == 256
+    assert all(length == 2048 and start % 5120 == 0 and start < 5120 * 13_824 for start, length in runs)
+
+
+def test_of_many_experts_eight_are_chosen_and_read_within_themselves() -> None:
+    patches = spectral_patches((256, 1024, 60))
+    assert patches is not None
+    assert len(patches.experts) == 8
+    for expert in patches.experts:
+        assert all(start // (256 * 1024) == expert for start, _ in patches.runs(expert))
+
+
+@pytest.mark.parametrize("name", ["F32", "BF16", "Q8_0", "Q4_0", "TQ2_0"])
+def test_runs_read_the_same_values_as_the_whole_tensor_has_there(name: str) -> None:
+    dtype = dtype_by_name(name)
+    data = quantize(np.random.default_rng(3).standard_normal(100_352).astype(np.float32), dtype)
+    whole = read_values(lambda offset, size: data[offset : offset + size], ((0, 100_352),), dtype)
+    runs = sample_runs(100_352)
+    expected = np.concatenate([whole[start : start + length] for start, length in runs])
+    assert read_values(lambda offset, size: data[offset : offset + size], runs, dtype).tolist() == expected.tolist()

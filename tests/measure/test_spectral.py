@@ -1,0 +1,189 @@
+"""The share of a matrix's energy above chance, and the stable rank, method mp1."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from registry.gguf.quants import dequantize, quantize
+from registry.gguf.types import dtype_by_name
+from registry.measure import spectral_reading
+from registry.measure.spectral import SpectralReading, mean_reading
+
+SHAPES = [(256, 2048), (256, 256), (2048, 256), (128, 768), (64, 64), (8, 256), (16, 16), (3, 3), (2, 2)]
+
+
+def gaussian(rows: int, columns: int, seed: int = 0) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+
+
+def low_rank_plus_noise(rows: int, columns: int, rank: int, strength: float, seed: int = 0) -> NDArray[np.float32]:
+    """Rank-`rank` structure of `strength` times the noise's energy, plus noise of variance 1."""
+    structure = gaussian(rows, rank, seed) @ gaussian(rank, columns, seed + 1)
+    return structure * np.float32(np.sqrt(strength / rank)) + gaussian(rows, columns, seed + 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_random_weights_read_zero_to_three_digits(shape: tuple[int, int]) -> None:
+    signals = [spectral_reading(gaussian(*shape, seed)).signal for seed in range(40)]
+    assert float(np.mean(signals)) < 0.0005
+    assert sum(signal == 0.0 for signal in signals) >= 36
+
+
+def test_uniform_random_weights_with_a_mean_read_zero() -> None:
+    matrix = np.random.default_rng(4).uniform(1.0, 3.0, (256, 1024)).astype(np.float32)
+    assert spectral_reading(matrix).signal == 0.0
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0, 3.0])
+def test_planted_structure_is_found_with_its_share_of_the_energy(strength: float) -> None:
+    # The eigenvalues that rise above the edge carry some noise with them, so the share lies a little above.
+    expected = strength / (1 + strength)
+    signal = spectral_reading(low_rank_plus_noise(256, 2048, 8, strength)).signal
+    assert expected - 0.02 < signal < expected + 0.08
+
+
+def test_structure_below_the_edge_is_not_told_from_chance() -> None:
+    assert spectral_reading(low_rank_plus_noise(256, 2048, 1, 0.0003)).signal == 0.0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reading_is_that_of_singular_values(shape: tuple[int, int]) -> None:
+    matrix = low_rank_plus_noise(*shape, rank=2, strength=1.0)
+    reading = spectral_reading(matrix)
+    exact = matrix.astype(np.float64)
+    energies = np.linalg.svd(exact - exact.mean(), compute_uv=False) ** 2
+    smaller, larger = sorted(shape)
+    sides = np.sqrt(smaller) + np.sqrt(larger)
+    variance = energies.sum() / (smaller * larger)
+    steps = (energies / variance - sides**2) / (sides * (smaller**-0.5 + larger**-0.5) ** (1 / 3))
+    share = (energies * np.clip((steps - 2) / 2, 0, 1)).sum() / energies.sum()
+    assert reading.signal == pytest.approx(share, abs=1e-6)
+    assert reading.stable_rank == pytest.approx(energies.sum() / energies.max(), rel=1e-6)
+
+
+def test_the_reading_moves_without_jumps_from_noise_to_structure() -> None:
+    noise, structure = gaussian(64, 256), gaussian(64, 4, 1) @ gaussian(4, 256, 2)
+    path = [spectral_reading(noise + np.float32(weight) * structure).signal for weight in np.linspace(0.0, 1.0, 2001)]
+    assert path[0] == 0.0
+    assert path[-1] > 0.5
+    # One eigenvalue that counted at once in full would add 0.03.
+    assert max(abs(after - before) for before, after in pairwise(path)) < 0.01
+
+
+def test_a_quantisation_to_eight_bits_reads_the_same_to_three_digits() -> None:
+    matrix = low_rank_plus_noise(256, 2048, 24, 0.7) * np.float32(0.02)
+    half, eight = dtype_by_name("F16"), dtype_by_name("Q8_0")
+    as_half = spectral_reading(dequantize(quantize(matrix.ravel(), half), half).reshape(matrix.shape))
+    as_eight = spectral_reading(dequantize(quantize(matrix.ravel(), eight), eight).reshape(matrix.shape))
+    assert as_half.signal > 0.3
+    assert as_eight.signal == pytest.approx(as_half.signal, abs=1e-3)
+    assert as_eight.stable_rank == pytest.approx(as_half.stable_rank, rel=1e-3)
+
+
+def test_a_matrix_and_its_transpose_read_the_same() -> None:
+    matrix = low_rank_plus_noise(100, 300, 3, 1.0)
+    across = spectral_reading(np.ascontiguousarray(matrix.T))
+    assert across.signal == pytest.approx(spectral_reading(matrix).signal, abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-38, 1e-20, 1.0, 1e20, 1e30, 1e37])
+def test_the_reading_does_not_change_with_scale_up_to_the_ends_of_float32(scale: float) -> None:
+    signs = np.sign(low_rank_plus_noise(64, 128, 2, 2.0))
+    reading, plain = spectral_reading(signs * np.float32(scale)), spectral_reading(signs)
+    assert plain.signal > 0.1
+    assert reading.signal == pytest.approx(plain.signal, abs=1e-5)
+
+
+@pytest.mark.parametrize("exponent", [-1060, -300, 300, 1020])
+def test_doubles_far_beyond_float32_are_read(exponent: int) -> None:
+    matrix = low_rank_plus_noise(64, 128, 2, 2.0).round().astype(np.float64)
+    reading = spectral_reading(np.ldexp(matrix, exponent))
+    assert reading.signal == pytest.approx(spectral_reading(matrix).signal, abs=1e-6)
+
+
+def test_doubles_at_the_very_end_of_the_range_with_a_nan_are_read() -> None:
+    matrix = np.full((64, 64), 1.7e308)
+    matrix[::2] = -1.7e308
+    matrix[0, 0] = np.nan
+    assert spectral_reading(matrix).stable_rank == pytest.approx(1.0, abs=1e-2)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, -3e38, 1e-45])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_a_matrix_without_variance_reads_zero(value: float, kind: type[np.float32] | type[np.float64]) -> None:
+    assert spectral_reading(np.full((37, 53), value, kind)) == SpectralReading(0.0, 0.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_matrix_without_a_finite_cell_reads_zero(value: float) -> None:
+    assert spectral_reading(np.full((8, 8), value, np.float32)) == SpectralReading(0.0, 0.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_cells_that_are_not_finite_count_as_the_mean(value: float) -> None:
+    matrix = low_rank_plus_noise(64, 256, 2, 1.0) + np.float32(3.0)
+    expected = spectral_reading(matrix)
+    matrix[5, ::16] = value
+    reading = spectral_reading(matrix)
+    assert reading.signal == pytest.approx(expected.signal, abs=0.01)
+    assert reading.stable_rank == pytest.approx(expected.stable_rank, rel=0.02)
+
+
+def test_a_single_row_is_its_own_only_direction() -> None:
+    reading = spectral_reading(gaussian(1, 500))
+    assert reading.signal == 0.0
+    assert reading.stable_rank == pytest.approx(1.0)
+
+
+def test_the_stable_rank_runs_from_one_to_the_smaller_side() -> None:
+    one = np.outer(np.sign(gaussian(1, 64)[0]), np.sign(gaussian(1, 128, 1)[0])).astype(np.float32)
+    hadamard = np.ones((1, 1), np.float32)
+    for _ in range(7):
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    assert spectral_reading(one).stable_rank == pytest.approx(1.0, abs=0.05)
+    assert spectral_reading(hadamard[1:65]).stable_rank == pytest.approx(64.0, rel=1e-6)
+
+
+def test_the_matrix_is_kept_unless_it_may_be_overwritten() -> None:
+    matrix = gaussian(16, 64) + np.float32(1.0)
+    before = matrix.copy()
+    reading = spectral_reading(matrix)
+    assert np.array_equal(matrix, before)
+    before.flags.writeable = False
+    assert spectral_reading(before, overwrite=True) == reading
+    assert spectral_reading(matrix, overwrite=True) == reading
+
+
+def test_the_mean_of_experts_is_the_mean_of_their_readings() -> None:
+    mean = mean_reading([SpectralReading(0.2, 10.0), SpectralReading(0.4, 30.0)])
+    assert (mean.signal, mean.stable_rank) == (pytest.approx(0.3), 20.0)
+
+
+PROBE = """
+import numpy as np
+from registry.measure import spectral_reading
+random = np.random.default_rng(7)
+matrix = random.standard_normal((256, 20)) @ random.standard_normal((20, 1024)) + random.standard_normal((256, 1024))
+reading = spectral_reading(matrix.astype(np.float32))
+print(reading.signal, reading.stable_rank)
+"""
+
+
+def test_kernels_for_other_processors_agree_to_a_millionth() -> None:
+    readings = []
+    for kernels in ("PRESCOTT", "NEHALEM", "HASWELL"):  # other processors' BLAS than OpenBLAS ignores this
+        environment = os.environ | {"OPENBLAS_CORETYPE": kernels}
+        output = subprocess.run(
+            [sys.executable, "-c", PROBE], env=environment, check=True, capture_output=True, text=True
+        ).stdout
+        readings.append([float(word) for word in output.split()])
+    assert readings[0][0] > 0.5
+    for reading in readings[1:]:
+        assert reading == pytest.approx(readings[0], rel=1e-6)

@@ -1,0 +1,75 @@
+"""The sample in order, and its moments."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from registry.measure import summarise
+
+
+def test_moments_are_those_of_float64_arithmetic() -> None:
+    values = np.random.default_rng(1).standard_t(5, 10_000).astype(np.float32)
+    exact = values.astype(np.float64)
+    summary = summarise(values)
+    deviations = exact - exact.mean()
+    assert summary.mean == pytest.approx(exact.mean(), rel=1e-12)
+    assert summary.standard_deviation == pytest.approx(exact.std(), rel=1e-12)
+    assert summary.excess_kurtosis == pytest.approx((deviations**4).mean() / exact.var() ** 2 - 3, rel=1e-9)
+    assert (summary.minimum, summary.maximum) == (exact.min(), exact.max())
+    assert summary.ascending.tolist() == sorted(exact.tolist())
+
+
+def test_nan_and_infinities_are_counted_and_left_out() -> None:
+    values = np.arange(100, dtype=np.float32)
+    values[[3, 50, 97]] = np.nan
+    values[[0, 99]] = np.inf
+    values[40] = -np.inf
+    summary = summarise(values)
+    assert (summary.sample_size, summary.nan_count, summary.infinite_count) == (100, 3, 3)
+    assert (summary.minimum, summary.maximum) == (1.0, 98.0)
+    assert summary.ascending.size == 94
+
+
+@pytest.mark.parametrize("values", [[], [math.nan] * 5, [math.inf, -math.inf, math.nan]])
+def test_without_a_finite_value_there_are_no_moments(values: list[float]) -> None:
+    summary = summarise(np.array(values, np.float32))
+    assert summary.ascending.size == 0
+    assert summary.nan_count + summary.infinite_count == len(values)
+    assert summary.constant is False
+    assert (summary.mean, summary.standard_deviation, summary.minimum, summary.maximum) == (None, None, None, None)
+
+
+def test_a_constant_is_flagged_with_its_exact_value() -> None:
+    summary = summarise(np.full(77_777, 0.1, np.float32))
+    assert summary.constant is True
+    assert summary.mean == summary.minimum == summary.maximum == float(np.float32(0.1))
+    assert summary.standard_deviation == 0.0
+    assert summary.excess_kurtosis is None
+
+
+def test_float32_values_near_the_end_of_their_range_have_finite_moments() -> None:
+    values = np.random.default_rng(2).standard_normal(1000).astype(np.float32)
+    ordinary, huge = summarise(values), summarise(values * np.float32(2.0**120))
+    assert huge.excess_kurtosis == pytest.approx(ordinary.excess_kurtosis, rel=1e-12)
+    assert ordinary.standard_deviation is not None
+    assert huge.standard_deviation == pytest.approx(ordinary.standard_deviation * 2.0**120, rel=1e-12)
+
+
+@pytest.mark.parametrize("exponent", [-1030, -400, 400, 1015])
+def test_float64_values_far_beyond_float32_have_the_moments_of_their_shape(exponent: int) -> None:
+    values = np.random.default_rng(2).integers(-100, 100, 1000).astype(np.float64)
+    ordinary, far = summarise(values), summarise(np.ldexp(values, exponent))
+    assert ordinary.mean is not None
+    assert far.mean == pytest.approx(math.ldexp(ordinary.mean, exponent), rel=1e-12)
+    assert far.maximum == math.ldexp(float(values.max()), exponent)
+    assert far.excess_kurtosis == pytest.approx(ordinary.excess_kurtosis, rel=1e-12)
+    assert far.infinite_count == 0
+
+
+def test_the_given_values_stay_in_their_order() -> None:
+    values = np.array([3.0, 1.0, 2.0], np.float32)
+    summarise(values)
+    assert values.tolist() == [3.0, 1.0, 2.0]

@@ -1,0 +1,218 @@
+"""θ, |Z| and their indicators, method z1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from registry.gguf.quants import dequantize, quantize
+from registry.gguf.types import dtype_by_name
+from registry.measure import ZReading, summarise, zmeasure
+from tests.strategies import PATIENT
+
+SEEDS = 50
+Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+DRAWS: dict[str, Draw] = {
+    "uniform": lambda random, size: random.uniform(size=size),
+    "gaussian": lambda random, size: random.standard_normal(size),
+    "laplace": lambda random, size: random.laplace(size=size),
+    "student": lambda random, size: random.standard_t(3, size),
+}
+# Size, distribution, mean θ and its standard deviation: the table of docs/design/z-measure-choices.md.
+CALIBRATION = [
+    (98_304, "uniform", 0.0, 0.0),
+    (98_304, "gaussian", 34.2, 0.1),
+    (98_304, "laplace", 73.7, 1.1),
+    (98_304, "student", 86.0, 0.5),
+    (4_096, "uniform", 0.1, 0.2),
+    (4_096, "gaussian", 33.8, 0.9),
+    (4_096, "laplace", 70.2, 4.9),
+    (4_096, "student", 84.1, 2.7),
+    (576, "uniform", 0.3, 0.4),
+    (576, "gaussian", 37.4, 2.6),
+    (576, "laplace", 71.5, 13.0),
+    (576, "student", 87.9, 5.6),
+]
+
+
+def reading_of(values: NDArray[np.float32] | NDArray[np.float64]) -> ZReading:
+    return zmeasure(summarise(values))
+
+
+def theta_of(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
+    theta = reading_of(values).theta
+    assert theta is not None
+    return theta
+
+
+def drawn(name: str, size: int, seed: int = 0) -> NDArray[np.float32]:
+    return DRAWS[name](np.random.default_rng(seed), size).astype(np.float32)
+
+
+def laplace_quantiles(size: int) -> NDArray[np.float32]:
+    """Evenly spaced quantiles of the Laplace distribution: a sample without chance."""
+    shares = (np.arange(size) + 0.5) / size
+    return (np.sign(shares - 0.5) * np.log(1 - np.abs(2 * shares - 1))).astype(np.float32)
+
+
+@pytest.mark.parametrize(("size", "name", "mean", "deviation"), CALIBRATION)
+def test_known_distributions_have_their_calibrated_theta(size: int, name: str, mean: float, deviation: float) -> None:
+    thetas = [theta_of(drawn(name, size, seed)) for seed in range(SEEDS)]
+    assert float(np.mean(thetas)) == pytest.approx(mean, abs=3 * deviation / math.sqrt(SEEDS) + 0.5)
+
+
+@pytest.mark.parametrize("size", [300, 1000, 5000, 98_304])
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_the_reading_is_that_of_the_definitions_written_out_naively(size: int, name: str) -> None:
+    values = drawn(name, size).astype(np.float64)
+    reading, plain = reading_of(values), naive_reading(values)
+    assert reading.theta == pytest.approx(plain["theta"], abs=1e-9)
+    assert reading.magnitude == pytest.approx(plain["magnitude"], abs=1e-9)
+    assert reading.entropy == pytest.approx(plain["entropy"], abs=1e-9)
+    assert reading.kurtosis == pytest.approx(plain["kurtosis"], rel=1e-9)
+    assert reading.coherence == pytest.approx(plain["coherence"], rel=1e-9)
+    assert reading.signal == pytest.approx(math.sin(math.radians(plain["theta"])), abs=1e-9)
+
+
+def test_a_sample_without_chance_has_the_recorded_reading() -> None:
+    # The same on every machine to 1e-6; a change here is a new method.
+    reading = reading_of(laplace_quantiles(10_000))
+    assert reading.theta == pytest.approx(72.460564, abs=1e-5)
+    assert reading.magnitude == pytest.approx(0.99961823, abs=1e-6)
+    assert reading.entropy == pytest.approx(0.83535204, abs=1e-6)
+    assert reading.kurtosis == pytest.approx(2.9221685, abs=1e-5)
+    assert reading.coherence == pytest.approx(5.4222578, abs=1e-5)
+
+
+@PATIENT
+@given(
+    size=st.integers(64, 3000),
+    name=st.sampled_from(sorted(DRAWS)),
+    exponent=st.integers(-60, 60),
+    seed=st.integers(0, 1000),
+)
+def test_theta_does_not_change_with_a_power_of_two(size: int, name: str, exponent: int, seed: int) -> None:
+    values = drawn(name, size, seed)
+    assert theta_of(np.ldexp(values, exponent)) == pytest.approx(theta_of(values), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+@pytest.mark.parametrize(("scale", "shift"), [(3.7, 0.0), (-0.013, 0.0), (1.0, 100.0), (0.02, -5.0)])
+def test_theta_does_not_change_with_scale_sign_and_shift(name: str, scale: float, shift: float) -> None:
+    values = drawn(name, 20_000).astype(np.float64)
+    before, after = reading_of(values), reading_of(values * scale + shift)
+    assert after.theta == pytest.approx(before.theta, abs=1e-2)
+    assert after.magnitude == pytest.approx(before.magnitude, abs=1e-4)
+
+
+def test_the_order_of_the_values_does_not_matter() -> None:
+    values = drawn("laplace", 5000)
+    assert reading_of(values) == reading_of(np.ascontiguousarray(values[::-1]))
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_a_quantisation_to_eight_bits_reads_like_the_original(name: str) -> None:
+    values = drawn(name, 98_304)
+    half, eight = dtype_by_name("F16"), dtype_by_name("Q8_0")
+    as_half = dequantize(quantize(values, half), half)
+    as_eight = dequantize(quantize(values, eight), eight)
+    assert theta_of(as_eight) == pytest.approx(theta_of(as_half), abs=0.15)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -1e-40, 3e38])
+@pytest.mark.parametrize("size", [64, 255, 256, 98_304])
+def test_a_constant_carries_no_information(value: float, size: int) -> None:
+    reading = reading_of(np.full(size, value, np.float32))
+    assert (reading.theta, reading.magnitude, reading.signal) == (0.0, 0.0, 0.0)
+    assert reading.reason == "every sampled value is the same"
+
+
+@pytest.mark.parametrize("size", [0, 1, 63])
+def test_fewer_than_64_values_are_not_measured_and_it_says_why(size: int) -> None:
+    reading = reading_of(drawn("gaussian", size))
+    assert (reading.theta, reading.magnitude, reading.signal, reading.entropy) == (None, None, None, None)
+    assert reading.reason == "fewer than 64 finite values"
+
+
+def test_values_that_are_not_finite_do_not_help_to_reach_64() -> None:
+    values = drawn("gaussian", 64)
+    assert reading_of(values).theta is not None
+    values[0] = np.nan
+    assert reading_of(values).theta is None
+
+
+@pytest.mark.parametrize(("size", "measured"), [(255, False), (256, True)])
+def test_the_magnitude_needs_256_values(size: int, measured: bool) -> None:
+    reading = reading_of(drawn("gaussian", size))
+    assert reading.theta is not None
+    assert (reading.magnitude is not None) is measured
+    assert (reading.reason is None) is measured
+
+
+@pytest.mark.parametrize("name", sorted(DRAWS))
+def test_a_smooth_distribution_gains_one_bit_per_doubling(name: str) -> None:
+    assert reading_of(drawn(name, 98_304)).magnitude == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize("level_count", [2, 4, 16])
+def test_a_distribution_of_few_levels_gains_nothing(level_count: int) -> None:
+    levels = np.random.default_rng(1).integers(0, level_count, 98_304).astype(np.float32)
+    assert reading_of(levels).magnitude == pytest.approx(0.0, abs=0.01)
+
+
+def test_a_lone_outlier_does_not_decide_the_entropy() -> None:
+    values = drawn("gaussian", 98_304)
+    before = reading_of(values).entropy
+    values[0] = 1e6
+    assert reading_of(values).entropy == pytest.approx(before, abs=1e-3)
+
+
+def test_a_few_values_among_equal_ones_are_the_strongest_signal() -> None:
+    values = np.zeros(98_304, np.float32)
+    values[:20] = np.arange(1, 21)
+    reading = reading_of(values)
+    assert reading.theta == 90.0
+    assert reading.magnitude == pytest.approx(0.0, abs=1e-6)
+
+
+def test_theta_lies_between_0_and_90_and_its_scores_stop_at_their_thresholds() -> None:
+    for size in (64, 100, 500, 5000):
+        for name in DRAWS:
+            assert 0.0 <= theta_of(drawn(name, size)) <= 90.0
+    assert theta_of(np.arange(4096, dtype=np.float32)) == pytest.approx(0.0, abs=1e-4)
+
+
+def naive_reading(values: NDArray[np.float64]) -> dict[str, float]:
+    """The definitions of method z1 with numpy's ready-made functions, one sort and one pass for each."""
+    size = values.size
+    low, high = np.quantile(values, [0.0005, 0.9995])
+    clipped = np.clip(values, low, high)
+
+    def entropy_bits(bins: int) -> float:
+        counts = np.histogram(clipped, bins=bins, range=(low, high))[0]
+        shares = counts[counts > 0] / size
+        return float(-(shares * np.log2(shares)).sum() + (shares.size - 1) / (2 * size * math.log(2)))
+
+    bins = min(max(2 ** math.floor(math.log2(size / 16)), 8), 256)
+    entropy = entropy_bits(bins) / math.log2(bins)
+    deviations = values - values.mean()
+    kurtosis = float((deviations**4).mean() / (deviations**2).mean() ** 2 - 3)
+    gaps = min(max(size // 16, 8), 256)
+    ordered = np.sort(values)
+    spacings = np.array([ordered[(i + 1) * (size - 1) // gaps] - ordered[i * (size - 1) // gaps] for i in range(gaps)])
+    coherence = float(spacings.std() / spacings.mean())
+    levels = [level for level in range(4, 11) if 2**level <= size / 8]
+    scores = [(0.95 - entropy) / 0.25, (abs(kurtosis) - 1.2) / 1.8, (coherence - 0.5) / 0.5]
+    return {
+        "theta": 90 * float(np.clip(scores, 0, 1).mean()),
+        "magnitude": float(np.polyfit(levels, [entropy_bits(2**level) for level in levels], 1)[0]),
+        "entropy": entropy,
+        "kurtosis": kurtosis,
+        "coherence": coherence,
+    }

@@ -1,0 +1,78 @@
+"""Plain bytes worth storing, and the stored form of a blob made and read in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import xxhash
+from gguf import GGMLQuantizationType, quants
+from numpy.typing import NDArray
+
+from registry.digest import digest_of
+from registry.gguf.types import DTYPES, dtype_by_name
+from registry.store.codec import (
+    BYTES_CODEC,
+    ChunkEntry,
+    Codec,
+    codec_for,
+    decode_chunk,
+    encode_chunk,
+    pack_head,
+    parse_head,
+)
+
+ALL_CODECS: tuple[Codec, ...] = (*(codec_for(dtype.name) for dtype in DTYPES.values()), BYTES_CODEC)
+CODEC_IDS = [codec.name if codec.dtype is None else codec.dtype.name for codec in ALL_CODECS]
+
+
+def store(codec: Codec, plain: bytes) -> bytes:
+    """The whole stored form of `plain`."""
+    view = memoryview(plain)
+    starts = range(0, len(plain), codec.chunk_bytes)
+    chunks = [encode_chunk(codec, view[start : start + codec.chunk_bytes]) for start in starts]
+    head = pack_head(codec, digest_of(plain), len(plain), [chunk.entry for chunk in chunks])
+    return b"".join([head, *(piece for chunk in chunks for piece in chunk.pieces)])
+
+
+def load(stored: bytes, plain: bytes) -> bytes:
+    """The plain bytes of `stored`, read as a blob of the digest and size of `plain`."""
+    head = parse_head(stored, digest=digest_of(plain), plain_size_bytes=len(plain), stored_size_bytes=len(stored))
+    out = bytearray(len(plain))
+    room, view = memoryview(out), memoryview(stored)
+    for chunk in head.chunks:
+        decode_chunk(
+            head.codec,
+            chunk,
+            view[chunk.offset_bytes : chunk.offset_bytes + chunk.stored_size_bytes],
+            room[chunk.plain_offset_bytes : chunk.plain_offset_bytes + chunk.plain_size_bytes],
+        )
+    return bytes(out)
+
+
+def forge(codec: Codec, plain: bytes, pieces: Sequence[bytes], raw_flags: Sequence[bool]) -> bytes:
+    """A stored form of one chunk whose head is right in every respect, around pieces that need not be."""
+    entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), xxhash.xxh3_64_intdigest(plain))
+    return b"".join([pack_head(codec, digest_of(plain), len(plain), [entry]), *pieces])
+
+
+def weights(dtype_name: str, elements: int, seed: int = 0) -> bytes:
+    """Values like those of a trained layer, each 4,096 of a width of their own, in a type with a kernel."""
+    generator = np.random.default_rng(seed)
+    rows = -(-elements // 4096)
+    width = np.exp(generator.normal(np.log(0.02), 0.3, (rows, 1)))
+    values: NDArray[np.float32] = (generator.standard_normal((rows, 4096)) * width).astype(np.float32)
+    if dtype_name == "F64":
+        return values.astype("<f8").tobytes()[: elements * 8]
+    encoded: bytes = quants.quantize(values, GGMLQuantizationType[dtype_name]).tobytes()
+    return encoded[: dtype_by_name(dtype_name).size_bytes(elements)]
+
+
+def noise(size_bytes: int, seed: int = 0) -> bytes:
+    """Bytes that nothing can shrink."""
+    return np.random.default_rng(seed).bytes(size_bytes)
+
+
+def skewed(size_bytes: int, seed: int = 0) -> bytes:
+    """Bytes of about six bits each, which an entropy coder shrinks in any plane."""
+    return np.random.default_rng(seed).normal(0, 16, size_bytes).astype(np.int8).tobytes()

@@ -1,0 +1,157 @@
+"""What is encoded comes back, whatever the tensor type, the length and the content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.gguf.types import DTYPES
+from registry.store.codec import BYTES_CODEC, Codec, EncodingFault, chunks, codec_for, encode_chunk
+from registry.store.codec.entropy import compress_plane
+from registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, NAME_MAX_BYTES, Coder
+from registry.store.codec.planes import Bytes, split_planes
+from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, load, noise, skewed, store, weights
+from tests.strategies import PATIENT
+
+CONTENTS: dict[str, Callable[[int, int], bytes]] = {
+    "noise": noise,
+    "skewed": skewed,
+    "zeros": lambda size_bytes, _: bytes(size_bytes),
+    "ones": lambda size_bytes, _: b"\xff" * size_bytes,
+    "counting": lambda size_bytes, seed: bytes((seed + index) % 256 for index in range(size_bytes)),
+}
+
+
+@pytest.mark.parametrize("codec", ALL_CODECS, ids=CODEC_IDS)
+def test_planes_cover_the_block_and_chunks_are_whole_blocks_of_about_4_mib(codec: Codec) -> None:
+    assert sum(plane.size_bytes for plane in codec.planes) == codec.block_bytes
+    assert codec.chunk_bytes % codec.block_bytes == 0
+    assert 0.9 * CHUNK_TARGET_BYTES < codec.chunk_bytes <= CHUNK_TARGET_BYTES
+    assert len({plane.name for plane in codec.planes}) == len(codec.planes)
+    assert codec.name.isascii()
+    assert len(codec.name) <= NAME_MAX_BYTES
+
+
+def test_only_types_without_fields_share_a_codec_name() -> None:
+    names = [codec.name for codec in ALL_CODECS if codec.name != "opaque"]
+    assert len(set(names)) == len(names) >= 18
+
+
+def test_a_chunk_of_bf16_is_two_mebi_elements() -> None:
+    assert codec_for("BF16").chunk_bytes == (2 << 20) * 2
+
+
+@PATIENT
+@given(
+    codec=st.sampled_from(ALL_CODECS),
+    blocks=st.integers(1, 300),
+    content=st.sampled_from(sorted(CONTENTS)),
+    seed=st.integers(0, 2**32 - 1),
+    raw=st.booleans(),
+)
+def test_any_content_of_any_length_comes_back(codec: Codec, blocks: int, content: str, seed: int, raw: bool) -> None:
+    plain = CONTENTS[content](blocks * codec.block_bytes, seed)
+    assert load(store(codec.kept_raw() if raw else codec, plain), plain) == plain
+
+
+@pytest.mark.parametrize("codec", ALL_CODECS, ids=CODEC_IDS)
+def test_lengths_around_a_cache_block_and_a_chunk_come_back(codec: Codec) -> None:
+    cache_block = CACHE_BLOCK_BYTES // codec.block_bytes
+    chunk = codec.chunk_bytes // codec.block_bytes
+    for blocks in (cache_block - 1, cache_block, cache_block + 1, chunk - 1, chunk, chunk + 1):
+        plain = skewed(blocks * codec.block_bytes)
+        assert load(store(codec, plain), plain) == plain
+
+
+@pytest.mark.parametrize("dtype_name", ["BF16", "F16"])
+def test_every_16_bit_float_comes_back(dtype_name: str) -> None:
+    plain = np.arange(65_536, dtype="<u2").tobytes()
+    assert load(store(codec_for(dtype_name), plain), plain) == plain
+
+
+@pytest.mark.parametrize(
+    "bits",
+    [0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x7F800001, 0xFFFFFFFF, 0x00000001, 0x3F800000],
+    ids=["zero", "minus_zero", "inf", "minus_inf", "nan", "nan_payload", "all_ones", "denormal", "one"],
+)
+@pytest.mark.parametrize("dtype_name", ["BF16", "F16", "F32", "F64"])
+def test_equal_special_floats_come_back_and_shrink_to_nearly_nothing(dtype_name: str, bits: int) -> None:
+    codec = codec_for(dtype_name)
+    value = (bits << 32).to_bytes(8, "little")[-codec.block_bytes :]
+    plain = value * 300_000
+    stored = store(codec, plain)
+    assert load(stored, plain) == plain
+    assert len(stored) < len(plain) / 500
+
+
+def test_memory_that_is_not_aligned_is_encoded_and_decoded() -> None:
+    plain = weights("F32", 10_000)
+    shifted = memoryview(b"x" + plain)[1:]
+    assert encode_chunk(codec_for("F32"), shifted) == encode_chunk(codec_for("F32"), plain)
+
+
+def test_bf16_planes_hold_the_exponent_and_the_sign_above_the_mantissa() -> None:
+    # 1.0, -1.5, 0.0, -0.0 and a NaN with a payload.
+    plain = np.array([0x3F80, 0xBFC0, 0x0000, 0x8000, 0xFFC5], dtype="<u2").view(np.uint8)
+    planes: list[Bytes] = [np.empty(5, np.uint8), np.empty(5, np.uint8)]
+    split_planes(codec_for("BF16"), plain, planes)
+    assert planes[0].tolist() == [127, 127, 0, 0, 255]
+    assert planes[1].tolist() == [0x00, 0xC0, 0x00, 0x80, 0xC5]
+
+
+def test_f32_planes_hold_exponent_sign_with_mantissa_and_two_low_bytes() -> None:
+    plain = np.array([0xBFC0_1234, 0x3F80_00FF], dtype="<u4").view(np.uint8)
+    planes: list[Bytes] = [np.empty(2, np.uint8) for _ in range(4)]
+    split_planes(codec_for("F32"), plain, planes)
+    assert [plane.tolist() for plane in planes] == [[127, 127], [0xC0, 0x00], [0x12, 0x00], [0x34, 0xFF]]
+
+
+def test_q4_k_scales_are_transposed_and_quants_stay_together() -> None:
+    codec = codec_for("Q4_K")
+    plain = np.frombuffer(bytes(range(144)) + bytes(range(100, 244)), np.uint8)
+    planes: list[Bytes] = [np.empty(size, np.uint8) for size in codec.plane_sizes_bytes(288)]
+    split_planes(codec, plain, planes)
+    assert [plane.tolist() for plane in planes[:4]] == [[0, 100], [1, 101], [2, 102], [3, 103]]
+    assert planes[4].tolist() == [value for byte in range(4, 16) for value in (byte, byte + 100)]
+    assert planes[5].tolist() == [*range(16, 144), *range(116, 244)]
+
+
+def test_threads_do_not_disturb_each_other() -> None:
+    def one(seed: int) -> bool:
+        codec = ALL_CODECS[seed % len(ALL_CODECS)]
+        plain = skewed(3000 * codec.block_bytes, seed)
+        return load(store(codec, plain), plain) == plain
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(one, range(200)))
+
+
+@pytest.mark.parametrize("damage", ["another frame", "half a frame", "a raw plane changed"])
+def test_an_encoder_that_errs_is_found_before_anything_is_written(monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    def err(plane: Bytes, coder: Coder) -> bytes | None:
+        frame = compress_plane(plane, coder)
+        if frame is None:
+            plane[0] ^= damage == "a raw plane changed"
+            return None
+        if damage == "another frame":
+            return compress_plane(np.roll(plane, 1), coder)
+        return frame[: len(frame) // 2] if damage == "half a frame" else frame
+
+    monkeypatch.setattr(chunks, "compress_plane", err)
+    with pytest.raises(EncodingFault, match="bf16-planes"):
+        encode_chunk(codec_for("BF16"), weights("BF16", 50_000))
+
+
+def test_bytes_of_any_length_come_back_even_none() -> None:
+    for length in (0, 1, 2, 4095, 100_001):
+        plain = (b"vocabulary " * (length // 11 + 1))[:length]
+        assert load(store(BYTES_CODEC, plain), plain) == plain
+
+
+def test_no_blocks_of_any_type_come_back_as_nothing() -> None:
+    assert all(load(store(codec_for(dtype.name), b""), b"") == b"" for dtype in DTYPES.values())

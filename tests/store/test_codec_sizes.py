@@ -1,0 +1,120 @@
+"""How far things shrink, and what decides whether they are left alone. Seeded: the figures are the same anywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import zstandard
+
+from registry.gguf.types import dtype_by_name
+from registry.store.codec import BYTES_CODEC, codec_for, encode_chunk, worth_encoding
+from registry.store.codec.entropy import SAMPLE_BYTES, compress_plane, looks_worth_it
+from registry.store.codec.layout import Coder
+from tests.store.codec_cases import noise, skewed, store, weights
+
+MEBI = 1 << 20
+COMPRESSED_LITERALS, TREELESS_LITERALS = 2, 3
+
+
+@pytest.mark.parametrize(
+    ("dtype_name", "most"),
+    [
+        ("BF16", 0.670),
+        ("F16", 0.852),
+        ("F32", 0.836),
+        ("Q8_0", 0.951),
+        ("Q4_0", 0.929),
+        ("Q4_1", 0.917),
+        ("Q5_1", 0.952),
+    ],
+)
+def test_weights_shrink_to_the_size_that_the_design_promises(dtype_name: str, most: float) -> None:
+    plain = weights(dtype_name, 2 * MEBI)
+    assert len(store(codec_for(dtype_name), plain)) <= most * len(plain)
+
+
+def test_in_bf16_only_the_exponents_are_encoded() -> None:
+    entry = encode_chunk(codec_for("BF16"), weights("BF16", MEBI)).entry
+    assert entry.plane_is_raw == (False, True)
+    assert entry.plane_sizes_bytes[0] < 0.34 * MEBI
+    assert entry.plane_sizes_bytes[1] == MEBI
+
+
+def test_f32_that_came_from_bf16_takes_no_room_for_its_empty_bytes() -> None:
+    half = np.frombuffer(weights("BF16", MEBI), "<u2")
+    plain = (half.astype("<u4") << 16).tobytes()
+    assert len(store(codec_for("F32"), plain)) < len(store(codec_for("BF16"), half.tobytes())) + 2000
+
+
+def test_the_frame_declares_its_size_and_carries_no_checksum_and_no_dictionary() -> None:
+    frame = encode_chunk(codec_for("BF16"), weights("BF16", MEBI)).pieces[0]
+    parameters = zstandard.get_frame_parameters(bytes(frame))
+    assert parameters.content_size == MEBI
+    assert parameters.window_size <= 128 << 10
+    assert parameters.dict_id == 0
+    assert not parameters.has_checksum
+
+
+def test_the_tuned_parameters_do_code_literals_and_beat_level_3() -> None:
+    exponents = np.frombuffer(weights("BF16", MEBI), "<u2") >> 7 & 0xFF
+    plane = exponents.astype(np.uint8)
+    frame = compress_plane(plane, Coder.ENTROPY)
+    assert frame is not None
+    assert len(frame) < 0.85 * len(zstandard.ZstdCompressor(level=3).compress(plane.tobytes()))
+    # The first block's literals section begins behind the frame's head of 10 bytes and the block's of 3.
+    assert frame[13] & 3 in (COMPRESSED_LITERALS, TREELESS_LITERALS)
+
+
+def test_what_shrinks_by_less_than_2_percent_is_not_worth_encoding() -> None:
+    for dtype_name in ("BF16", "Q8_0", "Q4_K", "IQ2_XXS", "I8"):
+        codec = codec_for(dtype_name)
+        plain = noise(codec.chunk_bytes)
+        assert not worth_encoding(encode_chunk(codec, plain))
+        assert worth_encoding(encode_chunk(codec, skewed(codec.chunk_bytes)))
+    assert worth_encoding(encode_chunk(codec_for("BF16"), weights("BF16", MEBI)))
+    assert not worth_encoding(encode_chunk(BYTES_CODEC, noise(5000)))
+
+
+def test_kept_raw_the_plain_bytes_are_handed_on_as_they_are() -> None:
+    codec = codec_for("Q4_K")
+    plain = skewed(codec.chunk_bytes)
+    chunk = encode_chunk(codec.kept_raw(), plain)
+    assert chunk.pieces == (plain,)
+    assert chunk.entry.plane_is_raw == (True,)
+    assert codec.kept_raw().chunk_bytes == codec.chunk_bytes
+
+
+def test_the_sample_lets_pass_what_gains_3_percent_and_stops_what_does_not() -> None:
+    def plane_of(spread: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], float]:
+        values = np.random.default_rng(1).normal(0, spread, 2 * MEBI).round().astype(np.int64).astype(np.uint8)
+        share = np.bincount(values, minlength=256) / len(values)
+        return values, float(-(share * np.log2(share, where=share > 0, out=np.zeros(256))).sum() / 8)
+
+    for spread in (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0):
+        plane, size = plane_of(spread)
+        if abs(size - 0.97) > 0.005:
+            assert looks_worth_it(plane) == (size < 0.97), f"{spread}: {size}"
+
+
+def test_a_plane_whose_first_half_is_noise_is_still_encoded() -> None:
+    plane = np.frombuffer(noise(MEBI) + bytes(MEBI), np.uint8)
+    frame = compress_plane(plane, Coder.ENTROPY)
+    assert frame is not None
+    assert len(frame) < 1.001 * MEBI
+
+
+def test_a_plane_shorter_than_the_sample_is_tried_and_kept_raw_if_it_does_not_shrink() -> None:
+    assert compress_plane(np.frombuffer(noise(SAMPLE_BYTES), np.uint8), Coder.ENTROPY) is None
+    assert compress_plane(np.frombuffer(b"\x7e" * 64, np.uint8), Coder.ENTROPY) is not None
+
+
+def test_a_vocabulary_shrinks_to_less_than_half() -> None:
+    words = [f"word{index * 7919 % 100_003}".encode() for index in range(60_000)]
+    plain = b"".join(len(word).to_bytes(8, "little") + word for word in words)
+    assert len(store(BYTES_CODEC, plain)) < 0.4 * len(plain)
+
+
+def test_a_norm_of_a_few_hundred_values_costs_little_more_than_itself() -> None:
+    for dtype_name in ("F32", "BF16"):
+        plain = noise(dtype_by_name(dtype_name).size_bytes(256))
+        assert len(store(codec_for(dtype_name), plain)) - len(plain) <= 104

@@ -1,0 +1,247 @@
+"""The anatomy: a decided type for every name of the `gguf` package, and a place for any text at all."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import gguf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.anatomy import LORA_SUFFIXES, OrganType, Place, Tower, adapted_tensor, place_of
+from tests.strategies import PATIENT
+
+# Decided by hand, one line of thought for each kind; N is the block, or the number of a layer outside the blocks.
+TYPES: dict[OrganType, str] = {
+    OrganType.SKELETON: """
+        rope_freqs rope_factors_long rope_factors_short blk.N.attn_qkv blk.N.attn_q blk.N.attn_k blk.N.attn_v
+        blk.N.attn_output blk.N.attn_rot_embd blk.N.attn_sinks blk.N.attn_gate blk.N.ssm_in blk.N.ssm_conv1d blk.N.ssm_x
+        blk.N.ssm_dt blk.N.ssm_a blk.N.ssm_d blk.N.ssm_out blk.N.ssm_alpha blk.N.ssm_ba blk.N.ssm_conv1d_q
+        blk.N.ssm_conv1d_k blk.N.ssm_conv1d_v blk.N.ssm_f_a blk.N.ssm_f_b blk.N.ssm_beta blk.N.ssm_g_a blk.N.ssm_g_b
+        blk.N.time_mix_w0 blk.N.time_mix_w1 blk.N.time_mix_w2 blk.N.time_mix_a0 blk.N.time_mix_a1 blk.N.time_mix_a2
+        blk.N.time_mix_v0 blk.N.time_mix_v1 blk.N.time_mix_v2 blk.N.time_mix_g1 blk.N.time_mix_g2 blk.N.time_mix_k_k
+        blk.N.time_mix_k_a blk.N.time_mix_r_k blk.N.time_mix_lerp_x blk.N.time_mix_lerp_k blk.N.time_mix_lerp_v
+        blk.N.time_mix_lerp_r blk.N.time_mix_lerp_g blk.N.time_mix_lerp_fused blk.N.time_mix_lerp_w blk.N.time_mix_first
+        blk.N.time_mix_decay blk.N.time_mix_decay_w1 blk.N.time_mix_decay_w2 blk.N.time_mix_key blk.N.time_mix_value
+        blk.N.time_mix_receptance blk.N.time_mix_gate blk.N.time_mix_output blk.N.attn_q_a blk.N.attn_q_b
+        blk.N.attn_kv_a_mqa blk.N.attn_kv_b blk.N.attn_k_b blk.N.attn_v_b dec.blk.N.attn_q dec.blk.N.attn_k
+        dec.blk.N.attn_v dec.blk.N.attn_o dec.blk.N.attn_rel_b dec.blk.N.cross_attn_q dec.blk.N.cross_attn_k
+        dec.blk.N.cross_attn_v dec.blk.N.cross_attn_o dec.blk.N.cross_attn_rel_b enc.blk.N.attn_q enc.blk.N.attn_k
+        enc.blk.N.attn_v enc.blk.N.attn_o enc.blk.N.attn_rel_b convnext.N.dw posnet.N.conv1 posnet.N.conv2
+        posnet.N.attn_q posnet.N.attn_k posnet.N.attn_v posnet.N.attn_output blk.N.shortconv.conv
+        blk.N.shortconv.in_proj blk.N.shortconv.out_proj blk.N.vis_attn_qkv blk.N.vis_attn_output blk.N.indexer.proj
+        blk.N.indexer.attn_k blk.N.indexer.attn_q_b mm.model.peg.N v.blk.N.attn_qkv v.blk.N.attn_q v.blk.N.attn_k
+        v.blk.N.attn_v v.blk.N.attn_out resampler.attn.q resampler.attn.k resampler.attn.v resampler.attn.out
+        resampler.kv resampler.query mm.patch_merger v.sam.blk.N.attn.pos_h v.sam.blk.N.attn.pos_w v.sam.blk.N.attn.qkv
+        v.sam.blk.N.attn.out v.sam.neck.N v.sam.net_2 v.sam.net_3 a.blk.N.attn_q a.blk.N.attn_k a.blk.N.attn_v
+        a.blk.N.attn_k_rel a.blk.N.per_dim_scale a.blk.N.attn_out a.blk.N.per_dim_k_scale a.blk.N.linear_pos
+        a.blk.N.pos_bias_u a.blk.N.pos_bias_v a.blk.N.conv_dw a.blk.N.conv_pw1 a.blk.N.conv_pw2 a.blk.N.attn_rel_pos_emb
+        a.proj_query a.proj_blk.N.self_attn_q a.proj_blk.N.self_attn_k a.proj_blk.N.self_attn_v
+        a.proj_blk.N.self_attn_out a.proj_blk.N.cross_attn_q a.proj_blk.N.cross_attn_k a.proj_blk.N.cross_attn_v
+        a.proj_blk.N.cross_attn_out
+    """,
+    OrganType.ORGAN: """
+        blk.N.ffn_gate_inp blk.N.ffn_gate_inp_shexp blk.N.ffn_gate blk.N.ffn_down blk.N.ffn_up blk.N.ffn_gate_shexp
+        blk.N.ffn_down_shexp blk.N.ffn_up_shexp blk.N.ffn_gate_chexps blk.N.ffn_down_chexps blk.N.ffn_up_chexps
+        blk.N.ffn blk.N.ffn_gate_exps blk.N.ffn_down_exps blk.N.ffn_up_exps blk.N.ffn_gate_up_exps blk.N.exp_probs_b
+        blk.N.ffn_latent_down blk.N.ffn_latent_up blk.N.inp_gate blk.N.proj blk.N.channel_mix_lerp_k
+        blk.N.channel_mix_lerp_r blk.N.channel_mix_key blk.N.channel_mix_receptance blk.N.channel_mix_value
+        dec.blk.N.ffn_gate dec.blk.N.ffn_down dec.blk.N.ffn_up enc.blk.N.ffn_gate enc.blk.N.ffn_down enc.blk.N.ffn_up
+        convnext.N.pw1 convnext.N.pw2 blk.N.vis_gate blk.N.vis_down blk.N.vis_up mm.N mm.model.fc mm.model.mlp.N
+        v.blk.N.ffn_up v.blk.N.ffn_gate v.blk.N.ffn_down v.msfa.ffn.pw_exp.conv v.msfa.ffn.pw_proj.conv
+        v.deepstack.N.fc1 v.deepstack.N.fc2 mm.up mm.down mm.gate v.sam.blk.N.mlp.lin1 v.sam.blk.N.mlp.lin2
+        a.blk.N.ffn_scale a.blk.N.ffn_up a.blk.N.ffn_gate a.blk.N.ffn_down a.blk.N.ffn_scale_1 a.blk.N.ffn_up_1
+        a.blk.N.ffn_gate_1 a.blk.N.ffn_down_1 mm.a.mlp.N mm.a.fc a.proj_blk.N.ffn_up a.proj_blk.N.ffn_down
+    """,
+    OrganType.EMBED: """
+        token_embd token_types position_embd output per_layer_token_embd per_layer_model_proj altup_unembd_proj
+        altup_proj conv1d v.class_embd v.patch_embd v.position_embd mm.input_projection mm.embedding v.conv_stem.conv
+        resampler.pos_embd_k resampler.proj v.token_embd.img_break v.boi v.eoi mm.image_begin mm.image_end
+        v.sam.pos_embd v.sam.patch_embd v.image_newline v.view_seperator a.position_embd a.embd_to_logits
+        a.input_projection a.conv1d.N a.conv2d.N a.conv_out mm.a.input_projection mm.a.embedding a.pre_encode.out
+        a.enc_ctc_out a.enc_ctc_out_mid a.proj_linear blk.N.nextn.embed_tokens blk.N.nextn.shared_head_head
+    """,
+    OrganType.NORM: """
+        token_embd_norm output_norm blk.N.attn_norm blk.N.attn_norm_2 blk.N.attn_q_norm blk.N.attn_k_norm
+        blk.N.attn_output_norm blk.N.post_attention_norm blk.N.ffn_norm blk.N.post_ffw_norm blk.N.pre_ffw_norm_2
+        blk.N.post_ffw_norm_1 blk.N.post_ffw_norm_2 blk.N.ffn_norm_exps blk.N.layer_output_norm blk.N.layer_output_scale
+        per_layer_proj_norm blk.N.post_norm blk.N.altup_router_norm blk.N.laurel_post_norm blk.N.ssm_dt_norm
+        blk.N.ssm_b_norm blk.N.ssm_c_norm blk.N.ssm_norm blk.N.time_mix_ln blk.N.attn_q_a_norm blk.N.attn_kv_a_norm
+        blk.N.attn_sub_norm blk.N.ffn_sub_norm dec.blk.N.attn_norm dec.blk.N.cross_attn_norm dec.blk.N.ffn_norm
+        dec.output_norm enc.blk.N.attn_norm enc.blk.N.ffn_norm enc.output_norm cls.norm convnext.N.norm convnext.N.gamma
+        posnet.N.norm posnet.N.norm1 posnet.N.norm2 posnet.N.attn_norm blk.N.indexer.k_norm v.norm_embd
+        v.blk.N.attn_q_norm v.blk.N.attn_k_norm v.blk.N.ln1 v.blk.N.attn_out_norm v.blk.N.ln2 v.blk.N.attn_post_norm
+        v.blk.N.ffn_post_norm v.blk.N.ls1 v.blk.N.ls2 v.blk.N.out_scale v.pre_ln v.post_ln mm.post_norm mm.input_norm
+        mm.soft_emb_norm mm.hard_emb_norm v.conv_stem.bn v.msfa.ffn.pw_exp.bn v.msfa.ffn.pw_proj.bn v.msfa.norm
+        resampler.ln_kv resampler.ln_post resampler.ln_q v.deepstack.N.norm mm.post_fc_norm mm.pre_norm v.std_bias
+        v.std_scale v.sam.blk.N.pre_ln v.sam.blk.N.post_ln a.position_embd_norm a.conv1d.N.norm a.pre_ln a.post_ln
+        a.blk.N.layer_pre_norm a.blk.N.attn_post_norm a.blk.N.attn_pre_norm a.blk.N.ln1 a.blk.N.ln2 a.blk.N.ffn_norm
+        a.blk.N.ffn_post_norm a.blk.N.ffn_norm_1 a.blk.N.ffn_post_norm_1 mm.a.norm_pre mm.a.norm_mid mm.a.soft_emb_norm
+        mm.a.hard_emb_norm a.blk.N.norm_conv a.blk.N.conv_norm a.proj_norm a.proj_blk.N.self_attn_norm
+        a.proj_blk.N.cross_attn_norm a.proj_blk.N.ffn_norm blk.N.nextn.enorm blk.N.nextn.hnorm
+        blk.N.nextn.shared_head_norm
+    """,
+    OrganType.OTHER: """
+        dense_2 dense_3 blk.N.altup_correct_coef blk.N.altup_correct_scale blk.N.altup_predict_coef blk.N.altup_router
+        blk.N.laurel_l blk.N.laurel_r cls cls.output blk.N.nextn.eh_proj
+    """,
+}
+
+DECIDED = {pattern: kind for kind, patterns in TYPES.items() for pattern in patterns.split()}
+PATTERNS = sorted({pattern.replace("{bid}", "N") for pattern in gguf.TENSOR_NAMES.values()})
+
+
+def numbered(pattern: str, number: int = 7) -> str:
+    return ".".join(str(number) if part == "N" else part for part in pattern.split("."))
+
+
+def test_every_pattern_of_the_gguf_package_is_decided_in_the_table() -> None:
+    """Fails when a new version of the package brings a name that nobody has decided yet."""
+    assert [pattern for pattern in PATTERNS if pattern not in DECIDED] == []
+    assert len(DECIDED) == sum(len(patterns.split()) for patterns in TYPES.values()), "a pattern stands twice"
+
+
+@pytest.mark.parametrize("pattern", sorted(DECIDED))
+def test_a_name_has_the_type_that_was_decided(pattern: str) -> None:
+    for suffix in (".weight", ".bias", ""):
+        assert place_of(numbered(pattern) + suffix).type is DECIDED[pattern]
+
+
+def test_few_names_are_left_over() -> None:
+    left_over = [pattern for pattern, kind in DECIDED.items() if kind is OrganType.OTHER]
+    assert len(left_over) <= len(DECIDED) // 25
+
+
+@pytest.mark.parametrize("suffix", [".weight", ".bias", ".weight.lora_a", ".weight.lora_b"])
+def test_no_two_names_share_a_place(suffix: str) -> None:
+    places: dict[tuple[Tower, int | None, str], str] = {}
+    for pattern, number in product(DECIDED, (0, 7)):
+        name = numbered(pattern, number) + suffix
+        place = place_of(name)
+        other = places.setdefault((place.tower, place.block, place.slot), name)
+        assert other == name
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("token_embd.weight", Place(OrganType.EMBED, Tower.TEXT, None, "token_embd")),
+        ("output.weight", Place(OrganType.EMBED, Tower.TEXT, None, "output")),
+        ("output.bias", Place(OrganType.EMBED, Tower.TEXT, None, "output.bias")),
+        ("output_norm.weight", Place(OrganType.NORM, Tower.TEXT, None, "output_norm")),
+        ("output_norm.bias", Place(OrganType.NORM, Tower.TEXT, None, "output_norm.bias")),
+        ("blk.0.attn_q.weight", Place(OrganType.SKELETON, Tower.TEXT, 0, "attn_q")),
+        ("blk.31.attn_q.bias", Place(OrganType.SKELETON, Tower.TEXT, 31, "attn_q.bias")),
+        ("blk.2.attn_q.scale", Place(OrganType.SKELETON, Tower.TEXT, 2, "attn_q.scale")),
+        ("blk.999.ffn_down.weight", Place(OrganType.ORGAN, Tower.TEXT, 999, "ffn_down")),
+        ("blk.0.attn_norm.weight", Place(OrganType.NORM, Tower.TEXT, 0, "attn_norm")),
+        ("blk.0.ffn_norm.bias", Place(OrganType.NORM, Tower.TEXT, 0, "ffn_norm.bias")),
+        ("blk.3.exp_probs_b.bias", Place(OrganType.ORGAN, Tower.TEXT, 3, "exp_probs_b.bias")),
+        ("blk.3.ffn_up_exps.bias", Place(OrganType.ORGAN, Tower.TEXT, 3, "ffn_up_exps.bias")),
+        ("blk.3.ssm_a", Place(OrganType.SKELETON, Tower.TEXT, 3, "ssm_a")),
+        ("blk.3.attn_sinks", Place(OrganType.SKELETON, Tower.TEXT, 3, "attn_sinks")),
+        ("rope_freqs.weight", Place(OrganType.SKELETON, Tower.TEXT, None, "rope_freqs")),
+        ("enc.blk.4.attn_q.weight", Place(OrganType.SKELETON, Tower.ENCODER, 4, "attn_q")),
+        ("enc.output_norm.weight", Place(OrganType.NORM, Tower.ENCODER, None, "output_norm")),
+        ("dec.blk.4.cross_attn_q.weight", Place(OrganType.SKELETON, Tower.DECODER, 4, "cross_attn_q")),
+        ("v.blk.5.ln1.weight", Place(OrganType.NORM, Tower.VISION, 5, "ln1")),
+        ("v.patch_embd.weight", Place(OrganType.EMBED, Tower.VISION, None, "patch_embd")),
+        ("v.sam.blk.6.mlp.lin1.bias", Place(OrganType.ORGAN, Tower.VISION, 6, "sam.mlp.lin1.bias")),
+        ("mm.0.weight", Place(OrganType.ORGAN, Tower.VISION, None, "mm.0")),
+        ("mm.a.mlp.1.weight", Place(OrganType.ORGAN, Tower.AUDIO, None, "mm.a.mlp.1")),
+        ("resampler.query", Place(OrganType.SKELETON, Tower.VISION, None, "resampler.query")),
+        ("a.blk.7.ffn_up_1.weight", Place(OrganType.ORGAN, Tower.AUDIO, 7, "ffn_up_1")),
+        ("a.proj_blk.7.ffn_up.weight", Place(OrganType.ORGAN, Tower.AUDIO, 7, "proj_blk.ffn_up")),
+        ("convnext.8.norm.weight", Place(OrganType.NORM, Tower.AUDIO, 8, "convnext.norm")),
+        ("posnet.8.attn_q.weight", Place(OrganType.SKELETON, Tower.AUDIO, 8, "posnet.attn_q")),
+    ],
+)
+def test_a_name_says_where_its_tensor_sits(name: str, place: Place) -> None:
+    assert place_of(name) == place
+
+
+@pytest.mark.parametrize("expert", [0, 3, 127])
+@pytest.mark.parametrize("part", ["gate", "up", "down"])
+def test_the_old_names_of_single_experts_are_feed_forward(part: str, expert: int) -> None:
+    place = place_of(f"blk.2.ffn_{part}.{expert}.weight")
+    assert place == Place(OrganType.ORGAN, Tower.TEXT, 2, f"ffn_{part}.{expert}")
+
+
+@pytest.mark.parametrize("suffix", LORA_SUFFIXES)
+@pytest.mark.parametrize(
+    ("base", "tower", "block", "slot"),
+    [
+        ("blk.3.attn_q.weight", Tower.TEXT, 3, "attn_q"),
+        ("blk.3.attn_norm.weight", Tower.TEXT, 3, "attn_norm"),
+        ("token_embd.weight", Tower.TEXT, None, "token_embd"),
+        ("v.blk.1.ffn_up.weight", Tower.VISION, 1, "ffn_up"),
+    ],
+)
+def test_a_half_of_an_adapter_sits_where_its_base_tensor_sits(
+    suffix: str, base: str, tower: Tower, block: int | None, slot: str
+) -> None:
+    assert place_of(base + suffix) == Place(OrganType.ADAPTER, tower, block, slot + suffix)
+    assert adapted_tensor(base + suffix) == base
+    assert adapted_tensor(base) is None
+
+
+def test_only_the_end_of_a_name_makes_it_an_adapter() -> None:
+    assert place_of("blk.0.ffn_up.lora_a.weight").type is OrganType.ORGAN
+    assert adapted_tensor("x.lora_b.lora_a") == "x.lora_b"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "blk",
+        "blk.",
+        "blk.0",
+        "blk.0.",
+        "blk.x.attn_q",
+        "blk.-1.attn_q",
+        "blk.٣.attn_q",
+        "blk.0\n.attn_q",
+    ],
+)
+def test_a_name_that_only_resembles_one_in_a_block_has_no_block(name: str) -> None:
+    assert place_of(name).block is None
+
+
+def test_a_block_number_too_long_to_be_one_is_none() -> None:
+    assert place_of("blk.999999999.attn_q").block == 999_999_999
+    assert place_of("blk.1000000000.attn_q").block is None
+    assert place_of(f"blk.{'9' * 5000}.attn_q").block is None
+
+
+@pytest.mark.parametrize(
+    "name", ["blk.0.flux_capacitor.weight", "lm_head.weight", "x", "", "../../etc/passwd", "\x1b[2J"]
+)
+def test_an_unknown_name_is_other_and_never_an_error(name: str) -> None:
+    assert place_of(name).type is OrganType.OTHER
+
+
+@PATIENT
+@given(
+    st.text(max_size=300)
+    | st.lists(
+        st.sampled_from(["blk", "v", "a", "enc", "mm", "sam", "0", "7", "weight", "lora_a", "attn_q", "ffn", "", "\n"]),
+        max_size=12,
+    ).map(".".join)
+)
+def test_any_text_has_a_place(name: str) -> None:
+    place = place_of(name)
+    assert (place.type is OrganType.ADAPTER) == name.endswith(LORA_SUFFIXES)
+    assert place.block is None or 0 <= place.block <= 999_999_999
+    assert len(place.slot) <= len(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["a" * 1_000_000, "blk." * 20_000, "blk" * 20_000, "_blk." * 10_000 + "0.x", "." * 100_000]
+)
+def test_a_hostile_name_is_placed_in_the_end(name: str) -> None:
+    """It would take hours if the search went back and forth over the name."""
+    assert place_of(name).block in (None, 0)

@@ -1,0 +1,302 @@
+"""The house keeps its own rules: sizes, layers, words that may not stand in the code, and what lies at the top."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FILE_MAX_LINES = 300
+BODY_MAX_LINES = 40
+TRACKED_MAX_BYTES = 6 * 1024 * 1024
+
+TOP = {
+    *("registry", "migrations", "web", "ingest", "cli", "tests", "bench", "docs", "examples"),
+    *("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".ci", ".gitignore"),
+}
+NOT_OURS = re.compile(r"\.(?!ci$|gitignore$)|__pycache__$|build$|dist$|.*\.egg-info$|PKG-INFO$")
+"""What a folder holds beside the project when there is no git to ask."""
+
+CODE = ("registry", "ingest", "cli", "web", "migrations", "bench", "examples")
+PRODUCT = ("registry", "ingest", "cli", "web")
+WITHOUT_A_FACE = ("registry", "ingest", "migrations")
+
+LONG_FILES: dict[str, str] = {}
+"""Files over the limit: path to the reason, in one sentence."""
+LONG_BODIES: dict[str, str] = {}
+"""Function bodies over the limit: `path::function` to the reason, in one sentence."""
+MORE_FACES: dict[str, str] = {
+    "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
+}
+"""Modules outside the faces' folders that may read the command line: path to the reason, in one sentence."""
+
+
+@cache
+def files() -> tuple[Path, ...]:
+    """Every file of the project, relative to its root: what git knows or would add; without git, what lies there."""
+    listed = _git("ls-files", "--cached", "--others", "--exclude-standard", "-z")
+    if listed is not None and _git("rev-parse", "--show-prefix") == "\n":
+        paths = [Path(name) for name in listed.split("\0") if name]
+        return tuple(sorted(path for path in paths if (ROOT / path).is_file()))
+    return tuple(sorted(path.relative_to(ROOT) for path in _walk(ROOT)))
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for entry in folder.iterdir():
+        if NOT_OURS.match(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry)
+        else:
+            yield entry
+
+
+def modules(*folders: str) -> list[Path]:
+    """The Python files below `folders`."""
+    return [path for path in files() if path.suffix == ".py" and path.parts[0] in folders]
+
+
+@cache
+def source(path: Path) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(source(path), str(path))
+
+
+def nodes(path: Path) -> Iterator[ast.AST]:
+    return ast.walk(tree(path))
+
+
+def dotted(node: ast.AST) -> str:
+    """`os.path.join` for an attribute of an attribute of a name; what is no name is an empty part."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def at(path: Path, node: ast.AST) -> str:
+    return f"{path}:{getattr(node, 'lineno', 0)}"
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    """Every call in a module with the dotted name of what is called."""
+    for node in nodes(path):
+        if isinstance(node, ast.Call):
+            yield dotted(node.func), node
+
+
+def imported(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    """Every import of a module, as `package.name`."""
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
+
+
+def docstrings(path: Path) -> set[int]:
+    """The ids of the nodes that are docstrings or stand alone as the comment of an attribute."""
+    return {
+        id(node.value) for node in nodes(path) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function's body, its docstring not counted."""
+    body = function.body[1:] if ast.get_docstring(function, clean=False) is not None else function.body
+    return (body[-1].end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def test_the_list_of_files_is_not_empty() -> None:
+    assert Path("tests/test_house.py") in files()
+    assert Path("registry/gguf/read.py") in modules("registry")
+
+
+def test_the_project_is_also_found_without_git() -> None:
+    walked = {path.relative_to(ROOT) for path in _walk(ROOT)}
+    assert {path for path in files() if path.suffix == ".py"} <= walked
+
+
+def test_the_top_holds_what_the_plan_of_the_house_says_and_nothing_else() -> None:
+    found = {path.parts[0] for path in files()}
+    assert found - TOP == set()
+    if (ROOT / ".git").exists():
+        assert TOP - found == set()
+
+
+def test_no_file_is_longer_than_300_lines() -> None:
+    long = {
+        str(path): len(source(path).splitlines())
+        for path in modules(*CODE)
+        if len(source(path).splitlines()) > FILE_MAX_LINES and path.parts[:2] != ("migrations", "versions")
+    }
+    assert {path: lines for path, lines in long.items() if path not in LONG_FILES} == {}
+    assert [path for path in LONG_FILES if path not in long] == [], "exceptions that are needed no more"
+
+
+def test_no_function_body_is_longer_than_40_lines() -> None:
+    long = {
+        f"{path}::{node.name}": body_lines(node)
+        for path in modules(*CODE)
+        if path.parts[:2] != ("migrations", "versions")
+        for node in nodes(path)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_lines(node) > BODY_MAX_LINES
+    }
+    assert {name: lines for name, lines in long.items() if name not in LONG_BODIES} == {}
+    assert [name for name in LONG_BODIES if name not in long] == [], "exceptions that are needed no more"
+
+
+def test_every_exception_has_a_reason() -> None:
+    for reason in (*LONG_FILES.values(), *LONG_BODIES.values(), *MORE_FACES.values()):
+        assert len(reason.split()) >= 4
+        assert reason.endswith(".")
+
+
+def test_the_length_of_a_body_is_measured_without_its_docstring() -> None:
+    function = ast.parse('def f():\n    """One.\n\n    Two.\n    """\n    a = 1\n\n    # why\n    return a\n').body[0]
+    assert isinstance(function, ast.FunctionDef)
+    assert body_lines(function) == 4
+
+
+def test_every_package_and_module_says_what_it_is() -> None:
+    silent = [str(path) for path in modules(*CODE) if not (ast.get_docstring(tree(path)) or "").strip()]
+    assert silent == []
+
+
+def test_every_folder_of_the_product_that_holds_modules_is_a_package() -> None:
+    folders = {folder for path in modules(*PRODUCT) for folder in path.parents if folder != Path()}
+    assert sorted(str(folder) for folder in folders if folder / "__init__.py" not in files()) == []
+
+
+def test_nothing_is_caught_without_a_name() -> None:
+    found = [
+        at(path, node)
+        for path in modules(*CODE, "tests")
+        for node in nodes(path)
+        if isinstance(node, ast.ExceptHandler) and _catches_everything(node)
+    ]
+    assert found == []
+
+
+def _catches_everything(handler: ast.ExceptHandler) -> bool:
+    """A bare except, or Exception; BaseException passes where it is raised again or handed on, as between threads."""
+    if handler.type is None:
+        return True
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    names = {dotted(kind).removeprefix("builtins.") for kind in kinds}
+    inside = [node for statement in handler.body for node in ast.walk(statement)]
+    again = any(isinstance(node, ast.Raise) and node.exc is None for node in inside)
+    handed_on = handler.name is not None and any(dotted(node) == handler.name for node in inside)
+    return "Exception" in names or ("BaseException" in names and not (again or handed_on))
+
+
+def test_no_reminder_is_left_in_the_code() -> None:
+    word = re.compile(r"\b(?:TO-?DO|FIX-?ME|X{3}|HACK)\b".replace("-?", ""))
+    texts = [path for path in files() if path.suffix in {".py", ".html", ".css", ".js", ".toml", ".mako"}]
+    assert word.search("a " + "TO" + "DO")
+    assert [str(path) for path in texts if word.search(source(path)) and path.name != Path(__file__).name] == []
+
+
+def test_no_test_is_skipped_or_expected_to_fail() -> None:
+    ways = {"skip", "skipif", "xfail", "importorskip", "skipTest", "skipUnless", "skipIf", "expectedFailure"}
+    found = [
+        at(path, node)
+        for path in modules("tests")
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ways
+        and dotted(node).startswith(("pytest.", "unittest.", "self."))
+    ]
+    assert found == []
+
+
+def test_only_the_faces_print_exit_and_read_the_environment() -> None:
+    verbs = {"print", "input", "exit", "quit", "sys.exit", "os._exit", "os.getenv", "breakpoint"}
+    places = {"os.environ", "os.environb", "sys.argv", "sys.stdout", "sys.stderr", "sys.stdin"}
+    found = []
+    for path in modules(*WITHOUT_A_FACE):
+        if str(path) in MORE_FACES:
+            continue
+        found += [at(path, node) for name, node in calls(path) if name in verbs]
+        found += [at(path, node) for node in nodes(path) if dotted(node) in places | {"SystemExit"}]
+        found += [at(path, node) for name, node in imported(path) if name in places | verbs]
+    assert found == []
+
+
+def test_only_the_anatomy_knows_the_names_of_tensors() -> None:
+    known = re.compile(r"blk\.|attn_|ffn_")
+    found = [
+        at(path, node)
+        for path in modules(*PRODUCT)
+        if path != Path("registry/anatomy.py")
+        for node in nodes(path)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and known.search(node.value)
+        if id(node) not in docstrings(path)
+    ]
+    assert found == []
+
+
+def test_sql_is_spoken_in_the_catalog_alone() -> None:
+    words = {"select", "insert", "update", "delete"}
+    found = []
+    for path in modules(*PRODUCT):
+        if path.parts[:2] == ("registry", "catalog"):
+            continue
+        found += [
+            at(path, node)
+            for name, node in imported(path)
+            if name.startswith("sqlalchemy.") and name.rpartition(".")[2] in words
+        ]
+        found += [at(path, node) for name, node in calls(path) if _speaks_sql(name, words)]
+    assert found == []
+
+
+def _speaks_sql(name: str, words: set[str]) -> bool:
+    owner, _, verb = name.rpartition(".")
+    if owner in {"sqlalchemy", "sa"}:
+        return verb in words
+    return owner.rpartition(".")[2].endswith("session") and verb in {"execute", "scalars", "scalar", "query"}
+
+
+def test_no_template_is_made_out_of_text() -> None:
+    verbs = {"from_string", "render_template_string", "Template"}
+    found = [
+        at(path, node)
+        for path in modules(*CODE)
+        for name, node in calls(path)
+        if name.rpartition(".")[2] in verbs and name != "string.Template"
+    ]
+    assert found == []
+
+
+def test_no_file_is_too_large_for_the_repository() -> None:
+    large = {str(path): (ROOT / path).stat().st_size for path in files()}
+    assert {path: size for path, size in large.items() if size >= TRACKED_MAX_BYTES} == {}
+
+
+@pytest.mark.parametrize("module", ["registry.gguf", "registry.anatomy", "registry.measure", "registry.digest"])
+def test_a_pure_module_loads_neither_the_database_nor_a_face(module: str) -> None:
+    script = f"import sys, {module}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "registry" in loaded
+    assert loaded & {"sqlalchemy", "alembic", "flask", "werkzeug", "jinja2", "click", "rich", "requests"} == set()
