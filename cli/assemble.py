@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cli.console import plain, print_json, progress_bar, size_text
+from cli.console import plain, print_json, print_path, progress_bar, size_text
 from registry.catalog.queries.models import model_by_name
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
@@ -24,7 +24,9 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 @click.command()
 @click.argument("model")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder."
+)
 @click.option("--shards", metavar="SIZE", help="Cut into shards of at most SIZE (2G, 500M) of tensors each.")
 @click.option("--merge", is_flag=True, help="One file from a model that came in shards.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
@@ -36,8 +38,8 @@ def assemble(
 ) -> None:
     """Write a registered model as GGUF: the identical file that came in, or new shards, or one file from shards.
 
-    Every organ is checked on its way, and the whole against the SHA-256 that the file came in with. OUT appears whole or not
-    at all. A model that came in shards gives its own shards, into the folder OUT or named after the file OUT.
+    Every organ is checked on its way, and the whole against the SHA-256 that the file came in with. OUT appears whole
+    or not at all. A model that came in shards gives its own shards, into the folder OUT or named after the file OUT.
     """
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
@@ -100,7 +102,7 @@ def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, qu
         return
     for result in results:
         if quiet:
-            click.echo(result["file"])
+            print_path(result["file"])
             continue
         size = result["size_bytes"]
         assert isinstance(size, int)

@@ -1,8 +1,9 @@
-"""How commands print: tables, sizes, JSON, progress and hints. Text from outside is made harmless for a terminal first."""
+"""How commands print: tables, sizes, JSON, progress and hints. Text from outside is made harmless first."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from ingest.pipeline import Progress as Advance
+from ingest.tasks import Progress as Advance
 from registry.errors import (
     CatalogError,
     CorruptBlob,
@@ -27,7 +28,9 @@ from registry.errors import (
     StoreUnwritable,
 )
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+_INVISIBLE = r"\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff"
+_CONTROL = re.compile(rf"[\x00-\x1f{_INVISIBLE}]")
+_CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # the others are escaped already, or are its own line ends
 
 _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (SchemaTooNew, "try: pip install --upgrade organ-registry"),
@@ -40,25 +43,30 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
 )
 
 
-def hint_for(error: OrganError) -> str | None:
+def hint_for(error: Exception) -> str | None:
     """What to do about `error`, if there is something to say."""
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
 
 
 def plain(text: object) -> str:
     """`text` without what a terminal would obey: control, bidirectional and invisible characters become visible."""
-    return _CONTROL.sub(lambda match: f"\\u{ord(match.group()):04x}", str(text))
+    return _CONTROL.sub(_escaped, str(text))
 
 
 def print_json(values: Any) -> None:
     """`values` as JSON; NaN and infinities, which JSON lacks, become null."""
-    click.echo(json.dumps(_finite(values), ensure_ascii=False, indent=2))
+    click.echo(_json(values, indent=2))
 
 
 def print_json_line(values: Any) -> None:
     """`values` as one line of JSON."""
-    click.echo(json.dumps(_finite(values), ensure_ascii=False))
+    click.echo(_json(values))
     sys.stdout.flush()
+
+
+def print_path(path: object) -> None:
+    """`path` alone on a line: for scripts to the last byte, for a person's terminal made harmless."""
+    click.echo(plain(path) if sys.stdout.isatty() else os.fsencode(str(path)))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
@@ -114,6 +122,15 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Advan
     with progress:
         task = progress.add_task(label, total=total_bytes)
         yield lambda size: progress.advance(task, size)
+
+
+def _json(values: Any, indent: int | None = None) -> str:
+    # An escape in JSON is the same value, so what a terminal would obey goes out as one.
+    return _CONTROL_IN_JSON.sub(_escaped, json.dumps(_finite(values), ensure_ascii=False, indent=indent))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"
 
 
 def _finite(values: Any) -> Any:

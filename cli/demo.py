@@ -82,9 +82,9 @@ def _show(registry: Registry, name: str) -> None:
         ("tensors", "size", "mean θ", "spectral signal"),
     )
     click.echo(
-        "\nθ is how an organ's weights are distributed: 0° even noise, about 35° a bell curve, 90° few strong weights.\n"
-        "The spectral signal is the share of a matrix's energy that chance would not give: 0 for random weights.\n"
-        "Neither says how good a model is."
+        "\nθ is how an organ's weights are distributed: 0° even noise, about 35° a bell curve, 90° few strong weights."
+        "\nThe spectral signal is the share of a matrix's energy that chance would not give: 0 for random weights."
+        "\nNeither says how good a model is."
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ingest.service import Outcome, ingest_all, total_bytes
 from ingest.sources import ModelSource, find_hub_sources, find_sources
 from registry.errors import BadSource, OrganError
 from registry.gguf import read_header
+from registry.gguf.split import check_split, is_shard
 from registry.names import parse_model_name
 from registry.registry import Registry
 
@@ -26,20 +27,20 @@ from registry.registry import Registry
 @click.option("--dry-run", is_flag=True, help="Say what would be ingested, and store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model, a line each.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the models' names only.")
-def ingest(
-    paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bool, as_json: bool, quiet: bool
-) -> int:
+def ingest(paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bool, as_json: bool, quiet: bool) -> int:
     """Take GGUF files apart: store each organ once, measure it, register the model.
 
-    FILE is a file, a folder (searched through), a pattern, or any shard of a split set. A file that is refused is named and
-    the others go on; the exit status is 1 then. The same file again adds nothing, and an ingest that was cut short goes on.
+    FILE is a file, a folder (searched through), a pattern, or any shard of a split set. A file that is refused is
+    named and the others go on; the exit status is 1 then. The same file again adds nothing, and an ingest that was
+    cut short goes on.
     """
     sources = _sources(paths, hf_cache)
     chosen = None if name is None else parse_model_name(name)
     if chosen is not None and len(sources) > 1:
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
     if dry_run:
-        return _preview(sources)
+        named = [replace(source, name=chosen or source.name) for source in sources]
+        return _preview(named, as_json=as_json, quiet=quiet)
     failed = 0
     with Registry.open() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
         for outcome in ingest_all(registry, sources, chosen, advance):
@@ -69,21 +70,34 @@ def hub_cache() -> Path:
     return Path(home).expanduser() / "hub"
 
 
-def _preview(sources: list[ModelSource]) -> int:
+def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
     failed = 0
     for source in sources:
         try:
-            tensors = 0
-            for path in source.paths:
-                with FileSource(path) as opened:
-                    tensors += len(read_header(opened).tensors)
+            tensors, size = _contents(source)
         except OrganError as error:
             failed += 1
-            click.echo(f"organ: {plain(error)}", err=True)
+            _print(Outcome(source, None, error), as_json=as_json, quiet=quiet)
             continue
-        size = sum(path.stat().st_size for path in source.paths)
-        click.echo(f"{plain(source.label)}: would be {source.name}, {tensors} tensors, {size_text(size)}")
+        if as_json:
+            about = {"file": str(source.paths[0]), "model": str(source.name), "organs": tensors, "size_bytes": size}
+            print_json_line(about | {"new": None, "error": None})
+        elif quiet:
+            click.echo(str(source.name))
+        else:
+            click.echo(f"{plain(source.label)}: would be {source.name}, {tensors} tensors, {size_text(size)}")
     return 1 if failed else 0
+
+
+def _contents(source: ModelSource) -> tuple[int, int]:
+    """Tensors and bytes of all files of `source`, whose headers alone are read; raises BadInput as an ingest would."""
+    headers = []
+    for path in source.paths:
+        with FileSource(path) as opened:
+            headers.append((path.name, read_header(opened)))
+    if len(headers) > 1 or is_shard(headers[0][1]):
+        check_split(source.name.name, headers)
+    return sum(len(header.tensors) for _, header in headers), sum(header.file_size_bytes for _, header in headers)
 
 
 def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:

@@ -28,7 +28,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     metavar="[N/T]",
     help="Read all bytes and hash them again, or the N-th of T parts of them.",
 )
-@click.option("--repair", is_flag=True, help="Set faulty blobs aside, so that the next ingest of their bytes heals them.")
+@click.option(
+    "--repair", is_flag=True, help="Set faulty blobs aside, so that the next ingest of their bytes heals them."
+)
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
     """Check that every blob is there; with --read-data, that it still gives the bytes that its digest names.
@@ -50,7 +52,9 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
 
 @click.command()
 @click.option("-y", "--yes", is_flag=True, help="Do it; without this, only say what would be done.")
-@click.option("--older-than", default="24h", show_default=True, metavar="AGE", help="Spare what was needed since (90m, 3d).")
+@click.option(
+    "--older-than", default="24h", show_default=True, metavar="AGE", help="Spare what was needed since (90m, 3d)."
+)
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 def sweep(yes: bool, older_than: str, as_json: bool) -> None:
     """Remove stored bytes that no model needs: what interrupted ingests and removed models have left behind.

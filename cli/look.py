@@ -22,8 +22,8 @@ _NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "b
 def models(rank: bool, as_json: bool, quiet: bool) -> None:
     """List the registered models, newest first.
 
-    θ is the mean over the model's tensors: the shape of its weights' distributions between noise (0°) and signal (90°). It
-    does not say how good the model is.
+    θ is the mean over the model's tensors: the shape of its weights' distributions between noise (0°) and signal
+    (90°). It does not say how good the model is.
     """
     with Registry.open() as registry, registry.catalog.reading() as session:
         found = [model_summary(model) for model in (ranked_models if rank else visible_models)(session)]
@@ -81,10 +81,9 @@ def _print_model(values: Values) -> None:
     click.echo(f"{values['name']}  {plain(values['title'] or '')}".rstrip())
     if values["description"]:
         click.echo(plain(values["description"]))
-    click.echo(
-        f"{values['kind']}, {plain(values['architecture'] or 'no architecture')}, "
-        f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size_text(values['size_bytes'])}"
-    )
+    size = size_text(values["size_bytes"])
+    content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
+    click.echo(f"{values['kind']}, {plain(values['architecture'] or 'no architecture')}, {content}")
     for note in (*values["flags"], *values["unassemblable"]):
         click.echo(f"note: {plain(note)}")
     click.echo()

@@ -44,14 +44,28 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, summary) for name, (_, summary) in _COMMANDS.items()])
 
 
+def _show_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"organ, version {version('organ-registry')}")
+    except PackageNotFoundError:
+        click.echo("organ, run from its source without being installed")
+    context.exit()
+
+
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--home", metavar="FOLDER", help="The registry's folder, instead of $ORGAN_HOME or your data folder.")
-@click.version_option(package_name="organ-registry", prog_name="organ")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
 def organ(home: str | None) -> None:
     """A registry for the parts of language models.
 
-    Takes GGUF files apart into organs (tensors), stores each once, measures it, and puts models together again to the last
-    byte. Exit status: 0 done, 1 failed or refused, 2 wrong usage.
+    Takes GGUF files apart into organs (tensors), stores each once, measures it, and puts models together again to the
+    last byte. Exit status: 0 done, 1 failed or refused, 2 wrong usage.
     """
     if home is not None:
         os.environ[HOME_VARIABLE] = home
@@ -71,19 +85,23 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except OrganError as error:
-        if os.environ.get(DEBUG_VARIABLE):
-            raise
-        from cli.console import hint_for
-
-        click.echo(f"organ: {error}", err=True)
-        if hint := hint_for(error):
-            click.echo(f"       {hint}", err=True)
-        sys.exit(EXIT_FAILED)
     except BrokenPipeError:
         # Whoever read us has seen enough. Python would complain once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
+    except (OrganError, OSError) as error:  # OSError: a path given by hand that the system itself refuses
+        if os.environ.get(DEBUG_VARIABLE):
+            raise
+        _failed(error)
+
+
+def _failed(error: Exception) -> None:
+    from cli.console import hint_for, plain
+
+    click.echo(f"organ: {plain(error)}", err=True)
+    if hint := hint_for(error):
+        click.echo(f"       {hint}", err=True)
+    sys.exit(EXIT_FAILED)
 
 
 def _interrupted() -> None:

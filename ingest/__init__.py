@@ -1,10 +1,13 @@
 """What comes in, from a path to rows and blobs.
 
-    sources     files, folders, globs, split sets, the hub's cache: what there is to ingest
-    files       one open file, checked before and after it is read
-    dissect     a header into the pieces that become blobs, and what is odd about it
-    hashing     one pass over a file: its digest, and each piece's
-    storing     pieces to blobs: encode, write, sync, over threads
-    pipeline    the whole journey of one model, with bounded memory
-    service     `ingest`: many models, one outcome each
+sources     files, folders, globs, split sets, the hub's cache: what there is to ingest
+files       one open file, checked before and after it is read
+dissect     a header into the pieces that become blobs, and what is odd about it
+buffers     memory that goes round
+hashing     one pass over a file: its digest, and each piece's
+storing     pieces to blobs: encode, write, sync, over threads
+tasks       the threads of an ingest, what they do and tell
+pipeline    their coordinator: the whole journey of one model, with bounded memory
+records     what a run found out, as the catalog takes it
+service     `ingest`: many models, one outcome each
 """

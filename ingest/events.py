@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingest.hashing import FileDigests, HashedPiece
-from registry.catalog.queries.blobs import BlobRow
 from registry.measure import Measurement
 from registry.store import StoredBlob
 
@@ -14,6 +13,7 @@ from registry.store import StoredBlob
 class Hashed:
     """A piece's digest is known."""
 
+    file_index: int
     hashed: HashedPiece
 
 
@@ -21,7 +21,7 @@ class Hashed:
 class FileDone:
     """A file has been read to its end."""
 
-    index: int
+    file_index: int
     digests: FileDigests
 
 
@@ -30,7 +30,6 @@ class Stored:
     """A blob is durable."""
 
     blob: StoredBlob
-    hashed: HashedPiece | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,6 @@ class Checked:
     """What the store had of a piece was read again."""
 
     hashed: HashedPiece
-    row: BlobRow
     intact: bool
 
 

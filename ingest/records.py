@@ -17,7 +17,7 @@ BASE_MODELS_MAX = 64
 
 
 def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
-    """The model that `files` make; what `gathered` says must cover all of their pieces. Metadata is the first file's."""
+    """The model that `files` make, with the metadata of the first; `gathered` covers all of their pieces."""
     records = tuple(_file_record(index, file, gathered) for index, file in enumerate(files))
     header = files[0].header
     placements = [placement for record in records for placement in record.placements]
@@ -96,7 +96,7 @@ def _kind(header: Header, has_tensors: bool) -> str:
 
 
 def _complete(header: Header, kind: str, placements: Sequence[PlacementRecord]) -> bool:
-    """Whether a model has its embedding and every block that its header announces; adapters and vocabularies are whole."""
+    """Whether a model has its embedding and every block that its header announces."""
     if kind != "model":
         return True
     announced = header.integer(f"{header.architecture}.block_count")

@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 
 from ingest.dissect import DissectedFile, dissect
 from ingest.files import FileSource
-from ingest.pipeline import Gathered, Pipeline, Progress
+from ingest.pipeline import Gathered, Pipeline
 from ingest.records import model_record
 from ingest.sources import ModelSource
 from ingest.stages import Stages
+from ingest.tasks import Progress
 from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.register.models import Registered, register_model
 from registry.digest import Digest
@@ -65,8 +66,9 @@ def ingest_model(
 ) -> IngestReport:
     """Take one model apart, store and measure its organs, register it.
 
-    Its name is `name`, or the one that its file suggests. The same bytes add nothing. Raises BadInput for what is refused,
-    StoreError when the store cannot take it; then nothing is registered. Interrupted, it goes on where it was when run again.
+    Its name is `name`, or the one that its file suggests. The same bytes add nothing. Raises BadInput for what is
+    refused, StoreError when the store cannot take it; then nothing is registered. Interrupted, it goes on where it
+    was when run again.
     """
     stages = Stages()
     with ExitStack() as opened:
@@ -93,7 +95,9 @@ def _open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
     if len(files) == 1 and not is_shard(files[0].header):
         return files
     if all(not is_shard(file.header) for file in files):
-        raise BadSplit(source.name.name, ["the files are named like shards, but none says in its header that it is one"])
+        raise BadSplit(
+            source.name.name, ["the files are named like shards, but none says in its header that it is one"]
+        )
     order = check_split(source.name.name, [(file.source.name, file.header) for file in files])
     return [files[index] for index in order]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from registry.errors import BadSource
 from registry.gguf.split import ShardName, parse_shard_name
-from registry.names import ModelName, name_from_text
+from registry.names import ModelName, name_from_text, namespace_from_text
 
 GGUF_SUFFIX = ".gguf"
 LOCAL_NAMESPACE = "local"
@@ -18,7 +18,7 @@ _HUB_FOLDER = "models--"
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """The files of one model to be: one GGUF, or all shards that are there of a split set, and the name it would get."""
+    """The files of one model to be (one GGUF, or the shards of a split set) and the name that it would get."""
 
     paths: tuple[Path, ...]
     name: ModelName
@@ -37,7 +37,10 @@ def find_sources(arguments: Iterable[str]) -> list[ModelSource]:
     """
     paths: dict[Path, None] = {}
     for argument in arguments:
-        found = list(_expand(argument))
+        try:
+            found = list(_expand(argument)) if argument else []  # the empty path would be the folder that we are in
+        except OSError as error:
+            raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not found:
             raise BadSource(f"{argument}: nothing there to ingest: no such file, or a folder without GGUF files")
         paths.update(dict.fromkeys(found))
@@ -50,7 +53,7 @@ def find_hub_sources(cache: Path) -> list[ModelSource]:
     for folder in sorted(cache.glob(f"{_HUB_FOLDER}*--*")):
         owner = folder.name.removeprefix(_HUB_FOLDER).partition("--")[0]
         files = {path: None for path in sorted(folder.glob(f"snapshots/*/**/*{GGUF_SUFFIX}")) if path.is_file()}
-        sources.extend(_group(files, name_from_text(owner)))
+        sources.extend(_group(files, namespace_from_text(owner)))
     return sources
 
 
@@ -61,7 +64,8 @@ def _expand(argument: str) -> Iterator[Path]:
     elif path.exists() or path.is_symlink():
         yield path
     elif glob.has_magic(argument):
-        yield from (Path(found) for found in sorted(glob.glob(argument, recursive=True)))
+        matches = (Path(found) for found in sorted(glob.glob(argument, recursive=True)))
+        yield from (found for found in matches if not found.is_dir())
 
 
 def _group(paths: Iterable[Path], namespace: str) -> list[ModelSource]:

@@ -15,7 +15,7 @@ from registry.store.codec import Codec, EncodedChunk, encode_chunk
 
 
 class PieceWriter:
-    """Writes one piece as a blob. `store_chunk` is called once a chunk, from any thread, in any order; then `finish`."""
+    """Writes one piece as a blob: `store_chunk` once a chunk, from any thread, in any order; then `finish`."""
 
     def __init__(self, store: BlobStore, hashed: HashedPiece, stages: Stages) -> None:
         self.hashed = hashed
@@ -30,10 +30,10 @@ class PieceWriter:
     def store_chunk(self, index: int) -> tuple[int, bool]:
         """Encode chunk `index` and write every chunk whose turn it is.
 
-        How many were written, and whether the last was among them, which is true for exactly one call. Raises BadSource,
-        StoreError.
+        How many were written, and whether the last was among them, which is true for exactly one call. Raises
+        BadSource, StoreError.
         """
-        plain = self._read(index)
+        plain = self._plain(index)
         writer = self._writer
         codec = self.hashed.piece.codec if writer is None else writer.codec
         with self._stages.timed("encode", len(plain)):
@@ -51,6 +51,7 @@ class PieceWriter:
         """Make the blob durable."""
         if self._writer is None:  # no chunks: no bytes
             self._writer = self._open(self.hashed.piece.codec)
+        self.hashed.release()
         with self._stages.timed("sync"):
             return self._writer.finish()
 
@@ -60,10 +61,16 @@ class PieceWriter:
             if self._writer is not None:
                 self._writer.discard()
 
-    def _read(self, index: int) -> bytes:
+    def chunk_size_bytes(self, index: int) -> int:
+        """Plain bytes of chunk `index`."""
+        chunk_bytes = self.hashed.piece.codec.chunk_bytes
+        return min(chunk_bytes, self.hashed.piece.span.size_bytes - index * chunk_bytes)
+
+    def _plain(self, index: int) -> bytes | memoryview:
+        if self.hashed.kept:
+            return self.hashed.kept[index].data
         piece = self.hashed.piece
-        begin = index * piece.codec.chunk_bytes
-        size = min(piece.codec.chunk_bytes, piece.span.size_bytes - begin)
+        begin, size = index * piece.codec.chunk_bytes, self.chunk_size_bytes(index)
         with self._stages.timed("read again", size):
             # Not into a buffer of the thread's own: a chunk that waits for its turn keeps these bytes alive.
             plain = piece.source.read_at(piece.span.offset + begin, size)
@@ -76,7 +83,7 @@ class PieceWriter:
             own = codec_for_blob(codec, chunk)
             self._writer = self._open(own)
         if codec != self._writer.codec:  # encoded before the first chunk had shown that it does not pay
-            chunk = encode_chunk(self._writer.codec, self._read(index))
+            chunk = encode_chunk(self._writer.codec, self._plain(index))
         with self._stages.timed("write", chunk.stored_size_bytes):
             self._writer.append(chunk)
 

@@ -1,7 +1,8 @@
 """Schema migrations, configured in code so that an installed wheel can migrate.
 
-`HEAD` is the newest revision; it stands here as text so that opening a database that is up to date need not load Alembic.
-Migrations only move forward on released data. A new one is made by `python -m migrations.new "what it does"`.
+`HEAD` is the newest revision; it stands here as text so that opening a database that is up to date need not load
+Alembic. Migrations only move forward on released data. A new one is made by `python -m migrations.new "what it
+does"`.
 """
 
 from __future__ import annotations

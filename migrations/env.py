@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from alembic import context
 
 from registry.catalog.tables import Base, Timestamp
@@ -9,8 +11,7 @@ from registry.catalog.tables import Base, Timestamp
 engine = context.config.attributes["engine"]
 
 
-
-def render_plainly(kind: str, item: object, _context: object) -> str | bool:
+def render_plainly(kind: str, item: object, _context: object) -> str | Literal[False]:
     """Migrations name SQLAlchemy's own types, so that they stay true when ours change."""
     return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, Timestamp) else False
 

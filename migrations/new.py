@@ -1,4 +1,4 @@
-"""`python -m migrations.new "what it does"`: write the next migration by comparing the tables with the newest revision."""
+"""`python -m migrations.new "what it does"`: write the next migration, the tables compared with the newest one."""
 
 from __future__ import annotations
 

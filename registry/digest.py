@@ -1,6 +1,7 @@
 """SHA-256 digests: the only names that bytes have here.
 
-A digest is 64 lower-case hexadecimal characters. A person may type `sha256:` before it, or a prefix of 8 or more characters.
+A digest is 64 lower-case hexadecimal characters. A person may type `sha256:` before it, or a prefix of 8 or more
+characters.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def digest_of(data: bytes | bytearray | memoryview) -> Digest:
 
 
 def parse_digest(text: str) -> Digest:
-    """The digest written in `text`, with or without `sha256:`; raises BadDigest for anything else, upper case included."""
+    """The digest written in `text`, with or without `sha256:`; raises BadDigest for anything else."""
     bare = text.removeprefix("sha256:")
     if not _FULL.fullmatch(bare):
         raise BadDigest(f"not a SHA-256 digest: {text[:80]!r}")

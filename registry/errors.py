@@ -1,26 +1,26 @@
 """One tree for everything that goes wrong, each leaf carrying the data a caller can act on.
 
-    OrganError                  everything below; its text is one sentence for a person
-    ├── BadInput                what came from outside is refused; nothing was kept
-    │   ├── BadGguf             a GGUF file: source, field, offset
-    │   ├── BadSplit            a split set: the list of what is wrong with it
-    │   ├── BadSource           a path that is no regular file, or changed while it was read
-    │   ├── BadDigest           not a digest, or a prefix too short to be one
-    │   └── BadName             a model name that breaks the rules of names
-    ├── UnsupportedDType        no kernel for this tensor type here
-    ├── NotFound                no such model, organ or blob
-    ├── Ambiguous               a digest prefix that fits several
-    ├── StoreError              the blob store
-    │   ├── CorruptBlob         stored bytes that do not give what their name promises
-    │   ├── MissingBlob         a row without its file
-    │   ├── DiskFull            no room for what must be written
-    │   └── StoreUnwritable     the folder cannot be written: permissions, read-only
-    ├── CatalogError            the database
-    │   ├── SchemaTooNew        written by a newer version of this program
-    │   └── BadValue            a value that one of the databases would refuse
-    ├── Busy                    another process holds the lock that this one needs
-    ├── NameTaken               the model name stands for other bytes already
-    └── NotAssemblable          the model cannot be written as a GGUF, and why
+OrganError                  everything below; its text is one sentence for a person
+├── BadInput                what came from outside is refused; nothing was kept
+│   ├── BadGguf             a GGUF file: source, field, offset
+│   ├── BadSplit            a split set: the list of what is wrong with it
+│   ├── BadSource           a path that is no regular file, or changed while it was read
+│   ├── BadDigest           not a digest, or a prefix too short to be one
+│   └── BadName             a model name that breaks the rules of names
+├── UnsupportedDType        no kernel for this tensor type here
+├── NotFound                no such model, organ or blob
+├── Ambiguous               a digest prefix that fits several
+├── StoreError              the blob store
+│   ├── CorruptBlob         stored bytes that do not give what their name promises
+│   ├── MissingBlob         a row without its file
+│   ├── DiskFull            no room for what must be written
+│   └── StoreUnwritable     the folder cannot be written: permissions, read-only
+├── CatalogError            the database
+│   ├── SchemaTooNew        written by a newer version of this program
+│   └── BadValue            a value that one of the databases would refuse
+├── Busy                    another process holds the lock that this one needs
+├── NameTaken               the model name stands for other bytes already
+└── NotAssemblable          the model cannot be written as a GGUF, and why
 """
 
 from __future__ import annotations

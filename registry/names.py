@@ -64,6 +64,12 @@ def parse_model_name(text: str) -> ModelName:
     return ModelName(namespace, name, int(version) if at else None)
 
 
+def namespace_from_text(text: str) -> str:
+    """The nearest allowed namespace to `text`, which may be anything; one that is an address gets a prefix."""
+    clean = name_from_text(text)
+    return f"by-{clean}" if clean.lower() in RESERVED_NAMESPACES else clean
+
+
 def name_from_text(text: str) -> str:
     """The nearest allowed name to `text`, which may be anything: for names made from file names and metadata."""
     clean = re.sub(r"\.{2,}", ".", _UNWANTED.sub("-", text))

@@ -116,7 +116,7 @@ def organ_page(session: Session, prefix: str) -> Values:
 def measurement_values(row: Measurement) -> Values:
     """What one method read, without the columns that it does not give."""
     values = {name: getattr(row, name) for name in _MEASUREMENT_COLUMNS}
-    return {name: value for name, value in values.items() if value not in (None, 0, False) or name == "theta"}
+    return {name: value for name, value in values.items() if value is not None and (value or name not in _ODDITIES)}
 
 
 def figures(session: Session) -> Values:
@@ -125,6 +125,8 @@ def figures(session: Session) -> Values:
     return {"models": count_models(session), "blobs": blobs, "size_bytes": plain, "stored_bytes": stored}
 
 
+_ODDITIES = ("nan_count", "infinite_count", "constant")
+"""Said only where there are any; any other zero is a reading."""
 _MEASUREMENT_COLUMNS = (
     "method",
     "sample_size",

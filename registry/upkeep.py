@@ -1,26 +1,35 @@
 """Keeping a registry sound: verify that every row has its bytes, sweep away what nothing needs.
 
 The sweep takes two runs to remove a blob. The first dooms what nobody has needed for the grace; a later one deletes the
-row of what is still doomed and still unneeded, commits, and only then unlinks that physical file. Names are never reused,
-so a writer who brings the same bytes in between either spares the row or writes a file of another name.
+row of what is still doomed and still unneeded, commits, and only then unlinks that physical file. Names are never used
+twice, so a writer who brings the same bytes in between either spares the row or writes a file of another name.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from registry.catalog.clock import now
 from registry.catalog.engine import Catalog
-from registry.catalog.queries.blobs import BlobRow, all_blobs, known_files, names_of_blob, unneeded_blobs
+from registry.catalog.queries.blobs import (
+    BlobRow,
+    all_blobs,
+    blobs_by_digest,
+    known_files,
+    names_of_blob,
+    oldest_living_ingest,
+    unneeded_blobs,
+)
 from registry.catalog.register.blobs import doom_blobs, mark_corrupt, reclaim_blob
 from registry.digest import Digest
 from registry.errors import CorruptBlob, StoreError
 from registry.store import BlobStore
 
 GRACE = timedelta(hours=24)
+CLOCK_SLACK = timedelta(minutes=1)
+"""By how much the clock of the store's file system may be behind the one of those who ingest."""
 
 Progress = Callable[[int], None]
 
@@ -80,25 +89,23 @@ def verify(
 ) -> VerifyReport:
     """Compare rows with stored bytes; with `read_data`, read that share of the plain bytes and hash it again.
 
-    With `repair`, faulty blobs are marked corrupt: they are no longer handed out, and whoever brings the bytes heals them.
+    With `repair`, faulty blobs are marked corrupt: they are no longer handed out, and whoever brings the bytes heals
+    them.
     """
     report = VerifyReport()
     with catalog.reading() as session:
+        suspects = []
         for row in all_blobs(session):
             report.blobs += 1
-            error = _check(blobs, row, read_data, report)
-            if error is not None:
-                needed = tuple(names_of_blob(session, row.id))
-                report.faults.append(Fault(row.digest, str(error), needed))
+            if _check(blobs, row, read_data, report) is not None:
+                suspects.append(row)
             if progress is not None:
                 progress(row.size_bytes)
         known = known_files(session)
     report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in known)
-    if repair and report.faults:
-        with catalog.writing() as session:
-            for fault in report.faults:
-                mark_corrupt(session, fault.digest)
-                report.quarantined += 1
+    faulty = _look_again(catalog, blobs, suspects, read_data, report)
+    if repair and faulty:
+        report.quarantined = _quarantine(catalog, faulty)
     return report
 
 
@@ -120,6 +127,39 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
         _doom(catalog, grace, report)
         _remove_strays(catalog, blobs, grace, report)
     return report
+
+
+def _look_again(
+    catalog: Catalog, blobs: BlobStore, suspects: Iterable[BlobRow], read_data: Share | None, report: VerifyReport
+) -> list[BlobRow]:
+    """The `suspects` that are faulty by what the catalog says now, reported.
+
+    While the others were read, a sweep may have removed a blob, or an ingest healed it.
+    """
+    faulty = []
+    with catalog.reading() as session:
+        current = blobs_by_digest(session, [row.digest for row in suspects])
+        for row in current.values():
+            error = _check(blobs, row, read_data, report)
+            if error is not None:
+                report.faults.append(Fault(row.digest, str(error), tuple(names_of_blob(session, row.id))))
+                faulty.append(row)
+    return faulty
+
+
+def _quarantine(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
+    """Mark as corrupt what still points at the stored bytes that were found faulty; how many that were."""
+    checked = {row.digest: row for row in faulty}
+    with catalog.writing() as session:
+        current = blobs_by_digest(session, checked).values()
+        unchanged = [row for row in current if _same_bytes(row, checked[row.digest])]
+        for row in unchanged:
+            mark_corrupt(session, row.digest)
+    return len(unchanged)
+
+
+def _same_bytes(row: BlobRow, other: BlobRow) -> bool:
+    return (row.file, row.inline) == (other.file, other.inline)
 
 
 def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:
@@ -163,12 +203,19 @@ def _doom(catalog: Catalog, grace: timedelta, report: SweepReport) -> None:
 
 
 def _remove_strays(catalog: Catalog, blobs: BlobStore, grace: timedelta, report: SweepReport) -> None:
-    """Files without a row, and temporaries, that nobody has written to within the grace: a crash left them."""
+    """Files without a row, and temporaries, that nobody has written to within the grace: a crash left them.
+
+    What was written since the oldest living ingest began may be its own, with a row that is still to come. The time is
+    taken before the rows are read: what an ingest that ended in between has written is spared by its age or has a row.
+    """
+    limit = now() - grace
     with catalog.reading() as session:
+        begun = oldest_living_ingest(session, now())
         known = known_files(session)
-    newest = time.time() - grace.total_seconds()
+    if begun is not None:
+        limit = min(limit, begun - CLOCK_SLACK)
     for stray in blobs.local.walk():
-        if stray.modified_at >= newest or (stray.file is not None and stray.file in known):
+        if stray.file in known or datetime.fromtimestamp(stray.modified_at, UTC) >= limit:
             continue
         if not report.dry_run:
             blobs.local.remove(stray.path)

@@ -103,7 +103,10 @@ def _grid(placements: list[Values]) -> Values:
     return {
         "slots": slots,
         "rows": [
-            {"label": str(block) if tower == "text" else f"{tower} {block}", "cells": [cells.get((tower, block, slot)) for slot in slots]}
+            {
+                "label": str(block) if tower == "text" else f"{tower} {block}",
+                "cells": [cells.get((tower, block, slot)) for slot in slots],
+            }
             for tower, block in rows
         ],
         "caps": [placement for placement in placements if placement["block"] is None],

@@ -1,7 +1,7 @@
 """Engines and sessions: one way to read, one way to write, and the schema brought up to date.
 
-Readers see a consistent snapshot and cannot change anything. Writers take SQLite's write lock when they begin, so that two
-of them wait for each other instead of failing halfway.
+Readers see a consistent snapshot and cannot change anything. Writers take SQLite's write lock when they begin, so
+that two of them wait for each other instead of failing halfway.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import DatabaseError, OperationalError
+from sqlalchemy import URL, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session
 
 from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
@@ -67,10 +67,14 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
 
     Raises SchemaTooNew when a newer version wrote it, CatalogError when it is no database of ours.
     """
-    url = make_url(database_url)
-    if url.get_backend_name() == "sqlite" and url.database:
-        _make_folder(Path(url.database).parent)
-    catalog = Catalog(_engine(database_url, writes=False), _engine(database_url, writes=True))
+    try:
+        url = make_url(database_url)
+        if url.get_backend_name() == "sqlite":
+            _make_folder(Path(_database_file(url)).parent)
+        catalog = Catalog(_engine(url, writes=False), _engine(url, writes=True))
+    except (ArgumentError, ModuleNotFoundError) as error:  # no URL, or one for a driver that is not installed
+        kind = database_url.partition("://")[0][:40]  # not the rest, which may hold a password
+        raise CatalogError(f"no database can be opened by a URL that begins with {kind!r}: {error}") from error
     try:
         with translated():
             if _revision(catalog.writer) != head:
@@ -81,8 +85,15 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
     return catalog
 
 
-def _engine(database_url: str, *, writes: bool) -> Engine:
-    engine = create_engine(database_url, pool_pre_ping=not database_url.startswith("sqlite"))
+def _database_file(url: URL) -> str:
+    if url.database in (None, "", ":memory:"):
+        raise CatalogError("an SQLite database in memory is a new one for every connection: give the path of a file")
+    assert url.database is not None
+    return url.database
+
+
+def _engine(url: URL, *, writes: bool) -> Engine:
+    engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
         event.listen(engine, "begin", _begin_immediate if writes else _begin_deferred)

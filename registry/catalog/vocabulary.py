@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from registry.anatomy import OrganType, Tower
 from registry.errors import BadValue
 
@@ -18,10 +20,13 @@ RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged"
 EVIDENCE = ("declared", "recorded", "measured")
 INTEGER_MAX = (1 << 63) - 1
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
 
 def shown_text(text: str, limit: int = TEXT_MAX) -> str:
-    """`text` as every database takes it: NUL made visible, cut at `limit` characters with an ellipsis."""
-    clean = text.replace("\0", "\N{SYMBOL FOR NULL}")
+    """`text` as every database takes it: NUL and what is no UTF-8 made visible, cut at `limit` with an ellipsis."""
+    # A file name that is no UTF-8 reaches us with surrogates in it (PEP 383), which no database encodes.
+    clean = text.replace("\0", "\N{SYMBOL FOR NULL}").encode("utf-8", "backslashreplace").decode("utf-8")
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
@@ -29,6 +34,8 @@ def checked_text(text: str, what: str, limit: int = TEXT_MAX) -> str:
     """`text` unchanged; raises BadValue where a database would refuse or cut it."""
     if "\0" in text:
         raise BadValue(f"{what} has a NUL character, which databases refuse")
+    if _SURROGATE.search(text):
+        raise BadValue(f"{what} is no UTF-8")
     if len(text) > limit:
         raise BadValue(f"{what} has {len(text)} characters; {limit} are allowed")
     return text

@@ -15,7 +15,7 @@ from registry.catalog.queries.models import files_of, tensor_blobs_of
 from registry.catalog.tables import Model
 from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, plan_model
 from registry.chimera.stream import FileStream
-from registry.errors import CorruptBlob
+from registry.errors import CorruptBlob, NotAssemblable
 from registry.gguf import (
     Header,
     HeaderSource,
@@ -31,6 +31,9 @@ from registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_KEYS, SPLIT_NUMBER_KEY, S
 from registry.gguf.write import Metadata
 from registry.store import BlobStore
 
+SHARDS_MAX = 65_535
+"""`split.count` is a 16-bit number."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Parsed:
@@ -45,15 +48,18 @@ def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> 
     return [_plan(session, model, name, metadata, tensors, parsed.header.alignment)]
 
 
-def plan_shards(
-    session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int
-) -> list[FilePlan]:
-    """Shards `stem-00001-of-0000N.gguf` whose tensors add up to at most `shard_bytes` each, or to one tensor."""
+def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int) -> list[FilePlan]:
+    """Shards `stem-00001-of-0000N.gguf` whose tensors add up to at most `shard_bytes` each, or to one tensor.
+
+    Raises NotAssemblable when there would be too many.
+    """
     parsed, tensors = _contents(session, store, model)
     alignment = parsed.header.alignment
     groups = _cut(tensors, shard_bytes, alignment)
     if len(groups) == 1:
         return plan_merged(session, store, model, f"{stem}.gguf")
+    if len(groups) > SHARDS_MAX:
+        raise NotAssemblable(model.name, [f"it would be {len(groups)} shards; a split set has at most {SHARDS_MAX}"])
     plans = []
     for number, group in enumerate(groups):
         split: list[Metadata] = [

@@ -26,7 +26,7 @@ def place_file(
     Raises CorruptBlob or MissingBlob when a blob fails, DiskFull, StoreUnwritable; then `path` is as it was.
     """
     files = files or Files()
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(4)}.part"
+    temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"  # the file's own name may be as long as any can be
     try:
         free = files.free_bytes(path.parent)
         if free < plan.size_bytes:
@@ -51,9 +51,7 @@ def place_file(
     return digest
 
 
-def _write(
-    store: BlobStore, plan: FilePlan, files: Files, descriptor: int, progress: Progress | None
-) -> Digest:
+def _write(store: BlobStore, plan: FilePlan, files: Files, descriptor: int, progress: Progress | None) -> Digest:
     os.ftruncate(descriptor, plan.size_bytes)  # zeros, wherever nothing else is written
 
     def write(offset: int, view: memoryview) -> None:

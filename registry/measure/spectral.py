@@ -2,7 +2,7 @@
 
 The eigenvalues of A Aᵀ / n of a random m × n matrix (m ≤ n) with entries of variance σ² end at the Marchenko-Pastur
 edge σ²(1 + √(m/n))². At finite size the largest one scatters about the edge by a step that Tracy and Widom gave; so an
-eigenvalue begins to count two steps above the edge and counts in full from four. Chance then gives 0.000 (98 of 100
+eigenvalue begins to count two steps above the edge and counts in full from four. Chance then gives 0.000 (99 of 100
 Gaussian matrices exactly 0), and the reading is continuous in the matrix.
 """
 

@@ -1,6 +1,7 @@
 """Blobs: put in chunk by chunk, read back whole or in part, every chunk checked.
 
-Small blobs come back from `finish` as bytes to be kept in the catalog's row: a thousand norms must not be a thousand files.
+Small blobs come back from `finish` as bytes to be kept in the catalog's row: a thousand norms must not be a thousand
+files.
 """
 
 from __future__ import annotations

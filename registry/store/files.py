@@ -91,7 +91,7 @@ def translated(error: OSError, path: Path) -> OrganError:
     if error.errno in _FULL:
         return DiskFull(f"the disk of {path.parent} is full: {reason}")
     if error.errno in _UNWRITABLE:
-        return StoreUnwritable(f"{path} cannot be written: {reason}")
+        return StoreUnwritable(f"no access to {path}: {reason}")
     if error.errno == errno.ENOENT:
         return MissingBlob(f"{path.name} is missing from the store")
     if error.errno == errno.ELOOP:

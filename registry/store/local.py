@@ -10,8 +10,10 @@ import fcntl
 import os
 import re
 import secrets
+import stat
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,18 +45,24 @@ class LocalStore:
         self.root = root
         self.files = files or Files()
         self._temporary = root / "tmp"
+        self._making_folder = threading.Lock()
 
     def prepare(self) -> None:
-        """Make the folders; raises StoreUnwritable."""
+        """Make the folders, durably; raises StoreUnwritable."""
         try:
-            self.files.make_folder(self._temporary)
+            if not self._temporary.is_dir():
+                self.files.make_folder(self._temporary)
+                self.files.sync_folder(self.root.parent)
         except OSError as error:
             raise translated(error, self.root) from error
 
     def begin(self, digest: Digest, expected_bytes: int) -> PendingFile:
         """A temporary file that will become the blob `digest`; raises DiskFull when there is no room for it."""
         self.prepare()
-        free = self.files.free_bytes(self.root)
+        try:
+            free = self.files.free_bytes(self.root)
+        except OSError as error:
+            raise translated(error, self.root) from error
         if free < expected_bytes + FREE_MARGIN_BYTES:
             raise DiskFull(f"the disk of {self.root} is full: {expected_bytes} bytes wanted, {free} free")
         return PendingFile(self, digest)
@@ -68,12 +76,14 @@ class LocalStore:
             raise translated(error, path) from error
 
     def remove(self, path: Path) -> None:
-        """Remove a file that no row points at; it may be gone already."""
+        """Remove a file that no row points at; it may be gone already. A folder in its place is not ours and stays."""
         try:
             self.files.unlink(path)
         except FileNotFoundError:
             return
         except OSError as error:
+            if path.is_dir() and not path.is_symlink():
+                return
             raise translated(error, path) from error
 
     def path(self, file: str) -> Path:
@@ -83,29 +93,48 @@ class LocalStore:
         return self.root / file
 
     def walk(self) -> Iterator[StrayFile]:
-        """Every file in the folder, temporaries included."""
-        if not self.root.is_dir():
-            return
-        for folder in sorted(self.root.iterdir()):
-            if not folder.is_dir() or folder.is_symlink():
-                continue
-            for path in sorted(folder.iterdir()):
-                name = f"{folder.name}/{path.name}"
-                status = path.lstat()
-                file = name if _PHYSICAL.fullmatch(name) else None
-                if file or folder == self._temporary:
-                    yield StrayFile(path, file, status.st_mtime, status.st_size)
+        """Every file of the store's, temporaries included. Files may come and go meanwhile."""
+        try:
+            for folder in sorted(self.root.iterdir()) if self.root.is_dir() else ():
+                if folder.is_dir() and not folder.is_symlink():
+                    yield from self._strays(folder)
+        except OSError as error:
+            raise translated(error, self.root) from error
 
     @contextmanager
     def sweeping(self) -> Iterator[None]:
-        """Held by one sweep at a time, and let go by the system when it dies; raises Busy."""
+        """Held by one sweep at a time, and let go by the system when it dies; raises Busy, StoreUnwritable."""
         self.prepare()
-        with open(self.root / "sweep.lock", "w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise Busy("another sweep of this store is running") from error
+        path = self.root / "sweep.lock"
+        try:
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        except OSError as error:
+            raise translated(error, path) from error
+        try:
+            _lock(lock, path)
             yield
+        finally:
+            os.close(lock)
+
+    def make_folder_of(self, path: Path) -> None:
+        """Make the folder that `path` will lie in. Whoever finds it there, finds it durable."""
+        with self._making_folder:
+            if not path.parent.is_dir():
+                self.files.make_folder(path.parent)
+                self.files.sync_folder(self.root)
+
+    def _strays(self, folder: Path) -> Iterator[StrayFile]:
+        for path in sorted(folder.iterdir()):
+            name = f"{folder.name}/{path.name}"
+            file = name if _PHYSICAL.fullmatch(name) else None
+            if not file and folder != self._temporary:
+                continue
+            try:
+                status = path.lstat()
+            except FileNotFoundError:
+                continue  # a writer has placed or discarded it since the folder was listed
+            if not stat.S_ISDIR(status.st_mode):
+                yield StrayFile(path, file, status.st_mtime, status.st_size)
 
 
 class PendingFile:
@@ -135,9 +164,7 @@ class PendingFile:
         try:
             self._files.make_read_only(self._descriptor)
             self._files.sync(self._descriptor)
-            if not target.parent.is_dir():
-                self._files.make_folder(target.parent)
-                self._files.sync_folder(self._store.root)
+            self._store.make_folder_of(target)
             self._files.rename(self._path, target)
             self._path = target
             self._files.sync_folder(target.parent)
@@ -148,11 +175,11 @@ class PendingFile:
 
     def discard(self) -> None:
         """Remove what was written; called on any error and safe to call twice."""
-        self._close()
-        try:
+        # The sweep will find what cannot be removed; the error that brought us here matters more.
+        with suppress(OSError):
+            self._close()
+        with suppress(OSError):
             self._files.unlink(self._path)
-        except OSError:
-            return  # the sweep will find it; the error that brought us here matters more
 
     def _close(self) -> None:
         if self._descriptor >= 0:
@@ -167,7 +194,11 @@ class StoredFile:
         self._files = files
         self._path = path
         self._descriptor = descriptor
-        self.size_bytes = files.size(descriptor)
+        try:
+            self.size_bytes = files.size(descriptor)
+        except OSError:
+            self.close()
+            raise
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Exactly `size` bytes; raises CorruptBlob when the file ends before."""
@@ -184,3 +215,12 @@ class StoredFile:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Busy("another sweep of this store is running") from error
+    except OSError as error:
+        raise translated(error, path) from error

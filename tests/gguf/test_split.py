@@ -149,10 +149,12 @@ def test_a_negative_number_is_refused() -> None:
     assert any("says it is number -1 of 4" in reason for reason in found)
 
 
-def test_a_hundred_wrong_shards_give_a_dozen_reasons_and_a_count() -> None:
-    found = reasons([shard(200, 100, (), 0) for _ in range(100)])
-    assert len(found) == REASONS_MAX + 1
-    assert found[-1] == "and 89 more"
+@pytest.mark.parametrize("count", [100, REASONS_MAX, REASONS_MAX - 1])
+def test_many_wrong_shards_give_a_dozen_reasons_and_how_many_more_there_are(count: int) -> None:
+    found = reasons([shard(200, count, (), 0) for _ in range(count)])
+    more = count + 1 - REASONS_MAX  # one for each shard, and one for all that are missing
+    assert len(found) == REASONS_MAX + (1 if more else 0)
+    assert (found[-1] == f"and {more} more") == (more > 0)
 
 
 def test_only_a_header_that_announces_several_is_a_shard() -> None:

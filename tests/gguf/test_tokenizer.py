@@ -94,16 +94,17 @@ def test_a_long_byte_token_is_cut_in_the_reason() -> None:
     assert len(reason) < 200
 
 
-def test_a_vocabulary_of_gigabytes_is_refused_without_being_read() -> None:
-    size = 2**30
-    entries = [raw_field(b"tokenizer.ggml.token_type", 9, raw_array(5, b"\6\0\0\0", 1))]
-    head = raw_header([*entries, raw_field(b"tokenizer.ggml.tokens", 9, raw_array(8, raw_text(b"", size), 1))])
-    source = SparseSource(head, len(head) + size)
+@pytest.mark.parametrize(("size", "wrong"), [(VOCABULARY_MAX_BYTES, 0), (VOCABULARY_MAX_BYTES + 1, 1), (2**30, 1)])
+def test_a_vocabulary_over_the_limit_is_refused_without_being_read(size: int, wrong: int) -> None:
+    text_size = size - 8
+    entries = [raw_field(b"tokenizer.ggml.token_type", 9, raw_array(5, b"\1\0\0\0", 1))]
+    head = raw_header([*entries, raw_field(b"tokenizer.ggml.tokens", 9, raw_array(8, raw_text(b"", text_size), 1))])
+    source = SparseSource(head, len(head) + text_size)
     header = read_header(source)
     before = source.read_bytes
-    (reason,) = tokenizer_reasons(source, header)
-    assert str(VOCABULARY_MAX_BYTES) in reason
-    assert source.read_bytes == before
+    reasons = tokenizer_reasons(source, header)
+    assert [str(VOCABULARY_MAX_BYTES) in reason for reason in reasons] == [True] * wrong
+    assert source.read_bytes - before <= 4, "nothing but the type of the one token"
 
 
 def test_of_an_endless_array_of_types_only_those_of_the_tokens_are_read() -> None:

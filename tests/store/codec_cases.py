@@ -21,6 +21,9 @@ from registry.store.codec import (
     pack_head,
     parse_head,
 )
+from registry.store.codec.entropy import compress_plane
+from registry.store.codec.layout import Coder
+from registry.store.codec.planes import Bytes
 
 ALL_CODECS: tuple[Codec, ...] = (*(codec_for(dtype.name) for dtype in DTYPES.values()), BYTES_CODEC)
 CODEC_IDS = [codec.name if codec.dtype is None else codec.dtype.name for codec in ALL_CODECS]
@@ -48,6 +51,13 @@ def load(stored: bytes, plain: bytes) -> bytes:
             room[chunk.plain_offset_bytes : chunk.plain_offset_bytes + chunk.plain_size_bytes],
         )
     return bytes(out)
+
+
+def frame_of(plane: Bytes, coder: Coder = Coder.ENTROPY) -> bytes | None:
+    """The frame that `plane` is stored as, or None where it is kept raw."""
+    room = np.empty(max(1, len(plane)), np.uint8)
+    length = compress_plane(plane, coder, room)
+    return None if length is None else room[:length].tobytes()
 
 
 def forge(codec: Codec, plain: bytes, pieces: Sequence[bytes], raw_flags: Sequence[bool]) -> bytes:

@@ -10,8 +10,9 @@ import pytest
 import xxhash
 import zstandard
 
+from registry.digest import digest_of
 from registry.errors import CorruptBlob
-from registry.store.codec import BYTES_CODEC, codec_for, encode_chunk, head_size_bytes
+from registry.store.codec import BYTES_CODEC, codec_for, decode_chunk, encode_chunk, head_size_bytes, parse_head
 from registry.store.codec.frames import BadFrame, check_frame
 from tests.store.codec_cases import forge, load, noise, skewed, store, weights
 
@@ -268,8 +269,13 @@ def test_mutated_planes_under_a_head_that_fits_them_give_the_exact_bytes_or_are_
 
 
 def test_a_chunk_read_short_or_long_is_refused() -> None:
+    codec = codec_for("F16")
     plain = np.arange(5000, dtype="<u2").tobytes()
-    stored = store(codec_for("F16"), plain)
-    for damaged in (stored[:-1], stored + b"\0", b""):
-        with pytest.raises(CorruptBlob):
-            load(damaged, plain)
+    stored = store(codec, plain)
+    head = parse_head(stored, digest=digest_of(plain), plain_size_bytes=len(plain), stored_size_bytes=len(stored))
+    (chunk,) = head.chunks
+    out = memoryview(bytearray(len(plain)))
+    sound = stored[chunk.offset_bytes :]
+    for damaged in (b"", sound[:-1], sound + b"\0"):
+        with pytest.raises(CorruptBlob, match=f"{len(damaged)} of {len(sound)} stored bytes are there"):
+            decode_chunk(codec, chunk, damaged, out)

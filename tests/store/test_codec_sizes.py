@@ -8,9 +8,9 @@ import zstandard
 
 from registry.gguf.types import dtype_by_name
 from registry.store.codec import BYTES_CODEC, codec_for, encode_chunk, worth_encoding
-from registry.store.codec.entropy import SAMPLE_BYTES, compress_plane, looks_worth_it
-from registry.store.codec.layout import Coder
-from tests.store.codec_cases import noise, skewed, store, weights
+from registry.store.codec.entropy import SAMPLE_BYTES, looks_worth_it
+from registry.store.codec.planes import Bytes
+from tests.store.codec_cases import frame_of, noise, skewed, store, weights
 
 MEBI = 1 << 20
 COMPRESSED_LITERALS, TREELESS_LITERALS = 2, 3
@@ -48,7 +48,7 @@ def test_f32_that_came_from_bf16_takes_no_room_for_its_empty_bytes() -> None:
 
 def test_the_frame_declares_its_size_and_carries_no_checksum_and_no_dictionary() -> None:
     frame = encode_chunk(codec_for("BF16"), weights("BF16", MEBI)).pieces[0]
-    parameters = zstandard.get_frame_parameters(bytes(frame))
+    parameters = zstandard.get_frame_parameters(frame)
     assert parameters.content_size == MEBI
     assert parameters.window_size <= 128 << 10
     assert parameters.dict_id == 0
@@ -58,7 +58,7 @@ def test_the_frame_declares_its_size_and_carries_no_checksum_and_no_dictionary()
 def test_the_tuned_parameters_do_code_literals_and_beat_level_3() -> None:
     exponents = np.frombuffer(weights("BF16", MEBI), "<u2") >> 7 & 0xFF
     plane = exponents.astype(np.uint8)
-    frame = compress_plane(plane, Coder.ENTROPY)
+    frame = frame_of(plane)
     assert frame is not None
     assert len(frame) < 0.85 * len(zstandard.ZstdCompressor(level=3).compress(plane.tobytes()))
     # The first block's literals section begins behind the frame's head of 10 bytes and the block's of 3.
@@ -79,33 +79,43 @@ def test_kept_raw_the_plain_bytes_are_handed_on_as_they_are() -> None:
     codec = codec_for("Q4_K")
     plain = skewed(codec.chunk_bytes)
     chunk = encode_chunk(codec.kept_raw(), plain)
-    assert chunk.pieces == (plain,)
+    assert [bytes(piece) for piece in chunk.pieces] == [plain]
     assert chunk.entry.plane_is_raw == (True,)
     assert codec.kept_raw().chunk_bytes == codec.chunk_bytes
 
 
-def test_the_sample_lets_pass_what_gains_3_percent_and_stops_what_does_not() -> None:
-    def plane_of(spread: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.uint8]], float]:
-        values = np.random.default_rng(1).normal(0, spread, 2 * MEBI).round().astype(np.int64).astype(np.uint8)
-        share = np.bincount(values, minlength=256) / len(values)
-        return values, float(-(share * np.log2(share, where=share > 0, out=np.zeros(256))).sum() / 8)
+def normal_plane(spread: int, size_bytes: int, seed: int) -> Bytes:
+    """Bytes of a normal distribution that wraps around."""
+    values = np.random.default_rng(seed).normal(0, spread, size_bytes)
+    return values.round().astype(np.int64).astype(np.uint8)
 
-    for spread in (10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 80.0):
-        plane, size = plane_of(spread)
-        if abs(size - 0.97) > 0.005:
-            assert looks_worth_it(plane) == (size < 0.97), f"{spread}: {size}"
+
+def entropy_of(plane: Bytes) -> float:
+    """The share of a plane's size that a perfect coder of single bytes would leave."""
+    share = np.bincount(plane) / len(plane)
+    return float(-(share[share > 0] * np.log2(share[share > 0])).sum() / 8)
+
+
+@pytest.mark.parametrize(
+    ("spread", "pays"), [(10, True), (48, True), (54, True), (58, False), (64, False), (80, False)]
+)
+def test_the_sample_lets_pass_what_gains_3_percent_and_stops_what_does_not(spread: int, pays: bool) -> None:
+    assert (entropy_of(normal_plane(spread, 2 * MEBI, 0)) < 0.97) == pays
+    verdicts = [looks_worth_it(normal_plane(spread, 64 << 10, seed)) for seed in range(20)]
+    # A sample of 4 KiB is off by half a percent now and then, but not on the whole.
+    assert verdicts.count(pays) >= 17
 
 
 def test_a_plane_whose_first_half_is_noise_is_still_encoded() -> None:
     plane = np.frombuffer(noise(MEBI) + bytes(MEBI), np.uint8)
-    frame = compress_plane(plane, Coder.ENTROPY)
+    frame = frame_of(plane)
     assert frame is not None
     assert len(frame) < 1.001 * MEBI
 
 
 def test_a_plane_shorter_than_the_sample_is_tried_and_kept_raw_if_it_does_not_shrink() -> None:
-    assert compress_plane(np.frombuffer(noise(SAMPLE_BYTES), np.uint8), Coder.ENTROPY) is None
-    assert compress_plane(np.frombuffer(b"\x7e" * 64, np.uint8), Coder.ENTROPY) is not None
+    assert frame_of(np.frombuffer(noise(SAMPLE_BYTES), np.uint8)) is None
+    assert frame_of(np.frombuffer(b"\x7e" * 64, np.uint8)) is not None
 
 
 def test_a_vocabulary_shrinks_to_less_than_half() -> None:

@@ -9,9 +9,12 @@ from datetime import datetime
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from registry.catalog.tables import Blob, BlobLease, FilePart, Ingest, InlineBlob, Model, Organ, Placement
+from registry.catalog.tables import Blob, BlobLease, FilePart, Ingest, InlineBlob, Model, ModelFile, Organ, Placement
 from registry.catalog.upsert import batches
 from registry.digest import Digest
+
+NAMES_MAX = 20
+"""Places of a blob that are listed for people, of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def known_files(session: Session) -> set[str]:
 
 
 def unneeded_blobs(session: Session, state: str, untouched_since: datetime, now: datetime) -> Sequence[Blob]:
-    """Blobs in `state` that no organ, file or blob refers to, that no living ingest leases, and that nobody touched since."""
+    """Blobs in `state` that nothing refers to, no living ingest leases, and nobody touched since."""
     return session.scalars(unneeded(now).where(Blob.state == state, Blob.touched_at < untouched_since)).all()
 
 
@@ -73,6 +76,12 @@ def unneeded(now: datetime) -> Select[Blob]:
         ~select(dependent.id).where(dependent.depends_on == Blob.id).exists(),
         Blob.id.not_in(leased),
     )
+
+
+def oldest_living_ingest(session: Session, now: datetime) -> datetime | None:
+    """When the oldest of the ingests began that run and have kept their lease; None when there is none."""
+    living = select(func.min(Ingest.started_at)).where(Ingest.state == "running", Ingest.lease_expires_at > now)
+    return session.scalar(living)
 
 
 def visible_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
@@ -91,16 +100,29 @@ def visible_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
 
 
 def names_of_blob(session: Session, blob_id: int) -> list[str]:
-    """Where a blob is needed, for people: `namespace/name: tensor`, and the files whose header or padding is in it."""
-    placements = (
+    """Where a blob is needed, for people: `namespace/name@version: tensor`, and the files that have it elsewhere.
+
+    Elsewhere is the header, a metadata array, or padding that is not zero.
+    """
+    tensors = (
         select(Model.namespace, Model.name, Model.version, Placement.name)
         .join(Placement, Placement.model_id == Model.id)
         .join(Organ, Organ.id == Placement.organ_id)
         .where(Organ.blob_id == blob_id)
         .order_by(Model.id, Placement.position)
-        .limit(20)
+        .limit(NAMES_MAX)
     )
-    return [f"{namespace}/{name}@{version}: {tensor}" for namespace, name, version, tensor in session.execute(placements)]
+    files = (
+        select(Model.namespace, Model.name, Model.version, ModelFile.name)
+        .join(ModelFile, ModelFile.model_id == Model.id)
+        .where(select(FilePart.file_id).where(FilePart.file_id == ModelFile.id, FilePart.blob_id == blob_id).exists())
+        .order_by(Model.id, ModelFile.position)
+        .limit(NAMES_MAX)
+    )
+    return [
+        *(f"{owner}/{name}@{version}: {tensor}" for owner, name, version, tensor in session.execute(tensors)),
+        *(f"{owner}/{name}@{version}: header of {file}" for owner, name, version, file in session.execute(files)),
+    ]
 
 
 def totals(session: Session) -> tuple[int, int, int]:

@@ -19,15 +19,16 @@ from registry.store import StoredBlob
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:
     """Write the rows of durable `blobs` and lease them to the ingest.
 
-    A digest that somebody else has recorded meanwhile keeps its row; a corrupt one is replaced. The physical names that no
-    row points at now: files to be removed after the commit.
+    A digest that somebody else has recorded meanwhile keeps its row. One that is corrupt, or doomed, which it may have
+    become after it was found corrupt, is replaced. The physical names that no row points at now: files to be removed
+    after the commit.
     """
     before = blobs_by_digest(session, [blob.digest for blob in blobs])
     written = now()
     fresh = [_values(blob, written) for blob in blobs if blob.digest not in before]
     insert_missing(session, Blob, fresh)
     for blob in blobs:
-        if blob.digest in before and before[blob.digest].state == "corrupt":
+        if blob.digest in before and before[blob.digest].state != "present":
             _replace(session, before[blob.digest].id, blob, written)
     rows = blobs_by_digest(session, [blob.digest for blob in blobs])
     kept = {row.file for row in rows.values()}

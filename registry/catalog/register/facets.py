@@ -32,7 +32,5 @@ def count_placements(session: Session, model: Model, placements: Iterable[Placem
         counts["architecture", model.architecture or "none"] += sign
         counts["license", model.license or "none"] += sign
         counts["theta", theta_bin(placement.theta)] += sign
-    rows = [
-        {"field": field, "value": value, "placements": number} for (field, value), number in sorted(counts.items())
-    ]
+    rows = [{"field": field, "value": value, "placements": number} for (field, value), number in sorted(counts.items())]
     insert_or_add(session, Facet, ["field", "value"], "placements", rows)

@@ -45,8 +45,8 @@ class Registered:
 def register_model(session: Session, record: ModelRecord, *, keep_name: bool) -> Registered:
     """Write `record` with its organs, placements, files, lineage, facets and event; its blobs must have rows.
 
-    The same bytes under the same name are not registered twice; with `keep_name` false, nor under another name. A name that
-    stands for other bytes gets the next version.
+    The same bytes under the same name are not registered twice; with `keep_name` false, nor under another name. A
+    name that stands for other bytes gets the next version.
     """
     same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
     if same is not None:

@@ -4,6 +4,7 @@
     planes      taking blocks apart and putting them together, in numpy
     frames      what a Zstandard frame must look like before it is decoded
     entropy     one plane to one Zstandard frame and back; the sample that decides whether it pays
+    lending     memory for stored bytes on their way to the disk
     chunks      one chunk: encode, prove, decode, check
     stored      the stored form of a whole blob: its head with the table of chunks
 

@@ -13,12 +13,10 @@ import xxhash
 from registry.errors import CorruptBlob, StoreError
 from registry.store.codec.entropy import GAIN_MIN, compress_plane, decompress_plane
 from registry.store.codec.frames import BadFrame
-from registry.store.codec.layout import Codec, Kind
+from registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, Codec, Kind
+from registry.store.codec.lending import lend
 from registry.store.codec.planes import Bytes, join_planes, split_planes
 from registry.store.codec.stored import ChunkEntry, StoredChunk
-
-_COMPARED_BYTES = 256 << 10
-"""Bytes compared at a time, so that the comparison's own result stays in the cache."""
 
 
 class EncodingFault(StoreError):
@@ -29,12 +27,13 @@ class EncodingFault(StoreError):
 class EncodedChunk:
     """The stored bytes of a chunk, plane by plane, to be written in this order, and its line in the table.
 
-    A piece that is kept as it is may be a view of the plain bytes that were given: write it before they change.
+    The pieces are views: of the plain bytes that were given, where these are kept as they are (write them before they
+    change), and otherwise of memory that is used again once no view of it is left.
     """
 
     plain_size_bytes: int
     entry: ChunkEntry
-    pieces: tuple[bytes | memoryview, ...]
+    pieces: tuple[memoryview, ...]
 
     @property
     def stored_size_bytes(self) -> int:
@@ -47,21 +46,28 @@ def encode_chunk(codec: Codec, plain: bytes | memoryview) -> EncodedChunk:
     Unless it is kept as it is, the result has been decoded again and compared with `plain`; raises EncodingFault where
     the two differ.
     """
-    source: Bytes = np.frombuffer(plain, np.uint8)
+    source = _array(memoryview(plain))
     assert 0 < len(source) <= codec.chunk_bytes
     checksum = xxhash.xxh3_64_intdigest(source.data)
+    places = _carve(lend(len(source)), codec.plane_sizes_bytes(len(source)))
     if codec.kind is Kind.WHOLE:
-        planes = [source]
+        planes = [source.data]
     else:
-        planes = _carve(_workspace.split(codec.chunk_bytes), codec.plane_sizes_bytes(len(source)))
-        split_planes(codec, source, planes)
-    frames = [compress_plane(plane, codec.coder) for plane in planes]
-    raw_flags = tuple(frame is None for frame in frames)
-    if codec.kind is Kind.WHOLE and raw_flags[0]:
-        return EncodedChunk(len(source), ChunkEntry((len(source),), raw_flags, checksum), (source.data,))
-    pieces = tuple(plane.tobytes() if frame is None else frame for plane, frame in zip(planes, frames, strict=True))
-    _prove(codec, raw_flags, pieces, source)
-    return EncodedChunk(len(source), ChunkEntry(tuple(map(len, pieces)), raw_flags, checksum), pieces)
+        planes = places
+        split_planes(codec, source, [_array(plane) for plane in planes])
+    pieces: list[memoryview] = []
+    raw_flags: list[bool] = []
+    for plane, place in zip(planes, places, strict=True):
+        length = compress_plane(_array(plane), codec.coder, _workspace.frame)
+        raw_flags.append(length is None)
+        if length is not None:
+            # The frame takes the place of its plane, which nobody needs any more.
+            place[:length] = _workspace.frame[:length].data
+        pieces.append(plane if length is None else place[:length])
+    if codec.kind is not Kind.WHOLE or not raw_flags[0]:
+        _prove(codec, raw_flags, pieces, source)
+    entry = ChunkEntry(tuple(map(len, pieces)), tuple(raw_flags), checksum)
+    return EncodedChunk(len(source), entry, tuple(pieces))
 
 
 def worth_encoding(probe: EncodedChunk) -> bool:
@@ -75,84 +81,78 @@ def decode_chunk(codec: Codec, chunk: StoredChunk, stored: bytes | memoryview, o
     Raises CorruptBlob unless they are exactly what the table promises and give bytes with the chunk's checksum. Until
     it has returned, `out` holds anything.
     """
-    target: Bytes = np.frombuffer(out, np.uint8)
+    target = _array(out)
     assert len(target) == chunk.plain_size_bytes
     view = memoryview(stored).cast("B")
     if len(view) != chunk.stored_size_bytes:
         raise CorruptBlob(chunk.where, f"{len(view)} of {chunk.stored_size_bytes} stored bytes are there")
-    ends = list(accumulate(chunk.entry.plane_sizes_bytes))
-    pieces = [view[end - size : end] for end, size in zip(ends, chunk.entry.plane_sizes_bytes, strict=True)]
+    pieces = _carve(view, chunk.entry.plane_sizes_bytes)
+    room = [target] if codec.kind is Kind.WHOLE else _decoding_room(codec, len(target))
     try:
-        _decode(codec, chunk.entry.plane_is_raw, pieces, target)
+        planes = _decode_planes(codec, chunk.entry.plane_is_raw, pieces, room)
     except BadFrame as error:
         raise CorruptBlob(chunk.where, str(error)) from error
+    if planes[0] is not target:
+        join_planes(codec, planes, target)
     if xxhash.xxh3_64_intdigest(target.data) != chunk.entry.checksum:
         raise CorruptBlob(chunk.where, "the decoded bytes fail their checksum")
 
 
-def _decode(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[bytes | memoryview], target: Bytes) -> None:
-    """Fill `target`; raises BadFrame, naming the plane."""
-    if codec.kind is Kind.WHOLE:
-        planes = [target]
-    else:
-        planes = _carve(_workspace.decoded(codec.chunk_bytes), codec.plane_sizes_bytes(len(target)))
-    for index, (is_raw, piece) in enumerate(zip(raw_flags, pieces, strict=True)):
-        if not is_raw:
-            _decode_frame(codec.planes[index].name, memoryview(piece), planes[index])
-        elif codec.kind is Kind.WHOLE:
-            np.copyto(target, np.frombuffer(piece, np.uint8))
-        else:
-            planes[index] = np.frombuffer(piece, np.uint8)
-    if codec.kind is not Kind.WHOLE:
-        join_planes(codec, planes, target)
+def _decode_planes(
+    codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], room: Sequence[Bytes]
+) -> list[Bytes]:
+    """The planes: decoded into `room`, or where they are raw, as they lie in the piece. Raises BadFrame, naming one."""
+    planes: list[Bytes] = []
+    for plane, is_raw, piece, place in zip(codec.planes, raw_flags, pieces, room, strict=True):
+        if is_raw:
+            planes.append(_array(piece))
+            continue
+        try:
+            decompress_plane(piece, place)
+        except BadFrame as error:
+            raise BadFrame(f"plane {plane.name}: {error}") from error
+        planes.append(place)
+    return planes
 
 
-def _decode_frame(plane_name: str, frame: memoryview, plane: Bytes) -> None:
+def _prove(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[memoryview], source: Bytes) -> None:
+    """Decode and compare with `source`, one cache block after the other."""
+    room = _decoding_room(codec, len(source))
     try:
-        decompress_plane(frame, plane)
-    except BadFrame as error:
-        raise BadFrame(f"plane {plane_name}: {error}") from error
-
-
-def _prove(codec: Codec, raw_flags: Sequence[bool], pieces: Sequence[bytes | memoryview], source: Bytes) -> None:
-    proof = _workspace.proof(codec.chunk_bytes)[: len(source)]
-    try:
-        _decode(codec, raw_flags, pieces, proof)
+        planes = _decode_planes(codec, raw_flags, pieces, room)
     except BadFrame as error:
         raise EncodingFault(f"codec {codec.name} made a frame that it cannot read: {error}") from error
-    for start in range(0, len(source), _COMPARED_BYTES):
-        if not np.array_equal(source[start : start + _COMPARED_BYTES], proof[start : start + _COMPARED_BYTES]):
+    step = CACHE_BLOCK_BYTES // codec.block_bytes * codec.block_bytes
+    for start in range(0, len(source), step):
+        part = source[start : start + step]
+        proof = _workspace.proof[: len(part)]
+        join_planes(codec, planes, proof, first_block=start // codec.block_bytes)
+        if not np.array_equal(part, proof):
             raise EncodingFault(f"codec {codec.name} did not give back what it was given")
 
 
-def _carve(room: Bytes, sizes_bytes: Sequence[int]) -> list[Bytes]:
+def _decoding_room(codec: Codec, plain_size_bytes: int) -> list[Bytes]:
+    """Where a chunk's planes are decoded: never where they lay when they were encoded, or stale bytes would prove."""
+    sizes = codec.plane_sizes_bytes(plain_size_bytes)
+    return [_array(place) for place in _carve(_workspace.decoded.data, sizes)]
+
+
+def _carve(room: memoryview, sizes_bytes: Sequence[int]) -> list[memoryview]:
     """Consecutive pieces of `room`."""
     return [room[end - size : end] for end, size in zip(accumulate(sizes_bytes), sizes_bytes, strict=True)]
 
 
-class _Workspace(threading.local):
-    """Three buffers of a chunk for each thread, made when first needed: fresh memory is slow at first touch.
+def _array(view: memoryview) -> Bytes:
+    return np.frombuffer(view, np.uint8)
 
-    What is decoded for the proof never lies where it lay when it was encoded: stale bytes must not pass for proof.
-    """
+
+class _Workspace(threading.local):
+    """Room for a chunk's frame, its decoded planes and one cache block, kept for each thread."""
 
     def __init__(self) -> None:
-        self._buffers: dict[str, Bytes] = {}
-
-    def split(self, size_bytes: int) -> Bytes:
-        return self._buffer("split", size_bytes)
-
-    def decoded(self, size_bytes: int) -> Bytes:
-        return self._buffer("decoded", size_bytes)
-
-    def proof(self, size_bytes: int) -> Bytes:
-        return self._buffer("proof", size_bytes)
-
-    def _buffer(self, name: str, size_bytes: int) -> Bytes:
-        buffer = self._buffers.get(name)
-        if buffer is None or len(buffer) < size_bytes:
-            buffer = self._buffers[name] = np.empty(size_bytes, np.uint8)
-        return buffer
+        self.frame: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
+        self.decoded: Bytes = np.empty(CHUNK_TARGET_BYTES, np.uint8)
+        self.proof: Bytes = np.empty(CACHE_BLOCK_BYTES, np.uint8)
 
 
 _workspace = _Workspace()

@@ -41,13 +41,19 @@ ENTROPY_PARAMETERS: Final = zstandard.ZstdCompressionParameters(
 )
 
 
-def compress_plane(plane: Bytes, coder: Coder) -> bytes | None:
-    """One frame that holds `plane`, or None where less than `GAIN_MIN` would be gained: it is to be kept as it is."""
+def compress_plane(plane: Bytes, coder: Coder, room: Bytes) -> int | None:
+    """Write one frame that holds `plane` to the beginning of `room`, which is as large or larger.
+
+    Returns the frame's length, or None where less than `GAIN_MIN` would be gained: the plane is to be kept as it is.
+    """
     if coder is Coder.NONE or (coder is Coder.ENTROPY and not looks_worth_it(plane)):
         return None
     compressor = _tools.entropy if coder is Coder.ENTROPY else _tools.text
-    frame = compressor.compress(plane.data)
-    return frame if len(frame) <= len(plane) * (1 - GAIN_MIN) else None
+    allowed = int(len(plane) * (1 - GAIN_MIN))
+    with compressor.stream_reader(plane.data, size=len(plane)) as reader:
+        # One byte more than is allowed: a frame that fills it may not have come to its end.
+        length = reader.readinto(room[: allowed + 1].data)
+    return length if length <= allowed else None
 
 
 def decompress_plane(frame: memoryview, plane: Bytes) -> None:

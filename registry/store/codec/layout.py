@@ -14,9 +14,9 @@ from enum import Enum
 from registry.gguf.types import DType, dtype_by_name
 
 CHUNK_TARGET_BYTES = 4 << 20
-"""A chunk is the most whole cache blocks that fit in this many plain bytes."""
-CACHE_BLOCK_BYTES = 256 << 10
-"""Plain bytes that are taken apart at a time, so that they and their planes stay in a core's own cache."""
+"""A chunk is the most whole blocks that fit in this many plain bytes."""
+CACHE_BLOCK_BYTES = 512 << 10
+"""Plain bytes that are taken apart at a time, so that they stay in a near cache from one pass over them to the next."""
 CODEC_VERSION = 1
 NAME_MAX_BYTES = 24
 RAW_NAME = "raw"
@@ -102,8 +102,7 @@ def _codec(dtype: DType, name: str, kind: Kind, fields: str) -> Codec:
     else:
         planes = tuple(_plane(field) for field in fields.split())
     assert sum(plane.size_bytes for plane in planes) == dtype.block_bytes
-    cache_blocks = CACHE_BLOCK_BYTES // dtype.block_bytes * dtype.block_bytes
-    chunk_bytes = CHUNK_TARGET_BYTES // cache_blocks * cache_blocks
+    chunk_bytes = CHUNK_TARGET_BYTES // dtype.block_bytes * dtype.block_bytes
     return Codec(name, CODEC_VERSION, dtype, dtype.block_bytes, chunk_bytes, kind, Coder.ENTROPY, planes)
 
 

@@ -29,35 +29,40 @@ _SIGN_AND_MANTISSA = 0x807F
 def split_planes(codec: Codec, plain: Bytes, planes: Sequence[Bytes]) -> None:
     """Fill `planes`, sized by `codec.plane_sizes_bytes`, from the whole blocks in `plain`. Not for the kind WHOLE."""
     if codec.kind is Kind.FIELDS:
-        for in_plain, in_plane in _fields(codec, plain, planes):
+        for in_plain, in_plane in _fields(codec, plain, planes, 0):
             np.copyto(in_plane, in_plain)
     else:
         split, _ = _FLOAT_LOOPS[codec.kind]
-        for part, pieces in _cache_blocks(codec, plain, planes):
+        for part, pieces in _cache_blocks(codec, plain, planes, 0):
             split(part, pieces)
 
 
-def join_planes(codec: Codec, planes: Sequence[Bytes], plain: Bytes) -> None:
-    """The inverse of `split_planes`: fill `plain` from `planes`."""
-    if codec.kind is Kind.FIELDS:
-        for in_plain, in_plane in _fields(codec, plain, planes):
+def join_planes(codec: Codec, planes: Sequence[Bytes], plain: Bytes, *, first_block: int = 0) -> None:
+    """The inverse of `split_planes`: fill `plain` with as many blocks as it has room for, from `first_block` on."""
+    if codec.kind is Kind.WHOLE:
+        start = first_block * codec.block_bytes
+        np.copyto(plain, planes[0][start : start + len(plain)])
+    elif codec.kind is Kind.FIELDS:
+        for in_plain, in_plane in _fields(codec, plain, planes, first_block):
             np.copyto(in_plain, in_plane)
     else:
         _, join = _FLOAT_LOOPS[codec.kind]
-        for part, pieces in _cache_blocks(codec, plain, planes):
+        for part, pieces in _cache_blocks(codec, plain, planes, first_block):
             join(part, pieces)
 
 
-def _fields(codec: Codec, plain: Bytes, planes: Sequence[Bytes]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+def _fields(
+    codec: Codec, plain: Bytes, planes: Sequence[Bytes], first_block: int
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Pairs of equal shape, cache block by cache block: a field in the blocks, and the same in its plane."""
     records = plain.view(_record_dtype(codec))
     pairs: list[tuple[NDArray[Any], NDArray[Any]]] = []
     for plane, content in zip(codec.planes, planes, strict=True):
         if plane.transposed:
-            column: NDArray[Any] = content.reshape(plane.size_bytes, len(records)).T
+            column: NDArray[Any] = content.reshape(plane.size_bytes, -1).T
         else:
             column = content.view(records.dtype[plane.name])
-        pairs.append((records[plane.name], column))
+        pairs.append((records[plane.name], column[first_block : first_block + len(records)]))
     step = CACHE_BLOCK_BYTES // codec.block_bytes
     for start in range(0, len(records), step):
         for in_plain, in_plane in pairs:
@@ -75,12 +80,15 @@ def _record_dtype(codec: Codec) -> np.dtype[np.void]:
     )
 
 
-def _cache_blocks(codec: Codec, plain: Bytes, planes: Sequence[Bytes]) -> Iterator[tuple[Bytes, list[Bytes]]]:
+def _cache_blocks(
+    codec: Codec, plain: Bytes, planes: Sequence[Bytes], first_block: int
+) -> Iterator[tuple[Bytes, list[Bytes]]]:
     """Cache blocks of `plain`, each with its piece of every plane; a plane of the floats has one byte a block."""
     step = CACHE_BLOCK_BYTES // codec.block_bytes
     for start in range(0, len(plain) // codec.block_bytes, step):
         part = plain[start * codec.block_bytes : (start + step) * codec.block_bytes]
-        yield part, [plane[start : start + step] for plane in planes]
+        begin, end = first_block + start, first_block + start + len(part) // codec.block_bytes
+        yield part, [plane[begin:end] for plane in planes]
 
 
 class _Scratch(threading.local):

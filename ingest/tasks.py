@@ -1,0 +1,172 @@
+"""What the threads of an ingest do: read and hash, check, encode and write, sync, measure. None touches the database.
+
+They tell the coordinator by events, and wait for room: chunks and pieces on their way are counted.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+
+from ingest.buffers import BufferPool, Cancelled
+from ingest.dissect import DissectedFile
+from ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
+from ingest.hashing import FilePass, HashedPiece, Piece, hash_literal
+from ingest.stages import Stages
+from ingest.storing import PieceWriter, check_stored
+from registry.catalog.queries.blobs import BlobRow
+from registry.measure import measure
+from registry.store import BlobStore
+from registry.store.codec import BYTES_CODEC, codec_for
+
+PIECES_AHEAD = 32
+"""Pieces that are hashed and not yet stored."""
+BUFFERS = 32
+"""4 MiB each: what is being read, and the pieces that are hashed and not yet stored."""
+SYNCERS = 2
+"""Threads that wait for the disk."""
+
+Progress = Callable[[int], None]
+
+
+class Tasks:
+    """The threads of one ingest and their events. After `stop` none is running."""
+
+    def __init__(self, store: BlobStore, stages: Stages, progress: Progress) -> None:
+        self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.stages = stages
+        self._store = store
+        self._progress = progress
+        self._cancelled = threading.Event()
+        workers = max(2, os.cpu_count() or 2)
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="ingest")
+        self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
+        self._chunk_slots = threading.Semaphore(2 * workers + 2)
+        self._piece_slots = threading.Semaphore(PIECES_AHEAD)
+        self._pool = BufferPool(BUFFERS, self._cancelled)
+        self._reader: threading.Thread | None = None
+
+    def read(self, files: Sequence[DissectedFile]) -> None:
+        """Read and hash `files` in order: Hashed for every piece, FileDone for every file."""
+        self._reader = threading.Thread(target=self._read, args=(files,), name="reader", daemon=True)
+        self._reader.start()
+
+    def piece_done(self) -> None:
+        """A piece has been dealt with: the reader may go one further."""
+        self._piece_slots.release()
+
+    def store(self, hashed: HashedPiece) -> PieceWriter:
+        """Encode, write and sync a piece: Stored. Waits for room for its chunks."""
+        writer = PieceWriter(self._store, hashed, self.stages)
+        if not writer.chunk_count:
+            self._guarded(self._syncers, partial(self._finish, writer))
+        for index in range(writer.chunk_count):
+            self._chunk_slots.acquire()
+            self._guarded(self._workers, partial(self._store_chunk, writer, index))
+        return writer
+
+    def check(self, hashed: HashedPiece, row: BlobRow) -> None:
+        """Read what the store has under `row`: Checked."""
+        self._guarded(self._workers, partial(self._check, hashed, row))
+
+    def measure(self, hashed: HashedPiece) -> None:
+        """Measure a tensor, whose chunks are held for this: Measured."""
+        self._guarded(self._workers, partial(self._measure, hashed))
+
+    def stop(self, *, cancel: bool) -> None:
+        """Wait for all threads; with `cancel` they give up first."""
+        if cancel:
+            self._cancelled.set()
+        self._workers.shutdown(cancel_futures=cancel)
+        self._syncers.shutdown()
+        if self._reader is not None:
+            self._reader.join()
+
+    def _read(self, files: Sequence[DissectedFile]) -> None:
+        try:
+            for index, file in enumerate(files):
+                emit = partial(self._emit, index)
+                digests = FilePass(file, self._pool, self.stages, self._cancelled).run(_pieces(file), emit)
+                emit(hash_literal(file))
+                self.events.put(FileDone(index, digests))
+        except Cancelled:
+            return
+        except BaseException as error:  # noqa: BLE001  # carried over to the coordinator, which raises it
+            self.events.put(Failed(error))
+
+    def _emit(self, file_index: int, hashed: HashedPiece) -> None:
+        while not self._piece_slots.acquire(timeout=0.5):
+            if self._cancelled.is_set():
+                raise Cancelled
+        self.events.put(Hashed(file_index, hashed))
+
+    def _store_chunk(self, writer: PieceWriter, index: int) -> None:
+        if self._cancelled.is_set():
+            self._chunk_slots.release()
+            return
+        try:
+            written, last = writer.store_chunk(index)
+        except BaseException:
+            # From here on every chunk gives up and frees its own slot, so nobody waits for one for ever.
+            self._cancelled.set()
+            self._chunk_slots.release()
+            raise
+        if written:
+            self._chunk_slots.release(written)
+        self._progress(writer.chunk_size_bytes(index))
+        if last:
+            self._guarded(self._syncers, partial(self._finish, writer))
+
+    def _finish(self, writer: PieceWriter) -> None:
+        if not self._cancelled.is_set():
+            self.events.put(Stored(writer.finish()))
+
+    def _check(self, hashed: HashedPiece, row: BlobRow) -> None:
+        intact = check_stored(self._store, row, hashed.checksums, self.stages)
+        self.events.put(Checked(hashed, intact))
+
+    def _measure(self, hashed: HashedPiece) -> None:
+        piece = hashed.piece
+        assert piece.tensor is not None
+        with self.stages.timed("measure"):
+            result = measure(_reader_of(hashed), piece.tensor.shape, piece.tensor.dtype)
+        hashed.release()
+        self.events.put(Measured(hashed, result))
+
+    def _guarded(self, pool: ThreadPoolExecutor, task: Callable[[], None]) -> None:
+        pool.submit(task).add_done_callback(self._report)
+
+    def _report(self, done: Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self.events.put(Failed(error))
+
+
+def _pieces(file: DissectedFile) -> list[Piece]:
+    arrays = [Piece(file.source, span, BYTES_CODEC, None) for span in file.arrays]
+    tensors = [
+        Piece(file.source, file.tensor_span(tensor), codec_for(tensor.dtype.name), tensor)
+        for tensor in file.header.tensors
+    ]
+    return arrays + tensors
+
+
+def _reader_of(hashed: HashedPiece) -> Callable[[int, int], bytes | memoryview]:
+    """Reads at an offset of the tensor, from the kept chunks where they are there."""
+    span, source, chunk_bytes = hashed.piece.span, hashed.piece.source, hashed.piece.codec.chunk_bytes
+    kept = [buffer.data for buffer in hashed.kept]
+
+    def read_kept(offset: int, size: int) -> bytes | memoryview:
+        index, begin = divmod(offset, chunk_bytes)
+        found = kept[index][begin : begin + size]
+        if len(found) == size:
+            return found
+        return bytes(found) + bytes(read_kept(offset + len(found), size - len(found)))
+
+    def read_again(offset: int, size: int) -> bytes:
+        return source.read_at(span.offset + offset, size)
+
+    return read_kept if kept else read_again

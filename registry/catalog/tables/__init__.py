@@ -1,0 +1,35 @@
+"""The tables. What must hold stands here as a constraint, in types that SQLite and PostgreSQL both keep.
+
+base      types and checks that all share
+storage   ingests (one row a dissection), blobs, inline_blobs (the small ones' bytes), blob_leases
+organs    organs, measurements (a row a method), fingerprints
+models    models, model_files and file_parts (the exact bytes around the tensors), model_metadata, placements
+history   contributors, lineage, events (append-only), facets (counts over visible placements)
+"""
+
+from registry.catalog.tables.base import Base, Timestamp
+from registry.catalog.tables.history import Contributor, Event, Facet, Lineage
+from registry.catalog.tables.models import FilePart, Model, ModelFile, ModelMetadata, Placement
+from registry.catalog.tables.organs import Fingerprint, Measurement, Organ
+from registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
+
+__all__ = [
+    "Base",
+    "Blob",
+    "BlobLease",
+    "Contributor",
+    "Event",
+    "Facet",
+    "FilePart",
+    "Fingerprint",
+    "Ingest",
+    "InlineBlob",
+    "Lineage",
+    "Measurement",
+    "Model",
+    "ModelFile",
+    "ModelMetadata",
+    "Organ",
+    "Placement",
+    "Timestamp",
+]

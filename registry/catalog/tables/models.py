@@ -1,0 +1,148 @@
+"""Models: their files to the last byte, their metadata for reading, and the places of their organs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from registry.catalog.tables.base import Base, Identity, Timestamp, at_most, one_of
+from registry.catalog.vocabulary import (
+    MODEL_KINDS,
+    MODEL_STATES,
+    ORGAN_TYPES,
+    TEXT_MAX,
+    TOWERS,
+)
+
+
+class Model(Base):
+    """A registered set of organs with its headers: `namespace/name@version`."""
+
+    __tablename__ = "models"
+    __table_args__ = (
+        UniqueConstraint("namespace", "name", "version"),
+        one_of("state", MODEL_STATES),
+        one_of("kind", MODEL_KINDS),
+        at_most("namespace", 96),
+        at_most("name", 96),
+        at_most("title", TEXT_MAX),
+        at_most("description", TEXT_MAX),
+        CheckConstraint("version >= 1", name="version_positive"),
+        Index("ix_models_state_created_at", "state", "created_at"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    namespace: Mapped[str] = mapped_column(String(96))
+    name: Mapped[str] = mapped_column(String(96))
+    version: Mapped[int] = mapped_column(Integer)
+    digest: Mapped[str] = mapped_column(String(64), index=True)
+    """Of its bytes: the SHA-256 of its one file, or of its files' SHA-256s in order, one a line."""
+    state: Mapped[str] = mapped_column(String(16))
+    kind: Mapped[str] = mapped_column(String(16))
+    complete: Mapped[bool]
+    """Whether all of its organs are here; partial uploads name a base and stay out of the rankings."""
+    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    architecture: Mapped[str | None] = mapped_column(String(96))
+    title: Mapped[str | None] = mapped_column(String(TEXT_MAX))
+    description: Mapped[str | None] = mapped_column(String(TEXT_MAX))
+    license: Mapped[str | None] = mapped_column(String(96))
+    size_label: Mapped[str | None] = mapped_column(String(96))
+    parameters: Mapped[int] = mapped_column(BigInteger)
+    tensors: Mapped[int] = mapped_column(BigInteger)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    mean_theta: Mapped[float | None] = mapped_column(Float(53))
+    mean_signal: Mapped[float | None] = mapped_column(Float(53))
+    flags: Mapped[str] = mapped_column(Text)
+    """JSON list of sentences: what is odd about it."""
+    unassemblable: Mapped[str] = mapped_column(Text)
+    """JSON list of sentences: why it is never written out again; empty for nearly all."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class ModelFile(Base):
+    """One GGUF file of a model. Its bytes are zeros, overlaid by its parts and by its placements' organs."""
+
+    __tablename__ = "model_files"
+    __table_args__ = (UniqueConstraint("model_id", "position"), at_most("name", 255))
+
+    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    position: Mapped[int] = mapped_column(Integer)
+    name: Mapped[str] = mapped_column(String(255))
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str] = mapped_column(String(64), index=True)
+    header_sha256: Mapped[str] = mapped_column(String(64))
+    header_bytes: Mapped[int] = mapped_column(BigInteger)
+    """From the magic to the last tensor info, padding not included."""
+
+
+class FilePart(Base):
+    """A slice of a blob at `offset_bytes` of a file: header runs, metadata arrays, padding that is not zero."""
+
+    __tablename__ = "file_parts"
+
+    file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), primary_key=True)
+    offset_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), index=True)
+    blob_offset_bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class ModelMetadata(Base):
+    """A header's entries in order, as text to read and search; the exact bytes are in the file's parts."""
+
+    __tablename__ = "model_metadata"
+    __table_args__ = (at_most("key", TEXT_MAX), at_most("value", TEXT_MAX))
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, primary_key=True)
+    key: Mapped[str] = mapped_column(String(TEXT_MAX))
+    type: Mapped[str] = mapped_column(String(32))
+    value: Mapped[str] = mapped_column(String(TEXT_MAX))
+
+
+class Placement(Base):
+    """An organ at its place in a model. Measures are copied here, so that one index answers a filter and a sort."""
+
+    __tablename__ = "placements"
+    __table_args__ = (
+        UniqueConstraint("model_id", "position"),
+        one_of("type", ORGAN_TYPES),
+        one_of("tower", TOWERS),
+        Index("ix_placements_type_theta", "visible", "type", "theta", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    position: Mapped[int] = mapped_column(BigInteger)
+    """The order over all of the model's files."""
+    file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), index=True)
+    offset_bytes: Mapped[int] = mapped_column(BigInteger)
+    """Where the tensor begins in its file."""
+    name: Mapped[str] = mapped_column(String(64))
+    type: Mapped[str] = mapped_column(String(16))
+    tower: Mapped[str] = mapped_column(String(16))
+    block: Mapped[int | None] = mapped_column(BigInteger)
+    slot: Mapped[str] = mapped_column(String(64))
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), index=True)
+    visible: Mapped[bool]
+    """Copied from the model's state: searches look at nothing else."""
+    dtype: Mapped[str] = mapped_column(String(16))
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    theta: Mapped[float | None] = mapped_column(Float(53))
+    magnitude: Mapped[float | None] = mapped_column(Float(53))
+    signal: Mapped[float | None] = mapped_column(Float(53))
+    spectral_signal: Mapped[float | None] = mapped_column(Float(53))
+    stable_rank: Mapped[float | None] = mapped_column(Float(53))

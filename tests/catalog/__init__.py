@@ -1,0 +1,1 @@
+"""The catalog: schema, constraints, sessions, queries."""

@@ -1,0 +1,233 @@
+"""Sessions and engines: pragmas in every connection, readers that cannot write, writers that wait for each other."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, select, text
+
+from registry.catalog.engine import BUSY_TIMEOUT_MS
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.tables import Contributor, Facet, Organ
+from registry.catalog.upsert import insert_or_add
+from registry.errors import Busy, CatalogError, DiskFull, StoreUnwritable
+from registry.registry import Registry
+from registry.settings import Settings
+
+
+def test_opening_makes_the_folders_and_the_database(tmp_path: Path) -> None:
+    home = tmp_path / "not" / "there yet"
+    Registry.open(home).close()
+    assert (home / "registry.sqlite3").is_file()
+
+
+def test_opening_again_finds_what_was_written(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry, registry.catalog.writing() as session:
+        contributor_id(session, "ada")
+    with Registry.open(tmp_path) as registry, registry.catalog.reading() as session:
+        assert session.scalars(select(Contributor.name)).all() == ["ada"]
+
+
+@pytest.mark.parametrize("kind", ["reader", "writer"])
+def test_line_67_the_pragmas_are_on_in_every_connection_of_both_engines(kind: str, registry: Registry) -> None:
+    engine = getattr(registry.catalog, kind)
+    with ExitStack() as stack:
+        # Raw connections, so that several of the writer's are open at once without waiting for its lock.
+        connections = [stack.enter_context(engine.pool.connect()) for _ in range(4)]
+        assert len({id(connection.dbapi_connection) for connection in connections}) == 4
+        for connection in connections:
+            cursor = connection.cursor()
+            found = {
+                name: cursor.execute(f"PRAGMA {name}").fetchone()[0]
+                for name in ("foreign_keys", "busy_timeout", "journal_mode", "query_only")
+            }
+            cursor.close()
+            expected = {"foreign_keys": 1, "busy_timeout": BUSY_TIMEOUT_MS, "journal_mode": "wal"}
+            assert found == expected | {"query_only": int(kind == "reader")}
+
+
+def test_a_commit_is_on_the_disk_when_it_returns(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        assert session.scalar(text("PRAGMA synchronous")) == 2, "2 is FULL: synced at every commit"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO facets VALUES ('type', 'norm', 1)",
+        "UPDATE contributors SET name = 'x'",
+        "DELETE FROM contributors",
+        "DROP TABLE facets",
+    ],
+)
+def test_a_reader_cannot_write(statement: str, registry: Registry) -> None:
+    with pytest.raises(StoreUnwritable), registry.catalog.reading() as session:
+        session.execute(text(statement))
+
+
+def test_a_reference_to_nothing_is_refused(registry: Registry) -> None:
+    with pytest.raises(CatalogError, match="FOREIGN KEY"), registry.catalog.writing() as session:
+        session.add(Organ(blob_id=404, dtype="F32", shape="4", elements=4))
+
+
+def test_a_block_that_fails_commits_nothing(registry: Registry) -> None:
+    def fail_halfway() -> None:
+        with registry.catalog.writing() as session:
+            contributor_id(session, "ada")
+            session.flush()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_halfway()
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Contributor)).all() == []
+
+
+def test_what_a_reading_session_adds_is_not_kept(registry: Registry) -> None:
+    with registry.catalog.reading() as session:
+        session.add(Facet(field="type", value="norm", placements=1))
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Facet)).all() == []
+
+
+def test_a_reader_sees_one_state_however_much_is_written_meanwhile(registry: Registry) -> None:
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Contributor.name)).all() == []
+        with registry.catalog.writing() as other:
+            contributor_id(other, "ada")
+        assert session.scalars(select(Contributor.name)).all() == []
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Contributor.name)).all() == ["ada"]
+
+
+def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: Registry) -> None:
+    with registry.catalog.writing() as writer:
+        contributor_id(writer, "ada")
+        writer.flush()
+        with registry.catalog.reading() as reader:
+            assert reader.scalars(select(Contributor.name)).all() == []
+
+
+def test_lines_69_and_70_eight_writers_wait_for_each_other_and_no_count_is_lost(tmp_path: Path) -> None:
+    Registry.open(tmp_path).close()
+    start = threading.Barrier(8)
+
+    def write(number: int) -> None:
+        with Registry.open(tmp_path) as registry:  # connections of its own, as another process has
+            start.wait()
+            for _ in range(40):
+                with registry.catalog.writing() as session:
+                    # Read, then write: this is what fails halfway when a lock is taken late.
+                    names = set(session.scalars(select(Contributor.name)))
+                    assert f"writer {number}" in names or contributor_id(session, f"writer {number}")
+                    row = {"field": "type", "value": "norm", "placements": 1}
+                    insert_or_add(session, Facet, ["field", "value"], "placements", [row])
+
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(write, number) for number in range(8)]:
+            done.result()
+    with Registry.open(tmp_path) as registry, registry.catalog.reading() as session:
+        assert session.scalars(select(Facet.placements)).all() == [320]
+        assert len(session.scalars(select(Contributor)).all()) == 8
+
+
+def test_a_writer_that_waits_too_long_is_told_who_is_in_the_way(registry: Registry, tmp_path: Path) -> None:
+    registry.catalog.writer.dispose()
+
+    def impatient(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute("PRAGMA busy_timeout = 1")
+
+    event.listen(registry.catalog.writer, "connect", impatient)
+    other = sqlite3.connect(tmp_path / "home" / "registry.sqlite3", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(Busy, match="held by another process"), registry.catalog.writing() as session:
+        contributor_id(session, "ada")
+    other.execute("COMMIT")
+    other.close()
+    with registry.catalog.writing() as session:
+        assert contributor_id(session, "ada") == 1
+
+
+def test_a_full_disk_is_said_as_such_and_nothing_is_committed(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        contributor_id(session, "ada")
+
+    def fill() -> None:
+        with registry.catalog.writing() as session:
+            session.execute(text("PRAGMA max_page_count = 1"))  # SQLite's own way to run out of room
+            for number in range(5_000):
+                contributor_id(session, f"{number:080}")
+
+    with pytest.raises(DiskFull):
+        fill()
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Contributor.name)).all() == ["ada"]
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "registry.sqlite3"
+    file.write_bytes(b"not a database at all " * 400)
+    with pytest.raises(CatalogError, match="not a database"):
+        Registry.open(tmp_path)
+    assert file.read_bytes() == b"not a database at all " * 400
+
+
+def test_an_empty_file_becomes_a_database(tmp_path: Path) -> None:
+    (tmp_path / "registry.sqlite3").touch()
+    with Registry.open(tmp_path) as registry, registry.catalog.reading() as session:
+        assert session.scalars(select(Contributor)).all() == []
+
+
+def test_a_file_where_the_folder_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("in the way")
+    with pytest.raises(StoreUnwritable, match="cannot be made"):
+        Registry.open(tmp_path / "home")
+
+
+def test_a_folder_where_the_database_should_be_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "registry.sqlite3").mkdir()
+    with pytest.raises(StoreUnwritable, match="unable to open"):
+        Registry.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "nonsense",
+        "/a/path.sqlite3",
+        "unknown://host/name",
+        "sqlite://",
+        "sqlite:///:memory:",
+    ],
+)
+def test_a_url_by_which_nothing_can_be_opened_is_an_error_of_ours(url: str, tmp_path: Path) -> None:
+    with pytest.raises(CatalogError):
+        Registry.from_settings(Settings(tmp_path, url, tmp_path / "blobs"))
+
+
+def test_the_password_of_a_bad_url_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError) as caught:
+        Registry.from_settings(Settings(tmp_path, "unknown://me:sesame@host/name", tmp_path / "blobs"))
+    assert "sesame" not in str(caught.value)
+
+
+def test_closing_gives_every_file_back(tmp_path: Path) -> None:
+    def open_files() -> list[str]:
+        return sorted(
+            str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink() and _in_test(link)
+        )
+
+    def _in_test(link: Path) -> bool:
+        return str(link.readlink()).startswith(str(tmp_path))
+
+    with Registry.open(tmp_path) as registry:
+        with registry.catalog.reading() as session:
+            session.scalars(select(Contributor)).all()
+        assert open_files() != []
+    assert open_files() == []

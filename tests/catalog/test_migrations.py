@@ -1,0 +1,178 @@
+"""Migrations and tables agree, from every revision on; a schema from the future is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, event, inspect, text
+
+import migrations
+from registry.catalog.engine import open_catalog
+from registry.catalog.tables import Base
+from registry.errors import CatalogError, SchemaTooNew
+from registry.registry import Registry
+
+ROOT = Path(__file__).resolve().parents[2]
+REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]
+
+
+@pytest.fixture
+def migrated(tmp_path: Path) -> Iterator[Engine]:
+    with Registry.open(tmp_path / "fresh") as registry:
+        yield registry.catalog.writer
+
+
+def differences(engine: Engine) -> list[Any]:
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        return list(compare_metadata(context, Base.metadata))
+
+
+def schema(engine: Engine) -> dict[str, Any]:
+    """Everything that a table is made of, CHECKs included, which Alembic does not compare."""
+    inspector = inspect(engine)
+    return {
+        table: {
+            "columns": [
+                (column["name"], str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)
+            ],
+            "key": inspector.get_pk_constraint(table)["constrained_columns"],
+            "checks": _sorted(inspector.get_check_constraints(table), "name", "sqltext"),
+            "unique": _sorted(inspector.get_unique_constraints(table), "name", "column_names"),
+            "foreign": _sorted(
+                inspector.get_foreign_keys(table), "name", "constrained_columns", "referred_table", "options"
+            ),
+            "indexes": _sorted(inspector.get_indexes(table), "name", "column_names", "unique"),
+        }
+        for table in inspector.get_table_names()
+        if table != "alembic_version"
+    }
+
+
+def _sorted(found: list[Any], *parts: str) -> list[str]:
+    return sorted(repr([one[part] for part in parts]) for one in found)
+
+
+def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine) -> None:
+    assert differences(migrated) == []
+
+
+def test_constraints_and_indexes_are_the_same_by_migrating_as_by_creating(migrated: Engine, tmp_path: Path) -> None:
+    created = create_engine(f"sqlite:///{tmp_path / 'created.sqlite3'}")
+    Base.metadata.create_all(created)
+    expected = schema(created)
+    created.dispose()
+    assert sum(len(table["checks"]) for table in expected.values()) > 20
+    assert schema(migrated) == expected
+
+
+def test_the_head_is_the_newest_revision_and_the_only_one() -> None:
+    script = ScriptDirectory.from_config(migrations.configuration())
+    assert script.get_heads() == [migrations.HEAD]
+    assert migrations.HEAD in REVISIONS
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+def test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it(revision: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'old.sqlite3'}"
+    old = create_engine(url)
+    command.upgrade(migrations.configuration(old), revision)
+    old.dispose()
+    catalog = open_catalog(url, migrations.migrate, migrations.HEAD)
+    try:
+        assert differences(catalog.writer) == []
+        with catalog.reading() as session:
+            assert session.scalar(text("SELECT version_num FROM alembic_version")) == migrations.HEAD
+    finally:
+        catalog.close()
+
+
+def test_migrating_twice_changes_nothing(migrated: Engine) -> None:
+    before = schema(migrated)
+    migrations.migrate(migrated)
+    assert schema(migrated) == before
+
+
+def test_line_76_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    with Registry.open(tmp_path) as registry, registry.catalog.writing() as session:
+        session.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(SchemaTooNew, match="newer version"):
+        Registry.open(tmp_path)
+    engine = create_engine(f"sqlite:///{tmp_path / 'registry.sqlite3'}")
+    with engine.connect() as connection:
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "9999"
+    engine.dispose()
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Engine]:
+    """A writer of a database without tables, with the pragmas of ours."""
+    catalog = open_catalog(f"sqlite:///{tmp_path / 'empty.sqlite3'}", lambda _engine: None, migrations.HEAD)
+    yield catalog.writer
+    catalog.close()
+
+
+def test_a_migration_that_is_cut_short_leaves_nothing_behind(empty: Engine) -> None:
+    def fail(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "CREATE TABLE placements" in statement:
+            raise KeyboardInterrupt
+
+    event.listen(empty, "before_cursor_execute", fail)
+    with pytest.raises(KeyboardInterrupt):
+        migrations.migrate(empty)
+    event.remove(empty, "before_cursor_execute", fail)
+    assert inspect(empty).get_table_names() == []
+    migrations.migrate(empty)
+    assert differences(empty) == []
+
+
+def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path / 'registry.sqlite3'}")
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE models (id INTEGER)"))
+    with pytest.raises(CatalogError, match="models already exists"):
+        Registry.open(tmp_path)
+    assert inspect(engine).get_table_names() == ["models"]
+    engine.dispose()
+
+
+def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(tmp_path: Path) -> None:
+    script = (
+        "import sys\n"
+        "from registry.catalog.tables import Facet\n"
+        "from registry.catalog.upsert import insert_or_add\n"
+        "from registry.registry import Registry\n"
+        "with Registry.open(sys.argv[1]) as registry:\n"
+        "    for _ in range(25):\n"
+        "        with registry.catalog.writing() as session:\n"
+        "            row = {'field': 'type', 'value': 'norm', 'placements': 1}\n"
+        "            insert_or_add(session, Facet, ['field', 'value'], 'placements', [row])\n"
+    )
+    command_line = [sys.executable, "-c", script, str(tmp_path / "home")]
+    running = [subprocess.Popen(command_line, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    ends = [(process.communicate()[1], process.returncode) for process in running]
+    assert ends == [("", 0)] * 4
+    with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+        assert session.execute(text("SELECT field, value, placements FROM facets")).all() == [("type", "norm", 100)]
+
+
+def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_path: Path) -> None:
+    Registry.open(tmp_path).close()
+    script = (
+        "import sys; from registry.registry import Registry; Registry.open(sys.argv[1]).close(); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "sqlalchemy" in loaded
+    assert not {name for name in loaded if name.startswith(("alembic", "migrations.versions"))}

@@ -1,0 +1,150 @@
+"""Rows as plain values: what page, JSON and command show, nothing left out and nothing made up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from registry.catalog.queries.models import model_by_name
+from registry.digest import digest_of
+from registry.gguf import TensorSpec, dtype_by_name
+from registry.names import parse_model_name
+from registry.present import figures, model_page, model_summary, organ_page
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.trips import ingest_file, little_model
+
+F32 = dtype_by_name("F32")
+
+
+def shown_model(registry: Registry, name: str) -> dict[str, Any]:
+    with registry.catalog.reading() as session:
+        return model_page(session, model_by_name(session, parse_model_name(name)))
+
+
+def shown_organ(registry: Registry, folder: Path, values: np.ndarray[Any, np.dtype[np.float32]]) -> dict[str, Any]:
+    data = values.tobytes()
+    path = folder / "organ.gguf"
+    path.write_bytes(file_bytes([], [(TensorSpec("output_norm.weight", values.shape[::-1], F32), data)]))
+    ingest_file(registry, path)
+    with registry.catalog.reading() as session:
+        return organ_page(session, digest_of(data))
+
+
+@pytest.fixture
+def ingested(registry: Registry, tmp_path: Path) -> Registry:
+    (tmp_path / "a.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "a.gguf")
+    return registry
+
+
+def test_a_model_says_what_its_header_and_its_tensors_say(ingested: Registry) -> None:
+    values = shown_model(ingested, "a")
+    assert values["name"] == "local/a@1"
+    assert values["title"] == "Little"
+    assert values["architecture"] == "llama"
+    assert values["license"] == "apache-2.0"
+    assert values["tensors"] == 10
+    assert values["parameters"] == 64 * 96 + 2 * (64 + 64 * 64 + 2 * 64 * 128) + 64
+    assert values["size_bytes"] == len(little_model())
+    assert values["digest"] == digest_of(little_model()) == values["files"][0]["sha256"]
+    assert 0 < values["mean_theta"] < 90
+    assert values["flags"] == values["unassemblable"] == []
+    assert [entry["key"] for entry in values["metadata"]][:2] == ["general.architecture", "general.name"]
+
+
+def test_the_types_of_a_model_add_up_to_the_whole(ingested: Registry) -> None:
+    values = shown_model(ingested, "a")
+    assert {kind["type"]: kind["tensors"] for kind in values["types"]} == {
+        "embed": 1,
+        "norm": 3,
+        "organ": 4,
+        "skeleton": 2,
+    }
+    assert sum(kind["size_bytes"] for kind in values["types"]) == sum(
+        placement["size_bytes"] for placement in values["placements"]
+    )
+
+
+def test_placements_stand_in_the_order_of_the_file(ingested: Registry) -> None:
+    placements = shown_model(ingested, "a")["placements"]
+    assert [placement["name"] for placement in placements][:2] == ["token_embd.weight", "blk.0.attn_norm.weight"]
+    assert placements[-1]["name"] == "output_norm.weight"
+    query = placements[2]
+    assert (query["type"], query["tower"], query["block"], query["slot"]) == ("skeleton", "text", 0, "attn_q")
+    assert (query["dtype"], query["shape"], query["size_bytes"]) == ("F16", "64x64", 8192)
+
+
+def test_everything_that_is_shown_is_json(ingested: Registry) -> None:
+    values = shown_model(ingested, "a")
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    with ingested.catalog.reading() as session:
+        organ = organ_page(session, values["placements"][2]["digest"])
+        assert json.loads(json.dumps(organ, allow_nan=False)) == organ
+        assert set(model_summary(model_by_name(session, parse_model_name("a")))) <= set(values)
+
+
+def test_an_organ_names_every_place_that_it_has(ingested: Registry, tmp_path: Path) -> None:
+    (tmp_path / "b.gguf").write_bytes(little_model("B"))
+    ingest_file(ingested, tmp_path / "b.gguf")
+    digest = shown_model(ingested, "a")["placements"][2]["digest"]
+    with ingested.catalog.reading() as session:
+        values = organ_page(session, digest[:10])
+    assert [(place["model"], place["name"]) for place in values["places"]] == [
+        ("local/a@1", "blk.0.attn_q.weight"),
+        ("local/b@1", "blk.0.attn_q.weight"),
+    ]
+    assert values["also"] == []
+
+
+def test_the_shapes_and_types_that_share_an_organs_bytes_are_listed_beside_it(
+    registry: Registry, tmp_path: Path
+) -> None:
+    data = bytes(1024)
+    tensors = [
+        (TensorSpec("a", (256,), F32), data),
+        (TensorSpec("b", (16, 16), F32), data),
+        (TensorSpec("c", (512,), dtype_by_name("F16")), data),
+    ]
+    (tmp_path / "zeros.gguf").write_bytes(file_bytes([], tensors))
+    ingest_file(registry, tmp_path / "zeros.gguf")
+    with registry.catalog.reading() as session:
+        values = organ_page(session, digest_of(data))
+    assert (values["dtype"], values["shape"]) == ("F32", "256")
+    assert values["also"] == [{"dtype": "F32", "shape": "16x16"}, {"dtype": "F16", "shape": "512"}]
+
+
+def test_a_reading_of_zero_is_a_reading(registry: Registry, tmp_path: Path) -> None:
+    spread = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
+    reading = shown_organ(registry, tmp_path, spread)["measurements"]
+    z_measure = next(row for row in reading if row["method"] == "z1")
+    assert z_measure["minimum"] == 0.0
+    assert "nan_count" not in z_measure, "oddities are said where there are any"
+    assert "constant" not in z_measure
+
+
+def test_what_was_not_measured_is_left_out_and_the_reason_stands_there(registry: Registry, tmp_path: Path) -> None:
+    (reading,) = shown_organ(registry, tmp_path, np.ones(8, np.float32))["measurements"]
+    assert reading["reason"]
+    assert reading["constant"] is True
+    assert {"theta", "spectral_signal", "entropy"} & set(reading) == set()
+
+
+def test_oddities_are_counted(registry: Registry, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    values[:3], values[3:5] = np.nan, np.inf
+    (reading,) = shown_organ(registry, tmp_path, values)["measurements"]
+    assert (reading["nan_count"], reading["infinite_count"]) == (3, 2)
+    assert 0 <= reading["theta"] <= 90
+
+
+def test_the_figures_are_of_the_whole_registry(ingested: Registry) -> None:
+    with ingested.catalog.reading() as session:
+        values = figures(session)
+    assert values["models"] == 1
+    assert values["blobs"] == 11
+    assert 0 < values["stored_bytes"] < values["size_bytes"]

@@ -1,0 +1,237 @@
+"""What the questions to the catalog answer, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+
+from registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, totals, visible_digests
+from registry.catalog.queries.models import (
+    count_models,
+    ingest_of,
+    model_by_name,
+    ranked_models,
+    visible_model_with_digest,
+    visible_models,
+)
+from registry.catalog.queries.organs import organs_by_prefix
+from registry.catalog.tables import Blob, Model, Organ, Placement
+from registry.digest import Digest, digest_of
+from registry.errors import Ambiguous, BadDigest, NotFound
+from registry.names import ModelName, parse_model_name
+from registry.registry import Registry
+from tests.builders import file_bytes, text
+from tests.catalog.test_tables import NOON, ROWS
+from tests.trips import ingest_file, little_model, weights
+
+
+def ingest_bytes(registry: Registry, folder: Path, name: str, data: bytes) -> str:
+    path = folder / f"{name}.gguf"
+    path.write_bytes(data)
+    return ingest_file(registry, path).model
+
+
+def add_organs(registry: Registry, *digests: str, **more: Any) -> None:
+    with registry.catalog.writing() as session:
+        for number, digest in enumerate(digests, 1):
+            session.execute(insert(Blob), [ROWS["blobs"] | {"id": number, "digest": digest}])
+            session.execute(insert(Organ), [ROWS["organs"] | {"id": number, "blob_id": number} | more])
+
+
+def found_by(registry: Registry, prefix: str) -> list[str]:
+    with registry.catalog.reading() as session:
+        return [blob.digest for _, blob in organs_by_prefix(session, prefix)]
+
+
+def set_state(registry: Registry, name: str, state: str) -> None:
+    parsed = parse_model_name(name)
+    with registry.catalog.writing() as session:
+        session.execute(
+            update(Model).where(Model.name == parsed.name, Model.version == parsed.version).values(state=state)
+        )
+
+
+@pytest.mark.parametrize("last", ["0", "9", "a", "f"])
+def test_an_organ_is_found_by_the_beginning_of_its_digest(last: str, registry: Registry) -> None:
+    digest = f"1234567{last}" + "ab" * 28
+    others = ["1234567" + other + "ab" * 28 for other in "08af9" if other != last]
+    add_organs(registry, digest, *others)
+    assert found_by(registry, digest[:8]) == [digest]
+    assert found_by(registry, f"sha256:{digest[:8].upper()}") == [digest]
+    assert found_by(registry, digest) == [digest]
+
+
+def test_a_beginning_of_two_digests_is_ambiguous_and_names_both(registry: Registry) -> None:
+    first, second = "12345678" + "a" * 56, "12345678" + "b" * 56
+    add_organs(registry, first, second)
+    with pytest.raises(Ambiguous, match=f"2 digests begin with 12345678: {first[:16]}…, {second[:16]}…"):
+        found_by(registry, "12345678")
+    assert found_by(registry, "12345678b") == [second]
+
+
+def test_a_digest_that_nobody_has_is_not_found(registry: Registry) -> None:
+    with pytest.raises(NotFound, match="12345678"):
+        found_by(registry, "12345678")
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "1234567", "g2345678", "12345678" * 9, "1234567%", "１２３４５６７８", "x' OR 1"]
+)
+def test_line_77_what_is_no_beginning_of_a_digest_is_refused_before_it_is_asked(
+    prefix: str, registry: Registry
+) -> None:
+    with pytest.raises(BadDigest):
+        found_by(registry, prefix)
+
+
+def test_bytes_under_two_shapes_are_two_organs_of_one_digest(registry: Registry) -> None:
+    digest = "12345678" * 8
+    add_organs(registry, digest)
+    with registry.catalog.writing() as session:
+        session.execute(insert(Organ), [ROWS["organs"] | {"id": 2, "shape": "2x2"}])
+    assert found_by(registry, digest[:8]) == [digest, digest]
+
+
+def test_a_name_without_a_version_is_the_newest(registry: Registry, tmp_path: Path) -> None:
+    for seed in range(3):
+        ingest_bytes(registry, tmp_path, "a", little_model(seed=seed))
+    with registry.catalog.reading() as session:
+        assert model_by_name(session, parse_model_name("a")).version == 3
+        assert model_by_name(session, parse_model_name("local/a@2")).version == 2
+        with pytest.raises(NotFound, match="local/a@4"):
+            model_by_name(session, parse_model_name("a@4"))
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name"),
+    [("local", "b"), ("other", "a"), ("local", "A"), ("local", "a%"), ("local", "_"), ("local", "a' OR '1'='1")],
+)
+def test_line_77_a_name_that_nobody_has_is_not_found(
+    namespace: str, name: str, registry: Registry, tmp_path: Path
+) -> None:
+    ingest_bytes(registry, tmp_path, "a", little_model())
+    with registry.catalog.reading() as session, pytest.raises(NotFound):
+        model_by_name(session, ModelName(namespace, name))
+
+
+def test_a_yanked_model_is_found_by_its_name_and_in_no_list(registry: Registry, tmp_path: Path) -> None:
+    set_state(registry, ingest_bytes(registry, tmp_path, "a", little_model()), "yanked")
+    with registry.catalog.reading() as session:
+        assert model_by_name(session, parse_model_name("a")).state == "yanked"
+        assert list(visible_models(session)) == []
+        assert count_models(session) == 0
+
+
+@pytest.mark.parametrize("state", ["quarantined", "removed"])
+def test_a_model_that_is_not_shown_counts_as_absent(state: str, registry: Registry, tmp_path: Path) -> None:
+    data = little_model()
+    set_state(registry, ingest_bytes(registry, tmp_path, "a", data), state)
+    with registry.catalog.reading() as session:
+        with pytest.raises(NotFound):
+            model_by_name(session, parse_model_name("a"))
+        assert visible_model_with_digest(session, digest_of(data), None) is None
+        assert list(ranked_models(session)) == []
+
+
+def test_the_same_bytes_are_known_by_their_digest_and_by_their_own_name(registry: Registry, tmp_path: Path) -> None:
+    data = little_model()
+    ingest_bytes(registry, tmp_path, "a", data)
+    with registry.catalog.reading() as session:
+        found = visible_model_with_digest(session, digest_of(data), None)
+        assert found is not None
+        assert found.name == "a"
+        assert visible_model_with_digest(session, digest_of(data), parse_model_name("b")) is None
+        assert visible_model_with_digest(session, digest_of(b"other"), None) is None
+
+
+def test_models_are_listed_newest_first_and_those_of_one_moment_by_their_ids(
+    registry: Registry, tmp_path: Path
+) -> None:
+    names = [ingest_bytes(registry, tmp_path, name, little_model(name)) for name in ("a", "b", "c")]
+    with registry.catalog.reading() as session:
+        assert [f"local/{model.name}@1" for model in visible_models(session)] == names[::-1]
+        assert len(visible_models(session, 2)) == 2
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).values(created_at=NOON))
+    with registry.catalog.reading() as session:
+        assert [model.id for model in visible_models(session)] == [3, 2, 1]
+
+
+def test_line_68_the_ranking_falls_by_theta_and_ends_with_what_has_none(registry: Registry, tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "d"):
+        ingest_bytes(registry, tmp_path, name, little_model(name))
+    with registry.catalog.writing() as session:
+        for name, theta in (("a", None), ("b", 20.0), ("c", 30.0), ("d", 20.0)):
+            session.execute(update(Model).where(Model.name == name).values(mean_theta=theta))
+    with registry.catalog.reading() as session:
+        assert [model.name for model in ranked_models(session)] == ["c", "b", "d", "a"]
+
+
+def test_only_complete_models_are_ranked(registry: Registry, tmp_path: Path) -> None:
+    adapter = file_bytes([text("general.type", "adapter")], [weights("blk.0.attn_q.weight.lora_a", (64, 4))])
+    ingest_bytes(registry, tmp_path, "adapter", adapter)
+    ingest_bytes(registry, tmp_path, "vocabulary", file_bytes([text("general.name", "Words")]))
+    ingest_bytes(registry, tmp_path, "whole", little_model())
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).where(Model.name == "whole").values(complete=False))
+    with registry.catalog.reading() as session:
+        assert list(ranked_models(session)) == []
+        assert len(visible_models(session)) == 3
+
+
+def test_line_59_only_organs_of_visible_models_are_admitted_to(registry: Registry, tmp_path: Path) -> None:
+    spec, data = weights("output_norm.weight", (64,))
+    own = digest_of(data)
+    name = ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
+    absent = Digest("12345678" * 8)
+    with registry.catalog.reading() as session:
+        assert visible_digests(session, [own, absent]) == {own}
+    set_state(registry, name, "quarantined")
+    with registry.catalog.writing() as session:
+        session.execute(update(Placement).values(visible=False))
+    with registry.catalog.reading() as session:
+        assert visible_digests(session, [own]) == set()
+        assert own in blobs_by_digest(session, [own]), "the bytes are there; they are only not spoken of"
+
+
+def test_a_blob_knows_by_name_where_it_is_needed(registry: Registry, tmp_path: Path) -> None:
+    spec, data = weights("output_norm.weight", (64,))
+    ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
+    ingest_bytes(registry, tmp_path, "b", file_bytes([text("general.name", "B")], [(spec, data)]))
+    with registry.catalog.reading() as session:
+        (row,) = blobs_by_digest(session, [digest_of(data)]).values()
+        assert names_of_blob(session, row.id) == ["local/a@1: output_norm.weight", "local/b@1: output_norm.weight"]
+
+
+def test_the_totals_count_every_blob_once(registry: Registry, tmp_path: Path) -> None:
+    with registry.catalog.reading() as session:
+        assert totals(session) == (0, 0, 0)
+    data = little_model()
+    for name in ("a", "b"):
+        ingest_bytes(registry, tmp_path, name, data)
+    with registry.catalog.reading() as session:
+        blobs, plain, stored = totals(session)
+    assert blobs == 10 + 1, "ten tensors, and what the header says"
+    assert len(data) - 10 * 31 < plain <= len(data)
+    assert 0 < stored < plain
+
+
+def test_many_digests_are_asked_for_in_several_statements(registry: Registry) -> None:
+    digests = [digest_of(b"%d" % number) for number in range(1_300)]
+    with registry.catalog.writing() as session:
+        session.execute(insert(Blob), [ROWS["blobs"] | {"id": None, "digest": digest} for digest in digests[::2]])
+    with registry.catalog.reading() as session:
+        assert set(blobs_by_digest(session, digests)) == set(digests[::2])
+
+
+def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: Registry, tmp_path: Path) -> None:
+    data = little_model()
+    ingest_bytes(registry, tmp_path, "a", data)
+    ingest_bytes(registry, tmp_path, "again", data)
+    with registry.catalog.reading() as session:
+        ingest = ingest_of(session, 1)
+        assert ingest is not None
+        assert (ingest.id, ingest.state) == (1, "finished")

@@ -1,0 +1,193 @@
+"""What registering writes, in one transaction or not at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from registry.anatomy import place_of
+from registry.catalog.queries.blobs import blobs_by_digest, unneeded_blobs
+from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
+from registry.catalog.register.blobs import mark_corrupt, record_blobs
+from registry.catalog.register.ingests import begin_ingest, end_ingest
+from registry.catalog.register.models import Registered, register_model
+from registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
+from registry.digest import digest_of
+from registry.errors import BadValue, CatalogError
+from registry.names import ModelName
+from registry.registry import Registry
+from registry.store import StoredBlob
+from tests.catalog.test_tables import NOON
+from tests.trips import row_counts
+
+BYTES = b"sixteen bytes  :"
+
+
+def stored(data: bytes = BYTES, file: str | None = None) -> StoredBlob:
+    inline = b"stored" if file is None else None
+    return StoredBlob(digest_of(data), len(data), 6, "raw", 1, file, inline)
+
+
+def record(name: str = "a", data: bytes = BYTES, **more: object) -> ModelRecord:
+    digest = digest_of(data)
+    place = place_of("output_norm.weight")
+    placement = PlacementRecord("output_norm.weight", place, digest, "F32", (4,), 16, 32, None)
+    file = FileRecord(f"{name}.gguf", 48, digest, digest, 20, (PartRecord(0, 16, digest, 0),), (placement,))
+    whole = ModelRecord(
+        name=ModelName("local", name),
+        digest=digest,
+        kind="model",
+        architecture="llama",
+        title="A",
+        description=None,
+        license=None,
+        size_label=None,
+        metadata=(("general.name", "string", "A"),),
+        files=(file,),
+    )
+    return replace(whole, **more)  # type: ignore[arg-type]
+
+
+def register(registry: Registry, wanted: ModelRecord, *, keep_name: bool = False) -> Registered:
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "test")
+        record_blobs(session, ingest_id, [stored()])
+        registered = register_model(session, wanted, keep_name=keep_name)
+        end_ingest(session, ingest_id, "finished", None, registered.model.id)
+        return registered
+
+
+def test_a_model_without_the_rows_of_its_blobs_is_our_mistake(registry: Registry) -> None:
+    with pytest.raises(KeyError), registry.catalog.writing() as session:
+        register_model(session, record(), keep_name=False)
+    assert set(row_counts(registry).values()) == {0}
+
+
+@pytest.mark.parametrize("name", ["x" * 97, "a\0b"])
+def test_line_61_a_name_that_cannot_be_kept_is_refused_and_nothing_is_written(name: str, registry: Registry) -> None:
+    with pytest.raises(BadValue, match="the name"):
+        register(registry, record(name=name))
+    assert set(row_counts(registry).values()) == {0}
+
+
+def test_line_60_shown_text_is_cut_and_made_visible_on_its_way_in(registry: Registry) -> None:
+    register(
+        registry,
+        record(
+            title="t" * 5_000,
+            description="nul\0here",
+            license="l" * 200,
+            architecture="a" * 200,
+            metadata=(("k" * 5_000, "string", "v" * 5_000), ("nan", "float32", "nan"), ("n", "string", "\0")),
+            parents=(ParentRecord("p" * 5_000, "finetune"),),
+            flags=("f" * 5_000,),
+        ),
+    )
+    with registry.catalog.reading() as session:
+        model = session.scalars(select(Model)).one()
+        assert (len(model.title or ""), model.description) == (4096, "nul␀here")
+        assert (len(model.license or ""), len(model.architecture or "")) == (96, 96)
+        assert [len(flag) for flag in json.loads(model.flags)] == [4096]
+        rows = session.scalars(select(ModelMetadata).order_by(ModelMetadata.position)).all()
+        assert [(len(row.key), len(row.value)) for row in rows] == [(4096, 4096), (3, 3), (1, 1)]
+        assert rows[2].value == "␀"
+        edge = session.scalars(select(Lineage).where(Lineage.child_model_id.is_not(None))).one()
+        assert len(edge.parent_text or "") == 4096
+
+
+def test_a_kind_that_is_not_in_the_vocabulary_rolls_everything_back(registry: Registry) -> None:
+    with pytest.raises(CatalogError, match="kind_known"):
+        register(registry, record(kind="spleen"))
+    assert set(row_counts(registry).values()) == {0}
+
+
+def test_a_model_is_recorded_with_its_event_and_where_its_organs_came_from(registry: Registry) -> None:
+    registered = register(registry, record(parents=(ParentRecord("somebody/base 1", "finetune"),)))
+    assert registered.created
+    with registry.catalog.reading() as session:
+        event = session.scalars(select(Event)).one()
+        assert (event.action, event.text, event.model_id) == ("ingest", "local/a@1", registered.model.id)
+        edges = session.scalars(select(Lineage).order_by(Lineage.id)).all()
+    declared, dissected = edges
+    assert (declared.relation, declared.evidence, declared.parent_text) == ("finetune", "declared", "somebody/base 1")
+    assert (dissected.relation, dissected.evidence, dissected.parent_model_id) == ("dissected", "recorded", 1)
+    assert dissected.child_organ_id == 1
+
+
+def test_an_organ_is_said_to_come_out_of_the_first_model_that_brought_it(registry: Registry) -> None:
+    register(registry, record())
+    register(registry, record("b", digest=digest_of(b"another file")))
+    with registry.catalog.reading() as session:
+        assert len(session.scalars(select(Organ)).all()) == 1
+        assert session.scalars(select(Lineage.parent_model_id)).all() == [1]
+
+
+def test_the_same_bytes_are_registered_once_unless_another_name_is_asked_for(registry: Registry) -> None:
+    register(registry, record("a"))
+    again = register(registry, record("b"))
+    assert (again.created, again.model.name) == (False, "a")
+    named = register(registry, record("b"), keep_name=True)
+    assert (named.created, named.model.name, named.model.version) == (True, "b", 1)
+    assert not register(registry, record("b"), keep_name=True).created
+
+
+def test_other_bytes_under_a_name_are_its_next_version(registry: Registry) -> None:
+    versions = [register(registry, record("a", digest=digest_of(b"%d" % number))).model.version for number in range(3)]
+    assert versions == [1, 2, 3]
+
+
+def test_an_ingest_holds_its_blobs_until_it_ends(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "test")
+        record_blobs(session, ingest_id, [stored()])
+        later = session.get_one(Ingest, ingest_id).lease_expires_at
+    with registry.catalog.reading() as session:
+        assert len(session.scalars(select(BlobLease)).all()) == 1
+        forever = NOON.replace(year=9000)
+        assert list(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == []
+        assert len(unneeded_blobs(session, "present", forever, forever)) == 1, "a lease that ran out protects nothing"
+    with registry.catalog.writing() as session:
+        end_ingest(session, ingest_id, "failed")
+        assert session.scalars(select(BlobLease)).all() == []
+        assert len(unneeded_blobs(session, "present", forever, later.replace(year=2000))) == 1
+
+
+def test_line_49_a_blob_that_somebody_else_has_recorded_keeps_its_row_and_ours_is_given_back(
+    registry: Registry,
+) -> None:
+    large = b"L" * 100_000
+    first, second = (f"{digest_of(large)[:2]}/{digest_of(large)}.{nonce * 16}" for nonce in "12")
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "one")
+        assert record_blobs(session, ingest_id, [stored(large, first)]) == []
+        other_id = begin_ingest(session, "other")
+        assert record_blobs(session, other_id, [stored(large, second)]) == [second]
+        (row,) = blobs_by_digest(session, [digest_of(large)]).values()
+    assert row.file == first
+
+
+def test_line_50_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry: Registry) -> None:
+    large = b"L" * 100_000
+    first, second = (f"{digest_of(large)[:2]}/{digest_of(large)}.{nonce * 16}" for nonce in "12")
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "one")
+        record_blobs(session, ingest_id, [stored(large, first)])
+        mark_corrupt(session, digest_of(large))
+        assert record_blobs(session, ingest_id, [stored(large, second)]) == [first]
+        (row,) = blobs_by_digest(session, [digest_of(large)]).values()
+    assert (row.file, row.state) == (second, "present")
+
+
+def test_a_corrupt_inline_blob_is_replaced_in_its_row(registry: Registry, tmp_path: Path) -> None:
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "one")
+        record_blobs(session, ingest_id, [stored()])
+        mark_corrupt(session, digest_of(BYTES))
+        fresh = replace(stored(), inline=b"healed", stored_bytes=6)
+        assert record_blobs(session, ingest_id, [fresh]) == []
+        (row,) = blobs_by_digest(session, [digest_of(BYTES)]).values()
+    assert (row.inline, row.state) == (b"healed", "present")

@@ -1,0 +1,307 @@
+"""What the tables refuse by themselves, whoever writes to them; and the times that they give back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, insert, select, text
+from sqlalchemy.exc import StatementError
+
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.tables import (
+    Base,
+    Blob,
+    Contributor,
+    Event,
+    Facet,
+    FilePart,
+    Ingest,
+    InlineBlob,
+    Lineage,
+    Model,
+    ModelFile,
+    ModelMetadata,
+    Organ,
+    Placement,
+)
+from registry.catalog.vocabulary import INTEGER_MAX, TEXT_MAX
+from registry.errors import CatalogError
+from registry.registry import Registry
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+DIGEST = "ab" * 32
+
+ROWS: dict[str, dict[str, Any]] = {
+    "contributors": {"id": 1, "name": "ada", "created_at": NOON},
+    "ingests": {"id": 1, "source": "a.gguf", "state": "running", "started_at": NOON, "lease_expires_at": NOON},
+    "blobs": {
+        "id": 1,
+        "digest": DIGEST,
+        "size_bytes": 16,
+        "stored_bytes": 9,
+        "codec": "raw",
+        "codec_version": 1,
+        "file": None,
+        "state": "present",
+        "created_at": NOON,
+        "touched_at": NOON,
+    },
+    "inline_blobs": {"blob_id": 1, "stored": b"stored"},
+    "organs": {"id": 1, "blob_id": 1, "dtype": "F32", "shape": "4", "elements": 4},
+    "models": {
+        "id": 1,
+        "namespace": "local",
+        "name": "a",
+        "version": 1,
+        "digest": DIGEST,
+        "state": "visible",
+        "kind": "model",
+        "complete": True,
+        "contributor_id": 1,
+        "parameters": 4,
+        "tensors": 1,
+        "size_bytes": 16,
+        "flags": "[]",
+        "unassemblable": "[]",
+        "created_at": NOON,
+    },
+    "model_files": {
+        "id": 1,
+        "model_id": 1,
+        "position": 0,
+        "name": "a.gguf",
+        "size_bytes": 16,
+        "sha256": DIGEST,
+        "header_sha256": DIGEST,
+        "header_bytes": 8,
+    },
+    "file_parts": {"file_id": 1, "offset_bytes": 0, "size_bytes": 8, "blob_id": 1, "blob_offset_bytes": 0},
+    "model_metadata": {"model_id": 1, "position": 0, "key": "k", "type": "string", "value": "v"},
+    "placements": {
+        "id": 1,
+        "model_id": 1,
+        "position": 0,
+        "file_id": 1,
+        "offset_bytes": 32,
+        "name": "output_norm.weight",
+        "type": "norm",
+        "tower": "text",
+        "slot": "output_norm",
+        "organ_id": 1,
+        "visible": True,
+        "dtype": "F32",
+        "size_bytes": 16,
+    },
+    "lineage": {
+        "id": 1,
+        "child_model_id": 1,
+        "parent_text": "somebody/base",
+        "relation": "finetune",
+        "evidence": "declared",
+        "created_at": NOON,
+    },
+    "events": {"id": 1, "at": NOON, "contributor_id": 1, "action": "ingest", "model_id": 1, "text": "local/a@1"},
+    "facets": {"field": "type", "value": "norm", "placements": 1},
+}
+"""A row of each table, in an order in which they can be inserted."""
+
+
+@pytest.fixture
+def filled(registry: Registry) -> Registry:
+    with registry.catalog.writing() as session:
+        for table, row in ROWS.items():
+            session.execute(insert(Base.metadata.tables[table]), [row])
+    return registry
+
+
+def change(registry: Registry, table: type[Base], **values: object) -> None:
+    """Set `values` in the one row of `table`, past everything that checks them in Python."""
+    assignments = ", ".join(f'"{name}" = :{name}' for name in values)
+    with registry.catalog.writing() as session:
+        session.execute(text(f"UPDATE {table.__tablename__} SET {assignments}"), values)
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (Ingest, "state"),
+        (Blob, "state"),
+        (Model, "state"),
+        (Model, "kind"),
+        (Placement, "type"),
+        (Placement, "tower"),
+        (Lineage, "relation"),
+        (Lineage, "evidence"),
+    ],
+)
+@pytest.mark.parametrize("word", ["", "unheard-of", "VISIBLE", "norm ", "present\n"])
+def test_a_word_that_is_not_in_the_vocabulary_is_refused(
+    table: type[Base], column: str, word: str, filled: Registry
+) -> None:
+    with pytest.raises(CatalogError, match=f"{column}_known"):
+        change(filled, table, **{column: word})
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "limit"),
+    [
+        (Contributor, "name", 96),
+        (Ingest, "source", TEXT_MAX),
+        (Model, "namespace", 96),
+        (Model, "name", 96),
+        (Model, "title", TEXT_MAX),
+        (Model, "description", TEXT_MAX),
+        (ModelFile, "name", 255),
+        (ModelMetadata, "key", TEXT_MAX),
+        (ModelMetadata, "value", TEXT_MAX),
+        (Lineage, "parent_text", TEXT_MAX),
+        (Event, "text", TEXT_MAX),
+    ],
+)
+def test_line_61_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
+    table: type[Base], column: str, limit: int, filled: Registry
+) -> None:
+    change(filled, table, **{column: "ü" * limit})
+    with pytest.raises(CatalogError, match=f"{column}_length"):
+        change(filled, table, **{column: "ü" * (limit + 1)})
+
+
+@pytest.mark.parametrize("digest", ["", "ab" * 31, "ab" * 33])
+def test_a_digest_has_64_characters(digest: str, filled: Registry) -> None:
+    with pytest.raises(CatalogError, match="digest_length"):
+        change(filled, Blob, digest=digest)
+
+
+@pytest.mark.parametrize("column", ["size_bytes", "stored_bytes"])
+def test_a_blob_is_not_smaller_than_nothing(column: str, filled: Registry) -> None:
+    change(filled, Blob, **{column: 0})
+    with pytest.raises(CatalogError, match="sizes_positive"):
+        change(filled, Blob, **{column: -1})
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_versions_count_from_one(version: int, filled: Registry) -> None:
+    with pytest.raises(CatalogError, match="version_positive"):
+        change(filled, Model, version=version)
+
+
+@pytest.mark.parametrize(("model", "organ"), [(None, None), (1, 1)])
+def test_an_edge_has_one_child_a_model_or_an_organ(model: int | None, organ: int | None, filled: Registry) -> None:
+    change(filled, Lineage, child_model_id=None, child_organ_id=1)
+    with pytest.raises(CatalogError, match="one_child"):
+        change(filled, Lineage, child_model_id=model, child_organ_id=organ)
+
+
+@pytest.mark.parametrize(
+    ("table", "different"),
+    [
+        (Contributor, {"id": 2}),
+        (Blob, {"id": 2}),
+        (Organ, {"id": 2}),
+        (Model, {"id": 2}),
+        (ModelFile, {"id": 2}),
+        (FilePart, {"size_bytes": 7}),
+        (ModelMetadata, {"key": "other"}),
+        (Placement, {"id": 2}),
+        (Facet, {"placements": 2}),
+        (InlineBlob, {"stored": b"other"}),
+    ],
+)
+def test_the_same_thing_stands_in_a_table_once(table: type[Base], different: dict[str, Any], filled: Registry) -> None:
+    row = ROWS[table.__tablename__] | different
+    with pytest.raises(CatalogError, match="UNIQUE"), filled.catalog.writing() as session:
+        session.execute(insert(table), [row])
+
+
+def test_two_blobs_never_share_a_physical_file(filled: Registry) -> None:
+    change(filled, Blob, file="ab/name")
+    with pytest.raises(CatalogError, match=r"UNIQUE.*blobs\.file"), filled.catalog.writing() as session:
+        session.execute(insert(Blob), [ROWS["blobs"] | {"id": 2, "digest": "cd" * 32, "file": "ab/name"}])
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        (InlineBlob, "blob_id"),
+        (Organ, "blob_id"),
+        (FilePart, "blob_id"),
+        (FilePart, "file_id"),
+        (Placement, "organ_id"),
+        (Placement, "model_id"),
+        (Placement, "file_id"),
+        (ModelFile, "model_id"),
+        (ModelMetadata, "model_id"),
+        (Model, "contributor_id"),
+        (Lineage, "child_model_id"),
+        (Lineage, "parent_model_id"),
+        (Event, "contributor_id"),
+        (Blob, "depends_on"),
+        (Ingest, "model_id"),
+    ],
+)
+def test_line_67_a_reference_to_a_row_that_is_not_there_is_refused(
+    table: type[Base], column: str, filled: Registry
+) -> None:
+    with pytest.raises(CatalogError, match="FOREIGN KEY"):
+        change(filled, table, **{column: 404})
+
+
+@pytest.mark.parametrize("table", [Blob, Organ, Model, ModelFile, Contributor])
+def test_what_is_referred_to_cannot_be_deleted(table: type[Base], filled: Registry) -> None:
+    with pytest.raises(CatalogError, match="FOREIGN KEY"), filled.catalog.writing() as session:
+        session.execute(delete(table))
+
+
+@pytest.mark.parametrize(("table", "column"), [(Model, "digest"), (Blob, "codec"), (Placement, "slot")])
+def test_what_must_be_known_is_never_null(table: type[Base], column: str, filled: Registry) -> None:
+    with pytest.raises(CatalogError, match="NOT NULL"):
+        change(filled, table, **{column: None})
+
+
+def test_line_63_sizes_beyond_32_bits_are_kept(filled: Registry) -> None:
+    change(filled, Blob, size_bytes=INTEGER_MAX)
+    change(filled, Placement, offset_bytes=INTEGER_MAX, block=999_999_999)
+    with filled.catalog.reading() as session:
+        assert session.scalars(select(Blob.size_bytes)).one() == INTEGER_MAX
+        assert session.scalars(select(Placement.offset_bytes)).one() == INTEGER_MAX
+
+
+def test_times_come_back_aware_and_in_utc(filled: Registry) -> None:
+    with filled.catalog.reading() as session:
+        made = session.scalars(select(Model.created_at)).one()
+        ends = session.scalars(select(Ingest.finished_at)).one()
+    assert (made, made.utcoffset()) == (NOON, timedelta(0))
+    assert ends is None
+
+
+def test_a_time_of_another_zone_is_the_same_moment_when_it_comes_back(filled: Registry) -> None:
+    zone = timezone(timedelta(hours=-7))
+    with filled.catalog.writing() as session:
+        session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 5, 30, 15, 250_000, tzinfo=zone)
+    with filled.catalog.reading() as session:
+        made = session.scalars(select(Model.created_at)).one()
+        assert session.scalars(select(Model.id).where(Model.created_at > NOON)).all() == [1]
+    assert made.isoformat() == "2026-01-02T12:30:15.250000+00:00"
+
+
+def test_a_time_without_a_zone_is_our_mistake(filled: Registry) -> None:
+    with pytest.raises((StatementError, AssertionError), match="times are aware"), filled.catalog.writing() as session:
+        session.get_one(Model, 1).created_at = datetime(2026, 1, 2, 12)  # noqa: DTZ001
+
+
+def test_the_time_that_rows_get_is_now(registry: Registry) -> None:
+    before = datetime.now(UTC)
+    with registry.catalog.writing() as session:
+        contributor_id(session, "ada")
+    with registry.catalog.reading() as session:
+        assert before <= session.scalars(select(Contributor.created_at)).one() <= datetime.now(UTC)
+
+
+def test_the_bytes_of_an_inline_blob_go_with_its_row(filled: Registry) -> None:
+    with filled.catalog.writing() as session:
+        session.execute(insert(Blob), [ROWS["blobs"] | {"id": 2, "digest": "cd" * 32}])
+        session.execute(insert(InlineBlob), [{"blob_id": 2, "stored": b"more"}])
+        session.execute(delete(Blob).where(Blob.id == 2))
+        assert session.scalars(select(InlineBlob.blob_id)).all() == [1]

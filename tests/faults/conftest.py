@@ -1,0 +1,43 @@
+"""The command in this process, on the registry of the test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How a command ended and what it printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+Organ = Callable[..., Said]
+
+
+@pytest.fixture
+def organ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Organ:
+    """`organ(words...)` runs the command on the registry in the folder `home` of the test's own folder."""
+    for name in ("ORGAN_DATABASE_URL", "ORGAN_BLOBS_URL", "ORGAN_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ORGAN_HOME", str(tmp_path / "home"))
+
+    def run(*words: str | Path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["organ", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            main()
+        status = caught.value.code
+        assert isinstance(status, int)
+        return Said(status, *capsys.readouterr())
+
+    return run

@@ -1,0 +1,512 @@
+"""The list of faults, lines 42 to 54 and 59, from the command to the stored bytes and back.
+
+The codec's own tests of lines 42 to 47 are in `tests/store`; here the same damage is done to a registry that has a
+model in it. Lines 55 to 58 are about the sweep: `test_sweep.py`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+from sqlalchemy import delete, select, update
+
+from ingest.dissect import dissect
+from ingest.files import FileSource
+from registry.catalog.queries.blobs import BlobRow, visible_digests
+from registry.catalog.register.blobs import record_blobs
+from registry.catalog.register.ingests import begin_ingest
+from registry.catalog.tables import Blob, InlineBlob, Model, Placement
+from registry.digest import digest_of, parse_digest
+from registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable
+from registry.registry import Registry
+from registry.store.codec import codec_for
+from registry.upkeep import verify
+from tests.builders import file_bytes
+from tests.faults.cases import (
+    SteppedFiles,
+    assert_no_orphans,
+    commit_without_syncing,
+    failing_from,
+    failing_once,
+    files_below,
+    flipped,
+    let_time_pass,
+    models,
+    overwrite,
+    read_all,
+    rows,
+    run_sweep,
+    take_in,
+    with_files,
+    write_model,
+)
+from tests.faults.conftest import Organ
+from tests.store.codec_cases import forge
+from tests.trips import assembled, block_metadata, weights
+
+ROOT = Path(__file__).resolve().parents[2]
+MEBI, TEBI = 1 << 20, 1 << 40
+WRITERS = (4, 4)
+"""Processes, and threads in each: sixteen writers."""
+
+
+@pytest.fixture
+def model(tmp_path: Path, registry: Registry) -> Path:
+    """A model that has been ingested."""
+    path = write_model(tmp_path / "little.gguf")
+    take_in(registry, path)
+    return path
+
+
+def in_file(registry: Registry, which: int = 0) -> BlobRow:
+    """A blob that is a file of the store."""
+    return [row for row in rows(registry) if row.file is not None][which]
+
+
+def inline(registry: Registry) -> BlobRow:
+    """A blob that is in the database."""
+    return next(row for row in rows(registry) if row.inline is not None and row.size_bytes > 1000)
+
+
+def either(registry: Registry) -> tuple[BlobRow, BlobRow]:
+    return in_file(registry), inline(registry)
+
+
+def stored_bytes(registry: Registry, row: BlobRow) -> bytes:
+    if row.inline is not None:
+        return row.inline
+    assert row.file is not None
+    return (registry.settings.blobs / row.file).read_bytes()
+
+
+def damage(registry: Registry, row: BlobRow, stored: bytes) -> None:
+    """Put `stored` in the place of the blob's bytes."""
+    if row.file is not None:
+        overwrite(registry.settings.blobs / row.file, stored)
+        return
+    with registry.catalog.writing() as session:
+        session.execute(update(InlineBlob).where(InlineBlob.blob_id == row.id).values(stored=stored))
+
+
+def record_size(registry: Registry, row: BlobRow, **values: int) -> None:
+    """Make the row say something else."""
+    with registry.catalog.writing() as session:
+        session.execute(update(Blob).where(Blob.id == row.id).values(**values))
+
+
+def assert_found(registry: Registry, row: BlobRow, tmp_path: Path, reason: str = "") -> None:
+    """Verify names the blob and where it is needed; assembling refuses and writes nothing."""
+    (fault,) = read_all(registry).faults
+    assert fault.digest == row.digest
+    assert reason in fault.reason
+    assert fault.needed_by
+    assert all(name.startswith("local/little@1: ") for name in fault.needed_by)
+    folder = tmp_path / "refused"
+    with pytest.raises(StoreError):
+        assembled(registry, "local/little", folder)
+    assert list(folder.iterdir()) == []
+
+
+def assert_sound(registry: Registry, model: Path, tmp_path: Path) -> None:
+    """No fault anywhere, no file too many, and the model comes back."""
+    assert read_all(registry).faults == []
+    assert_no_orphans(registry)
+    (back,) = assembled(registry, "local/little", tmp_path / "sound")
+    assert back.read_bytes() == model.read_bytes()
+
+
+@pytest.mark.usefixtures("model")
+def test_line_42_a_bomb_in_a_stored_file_is_refused(registry: Registry, tmp_path: Path) -> None:
+    compressor = zstandard.ZstdCompressor().compressobj(size=256 * MEBI)
+    bomb = b"".join(compressor.compress(bytes(MEBI)) for _ in range(256)) + compressor.flush()
+    row, codec = in_file(registry), codec_for("F16")
+    sizes = codec.plane_sizes_bytes(row.size_bytes)
+    with registry.blobs.open(row) as reader:
+        plain = reader.read()
+    stored = forge(codec, plain, [bomb, *(bytes(size) for size in sizes[1:])], [False, *(True for _ in sizes[1:])])
+    damage(registry, row, stored)
+    record_size(registry, row, stored_bytes=len(stored))
+    tracemalloc.start()
+    try:
+        assert_found(registry, row, tmp_path, f"declares {256 * MEBI} bytes")
+        assert tracemalloc.get_traced_memory()[1] < 64 * MEBI
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("model")
+@pytest.mark.parametrize("column", ["size_bytes", "stored_bytes"])
+def test_line_43_a_row_that_claims_a_terabyte_is_found(column: str, registry: Registry, tmp_path: Path) -> None:
+    for row in either(registry):
+        record_size(registry, row, **{column: TEBI})
+        assert_found(registry, row, tmp_path)
+        record_size(registry, row, **{column: getattr(row, column)})
+    assert read_all(registry).faults == []
+
+
+@pytest.mark.usefixtures("model")
+def test_line_45_a_stored_blob_that_is_cut_is_found_without_reading_it(registry: Registry, tmp_path: Path) -> None:
+    for row in either(registry):
+        stored = stored_bytes(registry, row)
+        for length in (0, 10, len(stored) // 2, len(stored) - 1):
+            damage(registry, row, stored[:length])
+            assert [fault.digest for fault in verify(registry.catalog, registry.blobs).faults] == [row.digest]
+            assert_found(registry, row, tmp_path)
+        damage(registry, row, stored)
+
+
+@pytest.mark.usefixtures("model")
+def test_line_46_bytes_behind_a_stored_blob_are_found_without_reading_it(registry: Registry, tmp_path: Path) -> None:
+    for row in either(registry):
+        stored = stored_bytes(registry, row)
+        for more in (b"\0", stored):
+            damage(registry, row, stored + more)
+            record_size(registry, row, stored_bytes=len(stored + more))
+            assert [fault.digest for fault in verify(registry.catalog, registry.blobs).faults] == [row.digest]
+            assert_found(registry, row, tmp_path, "table adds up")
+        damage(registry, row, stored)
+        record_size(registry, row, stored_bytes=len(stored))
+
+
+def test_line_47_a_flipped_bit_is_found_by_verify_and_never_served(
+    model: Path, registry: Registry, tmp_path: Path
+) -> None:
+    generator = random.Random(47)
+    found = 0
+    every = rows(registry)
+    for attempt in range(60):
+        row = every[attempt % len(every)]
+        stored = stored_bytes(registry, row)
+        # The first half of the attempts is at the beginning: the head, its table and its checksum.
+        end = 8 * (min(120, len(stored)) if attempt < 30 else len(stored))
+        damage(registry, row, flipped(stored, generator.randrange(end)))
+        if read_all(registry).faults:
+            assert_found(registry, row, tmp_path)
+            found += 1
+        else:  # one of the few bits that mean nothing to Zstandard
+            (back,) = assembled(registry, "local/little", tmp_path / "same")
+            assert back.read_bytes() == model.read_bytes()
+        damage(registry, row, stored)
+    assert found >= 55
+    assert_sound(registry, model, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../" + "a" * 61,
+        "../../../../etc/passwd",
+        "A" * 64,
+        "a" * 63,
+        "a" * 65,
+        "a" * 63 + "\uff11",
+        "a" * 63 + "\u0661",
+        "a" * 64 + "\n",
+        "sha256:" + "A" * 64,
+        "",
+    ],
+)
+def test_line_48_only_64_lower_case_hexadecimal_characters_are_a_digest(text: str, organ: Organ) -> None:
+    with pytest.raises(BadDigest):
+        parse_digest(text)
+    said = organ("show", text)
+    assert said.status == 1
+    assert said.err.startswith("organ: ")
+    assert "Traceback" not in said.err
+
+
+@pytest.mark.usefixtures("model")
+def test_line_48_a_physical_name_in_a_row_never_leads_out_of_the_store(registry: Registry, tmp_path: Path) -> None:
+    row = in_file(registry)
+    outside = tmp_path / "outside"
+    outside.write_bytes(stored_bytes(registry, row))
+    for name in (str(outside), f"../../{outside.name}", f"{row.digest[:2]}/../../../outside"):
+        with registry.catalog.writing() as session:
+            session.execute(update(Blob).where(Blob.id == row.id).values(file=name))
+        assert_found(registry, row, tmp_path, "not a name of the store's")
+    assert outside.exists()
+
+
+def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Path, registry: Registry) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    processes, threads = WRITERS
+    script = (
+        "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
+        "from registry.registry import Registry; from tests.faults.cases import take_in\n"
+        "def write(_):\n"
+        "    with Registry.open(sys.argv[1]) as registry: return take_in(registry, Path(sys.argv[2])).created\n"
+        f"with ThreadPoolExecutor({threads}) as pool: print(*pool.map(write, range({threads})))"
+    )
+    command = [sys.executable, "-c", script, str(registry.settings.home), str(path)]
+    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    answers = [word for process in running for word in process.communicate()[0].split()]
+    assert [process.returncode for process in running] == [0] * processes
+    assert sorted(answers) == ["False"] * (processes * threads - 1) + ["True"]
+    assert models(registry) == ["little"]
+    digests = [row.digest for row in rows(registry)]
+    assert len(digests) == len(set(digests))
+    assert_sound(registry, path, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [in_file, inline])
+def test_line_50_a_corrupt_blob_is_replaced_when_its_bytes_come_again(
+    kind: Callable[[Registry], BlobRow], model: Path, registry: Registry, tmp_path: Path, organ: Organ
+) -> None:
+    row = kind(registry)
+    stored = stored_bytes(registry, row)
+    for bit in (8 * 20, 8 * (len(stored) - 1)):
+        damage(registry, kind(registry), flipped(stored, bit))
+        said = organ("ingest", "--json", model)
+        assert said.status == 0
+        assert json.loads(said.out)["new_blobs"] == 1
+        assert_sound(registry, model, tmp_path)
+    assert models(registry) == ["little"]
+
+
+def test_line_50_a_blob_that_was_set_aside_is_replaced_too(
+    model: Path, registry: Registry, tmp_path: Path, organ: Organ
+) -> None:
+    for row in either(registry):
+        damage(registry, row, flipped(stored_bytes(registry, row), 8 * 40))
+    assert "2 set aside" in organ("verify", "--read-data", "--repair").out
+    said = organ("verify")
+    assert said.status == 1, "set aside is not healed"
+    assert "found corrupt before" in said.out
+    assert organ("ingest", model).status == 0
+    assert organ("verify", "--read-data").status == 0
+    assert_sound(registry, model, tmp_path)
+
+
+def test_line_50_what_one_model_lost_another_brings_back(model: Path, registry: Registry, tmp_path: Path) -> None:
+    row = in_file(registry)
+    damage(registry, row, bytes(row.stored_bytes))
+    data = bytearray(model.read_bytes())
+    data[-4:] = b"\0\0\x80\x3f"  # another last norm: another model, with every other organ the same
+    relative = tmp_path / "relative.gguf"
+    relative.write_bytes(data)
+    report = take_in(registry, relative)
+    assert (report.created, report.new_blobs) == (True, 2)
+    (back, *_) = assembled(registry, "local/little@1", tmp_path / "one")
+    assert back.read_bytes() == model.read_bytes()
+    assert read_all(registry).faults == []
+
+
+def test_line_51_missing_bytes_are_named_by_organ_and_healed(
+    model: Path, registry: Registry, tmp_path: Path, organ: Organ
+) -> None:
+    matrices = [row for row in rows(registry) if row.file is not None]
+    for row in matrices:
+        (registry.settings.blobs / (row.file or "")).unlink()
+    with registry.catalog.writing() as session:
+        session.execute(delete(InlineBlob))
+    said = organ("verify")
+    assert said.status == 1
+    names = {line.removeprefix("  needed by local/little@1: ") for line in said.out.splitlines() if "needed by" in line}
+    with registry.catalog.reading() as session:
+        tensors = set(session.scalars(select(Placement.name)))
+    assert names == tensors | {"header of little.gguf"}
+    assert len([line for line in said.out.splitlines() if line[:64].isalnum()]) == len(rows(registry))
+    refused = organ("assemble", "local/little", "-o", tmp_path / "back.gguf")
+    assert refused.status == 1
+    assert "verify" in refused.err
+    assert not (tmp_path / "back.gguf").exists()
+    assert organ("ingest", model).status == 0
+    assert organ("verify", "--read-data").status == 0
+    assert_sound(registry, model, tmp_path)
+
+
+@pytest.mark.usefixtures("model")
+def test_line_52_a_file_without_a_row_is_told_and_swept_only_after_the_grace(registry: Registry, organ: Organ) -> None:
+    orphan = registry.blobs.put(b"nobody knows me" * 10_000)
+    assert orphan.file is not None
+    said = organ("verify")
+    assert said.status == 0
+    assert "1 files belong to no blob" in said.err
+    assert "0 stray files removed" in organ("sweep", "-y").out
+    assert orphan.file in files_below(registry)
+    let_time_pass(registry)
+    assert "1 stray files would be removed" in organ("sweep").out
+    assert orphan.file in files_below(registry)
+    assert "1 stray files removed" in organ("sweep", "-y").out
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+
+
+def by_a_symlink(path: Path) -> None:
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
+
+
+def by_a_second_name(path: Path) -> None:
+    os.link(path, path.with_suffix(".moved"))
+
+
+def by_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def by_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize(
+    "replaced", [by_a_symlink, by_a_second_name, by_a_folder, by_a_pipe], ids=lambda by: by.__name__
+)
+def test_line_53_a_blob_whose_place_is_taken_is_refused_and_healed(
+    replaced: Callable[[Path], None], model: Path, registry: Registry, tmp_path: Path
+) -> None:
+    row = in_file(registry)
+    path = registry.settings.blobs / (row.file or "")
+    replaced(path)
+    assert_found(registry, row, tmp_path, "its place is taken")
+    assert take_in(registry, model).new_blobs == 1
+    assert read_all(registry).faults == []
+    (back,) = assembled(registry, "local/little", tmp_path / "healed")
+    assert back.read_bytes() == model.read_bytes()
+    let_time_pass(registry)
+    run_sweep(registry)
+    assert read_all(registry).faults == []
+
+
+def test_line_54_a_home_that_cannot_be_a_folder_is_one_clean_line(
+    tmp_path: Path, organ: Organ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_model(tmp_path / "little.gguf")
+    (tmp_path / "file").write_bytes(b"not a folder")
+    # /sys takes no folders, not even from root: read-only, or not permitted.
+    for home in (tmp_path / "file", tmp_path / "file" / "below", Path("/sys/organ-registry")):
+        monkeypatch.setenv("ORGAN_HOME", str(home))
+        for words in (["ingest", model], ["models"], ["verify"], ["sweep", "-y"], ["assemble", "a/b", "-o", "c.gguf"]):
+            said = organ(*words)
+            assert said.status == 1
+            assert said.err.startswith("organ: ")
+            assert len(said.err.splitlines()) == 2, "what happened, and what to do"
+            assert str(home) in said.err
+    assert (tmp_path / "file").read_bytes() == b"not a folder"
+
+
+@pytest.mark.parametrize("blobs", ["file", "file/below", "/sys/organ-registry"])
+def test_line_54_a_store_that_cannot_be_written_is_one_clean_line(
+    blobs: str, tmp_path: Path, registry: Registry, organ: Organ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_model(tmp_path / "little.gguf")
+    (tmp_path / "file").write_bytes(b"not a folder")
+    monkeypatch.setenv("ORGAN_BLOBS_URL", str(tmp_path / blobs))
+    for words in (["ingest", model], ["sweep", "-y"]):
+        said = organ(*words)
+        assert said.status == 1
+        assert said.err.startswith("organ: ")
+        assert "Traceback" not in said.err
+    assert models(registry) == []
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_line_54_a_store_that_refuses_is_told_whatever_is_asked_of_it(
+    number: int, tmp_path: Path, registry: Registry
+) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    with pytest.raises(StoreUnwritable, match="no access to"):
+        take_in(with_files(registry, failing_from(1, number)), path)
+    assert (models(registry), rows(registry)) == ([], [])
+    take_in(registry, path)
+    locked = with_files(registry, failing_from(1, number))
+    report = read_all(locked)
+    assert {fault.digest for fault in report.faults} == {row.digest for row in rows(registry) if row.file}
+    with pytest.raises(StoreUnwritable):
+        assembled(locked, "local/little", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    assert read_all(registry).faults == []
+
+
+@pytest.fixture(scope="module")
+def calls_of_an_ingest(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many calls the first ingest of `write_small` makes."""
+    folder = tmp_path_factory.mktemp("counted")
+    files = SteppedFiles(lambda _number, _name: None)
+    with Registry.open(folder / "home") as registry:
+        take_in(with_files(registry, files), write_small(folder))
+    assert files.calls > 20
+    return files.calls
+
+
+def write_small(folder: Path) -> Path:
+    """A model of two blobs in files and three in rows."""
+    path = folder / "little.gguf"
+    matrices = [weights(f"blk.0.{name}.weight", (256, 160)) for name in ("attn_q", "ffn_up")]
+    path.write_bytes(file_bytes(block_metadata(), [*matrices, weights("output_norm.weight", (256,))]))
+    return path
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
+def test_a_disk_that_fails_once_costs_the_ingest_and_leaves_nothing(
+    number: int, kind: type[StoreError], calls_of_an_ingest: int, tmp_path: Path, registry: Registry
+) -> None:
+    path = write_small(tmp_path)
+    commit_without_syncing(registry)
+    for at in range(1, calls_of_an_ingest + 1):
+        with pytest.raises(kind):
+            take_in(with_files(registry, failing_once(at, number)), path)
+        assert (models(registry), rows(registry), files_below(registry)) == ([], [], [])
+        shutil.rmtree(registry.settings.blobs, ignore_errors=True)
+    assert take_in(with_files(registry, failing_once(calls_of_an_ingest + 1, number)), path).created
+    assert_sound(registry, path, tmp_path)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
+def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
+    number: int, kind: type[StoreError], calls_of_an_ingest: int, tmp_path: Path, registry: Registry
+) -> None:
+    path = write_small(tmp_path)
+    commit_without_syncing(registry)
+    left = 0
+    for at in range(1, calls_of_an_ingest, 2):
+        with pytest.raises(kind):
+            take_in(with_files(registry, failing_from(at, number)), path)
+        assert (models(registry), rows(registry)) == ([], [])
+        left += len(files_below(registry))
+        let_time_pass(registry)
+        run_sweep(registry)
+        assert files_below(registry) == []
+        shutil.rmtree(registry.settings.blobs, ignore_errors=True)
+    assert left > 5
+    take_in(registry, path)
+    assert_sound(registry, path, tmp_path)
+
+
+def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry: Registry) -> None:
+    with FileSource(model) as source:
+        spans = [dissect(source).tensor_span(tensor) for tensor in dissect(source).header.tensors]
+        organs = {digest_of(source.read_at(span.offset, span.size_bytes)) for span in spans}
+    every = {row.digest for row in rows(registry)}
+    assert organs < every, "headers and vocabularies are nobody's to ask for"
+    asked = every | {digest_of(b"never seen")}
+    with registry.catalog.reading() as session:
+        assert visible_digests(session, asked) == organs
+    for state in ("quarantined", "removed"):
+        with registry.catalog.writing() as session:
+            session.execute(update(Model).values(state=state))
+            session.execute(update(Placement).values(visible=False))
+        with registry.catalog.reading() as session:
+            assert visible_digests(session, asked) == set()
+
+
+def test_line_59_what_an_ingest_under_way_has_stored_is_answered_as_absent(registry: Registry) -> None:
+    blob = registry.blobs.put(b"a secret organ" * 10_000)
+    with registry.catalog.writing() as session:
+        assert record_blobs(session, begin_ingest(session, "a test"), [blob]) == []
+    with registry.catalog.reading() as session:
+        assert visible_digests(session, [blob.digest]) == set()
+    assert [row.digest for row in rows(registry)] == [blob.digest]

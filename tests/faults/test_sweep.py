@@ -1,0 +1,417 @@
+"""The list of faults, lines 55 to 58: a sweep beside writers, beside another sweep, and one that dies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, update
+
+from registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded_blobs
+from registry.catalog.register.blobs import doom_blobs, lease_blobs, mark_corrupt, reclaim_blob, record_blobs
+from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
+from registry.catalog.tables import Blob, Ingest, Organ
+from registry.digest import digest_of
+from registry.errors import Busy, StoreError
+from registry.registry import Registry
+from registry.store import StoredBlob
+from registry.upkeep import GRACE, SweepReport, sweep
+from tests.faults.cases import (
+    LARGE,
+    SMALL,
+    Crash,
+    SteppedFiles,
+    Watched,
+    assert_no_orphans,
+    at_step,
+    commit_without_syncing,
+    crash,
+    files_below,
+    leave,
+    let_leases_expire,
+    let_time_pass,
+    overwrite,
+    read_all,
+    rows,
+    run_sweep,
+    sample,
+    states,
+    take_in,
+    with_files,
+    write_model,
+)
+from tests.faults.conftest import Organ as Command
+from tests.trips import assembled
+
+AT_ONCE = timedelta(0)
+
+
+@pytest.fixture
+def quick(registry: Registry) -> Registry:
+    """The registry, for tests of very many transactions."""
+    commit_without_syncing(registry)
+    return registry
+
+
+# Line 55: a sweep while the same content is added again.
+
+
+@dataclass(slots=True)
+class Race:
+    """One sweeper and one writer of the same bytes, step by step."""
+
+    registry: Registry
+    plain: bytes
+    doomed: list[int] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+    row: BlobRow | None = None
+    fresh: StoredBlob | None = None
+    ingest_id: int = 0
+
+    @property
+    def digest(self) -> str:
+        return digest_of(self.plain)
+
+    def doom(self) -> None:
+        with self.registry.catalog.writing() as session:
+            doom_blobs(session, GRACE)
+
+    def find(self) -> None:
+        moment = datetime.now(UTC)
+        with self.registry.catalog.reading() as session:
+            self.doomed = [blob.id for blob in unneeded_blobs(session, "doomed", moment, moment)]
+
+    def reclaim(self) -> None:
+        for blob_id in self.doomed:
+            with self.registry.catalog.writing() as session:
+                file = reclaim_blob(session, blob_id)
+            self.files += [file] if file else []
+
+    def unlink(self) -> None:
+        for file in self.files:
+            self.registry.blobs.local.remove(self.registry.blobs.local.path(file))
+
+    def look(self) -> None:
+        with self.registry.catalog.writing() as session:
+            self.ingest_id = begin_ingest(session, "the writer")
+        with self.registry.catalog.reading() as session:
+            self.row = blobs_by_digest(session, [self.digest]).get(digest_of(self.plain))
+
+    def lease(self) -> None:
+        if self.row is None or self.row.state == "corrupt":
+            self.row = None
+            return
+        with self.registry.catalog.writing() as session:
+            self.row = blobs_by_digest(session, [self.digest]).get(digest_of(self.plain))
+            if self.row is not None:
+                lease_blobs(session, self.ingest_id, [self.row.id])
+
+    def store(self) -> None:
+        if self.row is None or not self._intact(self.row):
+            self.fresh = self.registry.blobs.put(self.plain)
+
+    def record(self) -> None:
+        if self.fresh is None:
+            return
+        with self.registry.catalog.writing() as session:
+            unused = record_blobs(session, self.ingest_id, [self.fresh])
+        for file in unused:
+            self.registry.blobs.local.remove(self.registry.blobs.local.path(file))
+
+    def register(self) -> None:
+        with self.registry.catalog.writing() as session:
+            blob_id = blobs_by_digest(session, [self.digest])[digest_of(self.plain)].id
+            session.add(Organ(blob_id=blob_id, dtype="I8", shape=str(len(self.plain)), elements=len(self.plain)))
+            end_ingest(session, self.ingest_id, "finished")
+
+    def _intact(self, row: BlobRow) -> bool:
+        try:
+            with self.registry.blobs.open(row) as reader:
+                reader.verify()
+        except StoreError:
+            with self.registry.catalog.writing() as session:
+                mark_corrupt(session, row.digest)
+            return False
+        return True
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the writer's organ cannot be read although the writer has ended well."""
+        with self.registry.catalog.reading() as session:
+            row = blobs_by_digest(session, [self.digest]).get(digest_of(self.plain))
+        if row is None or row.state != "present":
+            return True
+        try:
+            with self.registry.blobs.open(row) as reader:
+                return reader.read() != self.plain
+        except StoreError:
+            return True
+
+
+SWEEPER = (Race.doom, Race.find, Race.reclaim, Race.unlink)
+WRITER = (Race.look, Race.lease, Race.store, Race.record, Race.register)
+Step = Callable[[Race], None]
+
+
+def interleavings(first: Sequence[Step], second: Sequence[Step]) -> Iterator[list[Step]]:
+    """Every order of all steps that keeps the order of each side."""
+    for places in combinations(range(len(first) + len(second)), len(first)):
+        order = list(second)
+        for place, step in zip(places, first, strict=True):
+            order.insert(place, step)
+        yield order
+
+
+def prepared(registry: Registry, state: str, plain: bytes) -> None:
+    """Bring a blob of `plain`, which nothing needs, into `state`."""
+    if state == "absent":
+        return
+    blob = registry.blobs.put(plain)
+    leave(registry, blob)
+    long_ago = datetime.now(UTC) - 3 * GRACE
+    with registry.catalog.writing() as session:
+        own = update(Blob).where(Blob.digest == blob.digest)
+        session.execute(own.values(touched_at=long_ago, state="doomed" if "doomed" in state else "present"))
+        if state == "corrupt":
+            mark_corrupt(session, blob.digest)
+    if "corrupt" in state:
+        overwrite(registry.settings.blobs / (blob.file or ""), bytes(blob.stored_bytes))
+
+
+@pytest.mark.parametrize("state", ["absent", "unneeded", "doomed", "corrupt", "corrupt and doomed"])
+def test_line_55_no_order_of_a_sweep_and_a_writer_of_the_same_bytes_loses_them(state: str, quick: Registry) -> None:
+    orders = list(interleavings(SWEEPER, WRITER))
+    assert len(orders) == 126
+    for number, order in enumerate(orders):
+        race = Race(quick, sample(66_000, number))
+        prepared(quick, state, race.plain)
+        for step in order:
+            step(race)
+        assert not race.is_lost, [step.__name__ for step in order]
+    for _ in range(2):
+        run_sweep(quick)
+    assert (len(rows(quick)), read_all(quick).faults) == (126, [])
+    let_time_pass(quick)
+    run_sweep(quick)
+    assert_no_orphans(quick)
+
+
+def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_rows(quick: Registry) -> None:
+    def unlink_doomed(race: Race) -> None:
+        with race.registry.catalog.reading() as session:
+            found = list(session.scalars(select(Blob.file).where(Blob.id.in_(race.doomed))))
+        for file in found:
+            race.registry.blobs.local.remove(race.registry.blobs.local.path(file or ""))
+
+    lost = 0
+    for number, order in enumerate(interleavings((Race.doom, Race.find, unlink_doomed, Race.reclaim), WRITER)):
+        race = Race(quick, sample(66_000, number))
+        prepared(quick, "doomed", race.plain)
+        for step in order:
+            step(race)
+        lost += race.is_lost
+    assert lost > 0
+
+
+def leave_all_blobs(registry: Registry, path: Path) -> None:
+    """Everything of the model in `path` but the model: an ingest that ends right before its last transaction."""
+    at_least = len(rows(registry))
+
+    def interrupt_once() -> None:
+        nonlocal at_least
+        if len(rows(registry)) > at_least:
+            at_least = 1_000_000
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take_in(Registry(registry.settings, Watched(registry.catalog, interrupt_once), registry.blobs), path)
+
+
+@pytest.mark.parametrize("state", ["absent", "unneeded", "doomed"])
+def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
+    state: str, quick: Registry, tmp_path: Path
+) -> None:
+    reached = number = 0
+    while reached == number:
+        number += 1
+        path = write_model(tmp_path / "little.gguf", seed=number)
+        if state != "absent":
+            leave_all_blobs(quick, path)
+        if state == "doomed":
+            assert run_sweep(quick, AT_ONCE).doomed > 0
+
+        def sweep_twice() -> None:
+            nonlocal reached
+            reached += 1
+            for _ in range(2):
+                run_sweep(quick, AT_ONCE)
+
+        take_in(Registry(quick.settings, Watched(quick.catalog, at_step(number, sweep_twice)), quick.blobs), path)
+        assert read_all(quick).faults == []
+        (back,) = assembled(quick, f"local/little@{number}", tmp_path / "back")
+        assert back.read_bytes() == path.read_bytes()
+    assert number > 8, "the steps before and after at least four transactions"
+
+
+def test_line_55_sweeps_without_grace_between_the_writes_of_an_ingest_lose_nothing(
+    quick: Registry, tmp_path: Path
+) -> None:
+    for number in range(1, 28, 2):
+        path = write_model(tmp_path / "little.gguf", seed=number)
+
+        def sweep_then(call: int, _name: str, number: int = number) -> None:
+            if call == number:
+                for _ in range(2):
+                    run_sweep(quick, AT_ONCE)
+
+        take_in(with_files(quick, SteppedFiles(sweep_then)), path)
+        assert read_all(quick).faults == []
+    assert_no_orphans(quick)
+
+
+# Line 56: a sweep that dies.
+
+
+def litter(registry: Registry, seed: int) -> None:
+    """Two doomed blobs, two that will be doomed, an orphan and a temporary; all long untouched."""
+    leave(registry, registry.blobs.put(sample(LARGE, seed)), registry.blobs.put(sample(SMALL, seed)))
+    let_time_pass(registry)
+    run_sweep(registry)
+    leave(registry, registry.blobs.put(sample(LARGE + 1, seed)), registry.blobs.put(sample(SMALL + 1, seed)))
+    registry.blobs.put(sample(LARGE + 2, seed))
+    (registry.settings.blobs / "tmp" / f"{digest_of(b'half')}.0123456789abcdef").write_bytes(b"half")
+    let_time_pass(registry)
+
+
+def finish_sweeping(registry: Registry, keep: set[str]) -> None:
+    """The next sweeps remove all that is left, and nothing else."""
+    for _ in range(2):
+        run_sweep(registry)
+    assert {row.digest for row in rows(registry)} == keep
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+
+
+def test_line_56_a_sweep_that_dies_at_any_transaction_is_finished_by_the_next(quick: Registry, tmp_path: Path) -> None:
+    take_in(quick, write_model(tmp_path / "little.gguf"))
+    keep = {row.digest for row in rows(quick)}
+    died = number = 0
+    while died == number:
+        number += 1
+        litter(quick, number)
+        try:
+            sweep(Watched(quick.catalog, at_step(number, crash)), quick.blobs, dry_run=False)
+        except Crash:
+            died += 1
+        finish_sweeping(quick, keep)
+    assert died == 10, "before and after: the list, two rows, the dooming, the list of files"
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_line_56_a_sweep_that_dies_at_any_removal_is_finished_by_the_next(
+    after: bool, quick: Registry, tmp_path: Path
+) -> None:
+    take_in(quick, write_model(tmp_path / "little.gguf"))
+    keep = {row.digest for row in rows(quick)}
+
+    class Dying(SteppedFiles):
+        def unlink(self, path: Path) -> None:
+            if after:
+                os.unlink(path)
+            self.step("unlink")
+            if not after:
+                os.unlink(path)
+
+    died = number = 0
+    while died == number:
+        number += 1
+        litter(quick, number)
+        step = at_step(number, crash)
+        dying = Dying(lambda _number, name, step=step: step() if name == "unlink" else None)
+        try:
+            run_sweep(with_files(quick, dying))
+        except Crash:
+            died += 1
+        finish_sweeping(quick, keep)
+    assert died == 3, "the doomed file, the orphan, the temporary"
+
+
+def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: Registry, organ: Command) -> None:
+    leave(registry, registry.blobs.put(sample(LARGE)))
+    let_time_pass(registry)
+    said = []
+
+    def sweep_too() -> None:
+        with Registry.open(registry.settings.home) as other, pytest.raises(Busy, match="another sweep"):
+            run_sweep(other)
+        said.extend([organ("sweep", "-y"), organ("sweep")])
+
+    report = sweep(Watched(registry.catalog, at_step(3, sweep_too)), registry.blobs, dry_run=False)
+    assert report.doomed == 1
+    assert [(one.status, one.out) for one in said] == [(1, ""), (1, "")]
+    assert all("another sweep of this store is running" in one.err for one in said)
+    assert organ("sweep", "-y").status == 0
+
+
+# Line 58: an ingest that is slower than the grace.
+
+
+def test_line_58_a_lease_that_is_kept_fresh_protects_beyond_the_grace(registry: Registry) -> None:
+    blob = registry.blobs.put(sample(LARGE))
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "a slow upload")
+        record_blobs(session, ingest_id, [blob])
+    for _ in range(3):
+        let_time_pass(registry)
+        with registry.catalog.writing() as session:
+            session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) + timedelta(seconds=1)))
+            renew_lease(session, ingest_id)
+        assert run_sweep(registry) == SweepReport(dry_run=False)
+    assert states(registry) == {blob.digest: "present"}
+    let_leases_expire(registry)
+    assert run_sweep(registry).doomed == 1
+    assert run_sweep(registry).removed == 1
+    assert files_below(registry) == []
+
+
+def test_line_58_what_an_ingest_will_find_known_is_protected_while_it_runs(registry: Registry, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    leave_all_blobs(registry, path)
+    let_time_pass(registry)
+    assert run_sweep(registry).doomed == len(rows(registry))
+    swept: list[SweepReport] = []
+
+    def step() -> None:
+        leased = [row for row in rows(registry) if row.state == "present"]
+        if leased and not swept:
+            let_time_pass(registry)
+            swept.extend(run_sweep(registry) for _ in range(2))
+            assert {row.digest for row in leased} == set(states(registry))
+
+    report = take_in(Registry(registry.settings, Watched(registry.catalog, step), registry.blobs), path)
+    assert len(swept) == 2
+    assert report.created
+    assert read_all(registry).faults == []
+    (back,) = assembled(registry, "local/little", tmp_path / "back")
+    assert back.read_bytes() == path.read_bytes()
+
+
+def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "a slow upload")
+    blob = registry.blobs.put(sample(LARGE))
+    pending = registry.blobs.local.begin(digest_of(b"x"), 5)
+    let_time_pass(registry)  # it began three days ago, and has written since
+    assert run_sweep(registry).stray_files == 0
+    assert run_sweep(registry, AT_ONCE).stray_files == 0
+    with registry.catalog.writing() as session:
+        record_blobs(session, ingest_id, [blob])
+    assert read_all(registry).faults == []
+    let_leases_expire(registry)
+    assert run_sweep(registry).stray_files == 1
+    pending.discard()

@@ -1,0 +1,161 @@
+"""An open file from outside: a plain file, read exactly, that stays the same meanwhile."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ingest.files import FileSource
+from ingest.service import ingest_model
+from ingest.sources import ModelSource
+from registry.errors import BadSource
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.trips import little_model, row_counts
+
+DATA = bytes(range(256)) * 40
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "a.gguf"
+    file.write_bytes(DATA)
+    return file
+
+
+def test_bytes_are_read_where_they_are_asked_for(path: Path) -> None:
+    with FileSource(path) as source:
+        assert (source.name, source.size_bytes) == ("a.gguf", len(DATA))
+        assert source.read_at(0, 4) == DATA[:4]
+        assert source.read_at(1_000, 5_000) == DATA[1_000:6_000]
+        assert source.read_at(len(DATA), 0) == b""
+        buffer = bytearray(300)
+        source.read_into(memoryview(buffer), 17)
+        assert buffer == DATA[17:317]
+
+
+@pytest.mark.parametrize(("offset", "size"), [(0, len(DATA) + 1), (len(DATA), 1), (len(DATA) - 1, 2), (10**9, 1)])
+def test_bytes_that_are_not_there_are_an_error(offset: int, size: int, path: Path) -> None:
+    with FileSource(path) as source:
+        with pytest.raises(BadSource, match=f"ends at byte {max(offset, len(DATA))}"):
+            source.read_at(offset, size)
+        with pytest.raises(BadSource, match="shorter than when it was opened"):
+            source.read_into(memoryview(bytearray(size)), offset)
+
+
+def test_a_closed_file_is_closed_and_may_be_closed_again(path: Path) -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    source = FileSource(path)
+    assert len(set(os.listdir("/proc/self/fd")) - before) == 1
+    source.close()
+    source.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+
+
+def make_loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def make_dangling(path: Path) -> None:
+    path.symlink_to(path.parent / "nowhere")
+
+
+def link_to_zero(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_socket, make_loop, make_dangling, link_to_zero, Path.mkdir])
+def test_line_38_what_is_no_regular_file_is_refused_before_it_is_opened(
+    make: Callable[[Path], None], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = tmp_path / "odd.gguf"
+    monkeypatch.chdir(tmp_path)  # the name of a socket has at most 107 bytes
+    make(Path("odd.gguf"))
+    with pytest.raises(BadSource, match=r"odd\.gguf"):
+        FileSource(odd)
+    with pytest.raises(BadSource):
+        ingest_model(registry, ModelSource((odd,), parse_model_name("odd")))
+    assert set(row_counts(registry).values()) == {0}
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/proc", "/proc/self/mem/x", "/nowhere/a.gguf"])
+def test_line_38_devices_and_paths_to_nothing_are_refused(path: str) -> None:
+    with pytest.raises(BadSource):
+        FileSource(Path(path))
+
+
+def test_a_link_to_a_file_is_followed(path: Path) -> None:
+    link = path.with_name("link.gguf")
+    link.symlink_to(path)
+    with FileSource(link) as source:
+        assert source.read_at(0, 4) == DATA[:4]
+        source.check_unchanged()
+
+
+def overwritten(path: Path) -> None:
+    status = path.stat()
+    with path.open("r+b") as stream:
+        stream.write(b"other")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+
+
+def grown(path: Path) -> None:
+    with path.open("ab") as stream:
+        stream.write(b"more")
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, 5)
+
+
+def replaced(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns))
+    other.replace(path)
+
+
+CHANGES = [overwritten, grown, cut, replaced, Path.unlink]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_line_37_a_file_that_changes_while_it_is_open_is_noticed(change: Callable[[Path], None], path: Path) -> None:
+    with FileSource(path) as source:
+        source.check_unchanged()
+        change(path)
+        with pytest.raises(BadSource, match="while it was read"):
+            source.check_unchanged()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_line_37_a_file_that_changes_while_it_is_ingested_registers_nothing(
+    change: Callable[[Path], None], registry: Registry, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.gguf"
+    path.write_bytes(little_model(blocks=8))
+    changed: list[bool] = []
+
+    def meddle(_size: int) -> None:
+        if not changed:
+            changed.append(True)
+            change(path)
+
+    with pytest.raises(BadSource):
+        ingest_model(registry, ModelSource((path,), parse_model_name("a")), None, meddle)
+    assert changed
+    counts = row_counts(registry)
+    assert counts["models"] == counts["organs"] == counts["placements"] == counts["blob_leases"] == 0
+    assert counts["ingests"] == 1

@@ -1,0 +1,229 @@
+"""What a model is said to be: its kind, whether it is complete, who its parents are."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from ingest.records import BASE_MODELS_MAX
+from registry.catalog.tables import FilePart, Lineage, Model, ModelFile, ModelMetadata, Placement
+from registry.digest import digest_of
+from registry.gguf import KeyValue, ValueType
+from registry.registry import Registry
+from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
+from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
+
+
+def registered(registry: Registry, folder: Path, data: bytes, name: str = "a.gguf") -> Model:
+    (folder / name).write_bytes(data)
+    ingest_file(registry, folder / name)
+    with registry.catalog.reading() as session:
+        model = session.scalars(select(Model).order_by(Model.id.desc()).limit(1)).one()
+        session.expunge(model)
+    return model
+
+
+def parents(registry: Registry) -> list[tuple[str | None, str, str]]:
+    with registry.catalog.reading() as session:
+        rows = session.scalars(select(Lineage).where(Lineage.child_model_id.is_not(None)).order_by(Lineage.id))
+        return [(row.parent_text, row.relation, row.evidence) for row in rows]
+
+
+def test_a_model_takes_its_card_from_the_header(registry: Registry, tmp_path: Path) -> None:
+    more = [text("general.description", "A little one"), text("general.size_label", "30K")]
+    model = registered(registry, tmp_path, little_model("Little", more=more))
+    assert (model.kind, model.state, model.complete, model.version) == ("model", "visible", True, 1)
+    assert (model.title, model.architecture, model.license) == ("Little", "llama", "apache-2.0")
+    assert (model.description, model.size_label) == ("A little one", "30K")
+    assert model.digest == digest_of(little_model("Little", more=more))
+
+
+def test_a_model_without_a_header_to_speak_of_is_taken_all_the_same(registry: Registry, tmp_path: Path) -> None:
+    model = registered(registry, tmp_path, file_bytes([], [tensor("what.is.this")]))
+    assert (model.title, model.architecture, model.license, model.kind) == (None, None, None, "model")
+    assert len(json.loads(model.flags)) == 1
+
+
+def test_an_adapter_is_an_adapter(registry: Registry, tmp_path: Path) -> None:
+    entries = [
+        text("general.architecture", "llama"),
+        text("general.type", "adapter"),
+        text("adapter.type", "lora"),
+        KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 16.0),
+        unsigned("general.base_model.count", 1),
+        text("general.base_model.0.name", "Base"),
+        text("general.base_model.0.organization", "Somebody"),
+    ]
+    halves = [weights(f"blk.0.attn_q.weight.lora_{half}", shape) for half, shape in (("a", (64, 4)), ("b", (4, 64)))]
+    model = registered(registry, tmp_path, file_bytes(entries, halves))
+    assert (model.kind, model.complete) == ("adapter", True)
+    assert parents(registry) == [("Somebody/Base", "adapter", "declared")]
+    with registry.catalog.reading() as session:
+        assert {row.type for row in session.scalars(select(Placement))} == {"adapter"}
+
+
+def test_a_file_without_tensors_is_a_vocabulary(registry: Registry, tmp_path: Path) -> None:
+    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(100))
+    model = registered(registry, tmp_path, file_bytes([text("general.architecture", "llama"), tokens]))
+    assert (model.kind, model.complete, model.tensors, model.parameters) == ("vocabulary", True, 0, 0)
+    assert model.mean_theta is None
+
+
+@pytest.mark.parametrize(
+    ("present", "announced", "complete"),
+    [(2, 2, True), (2, 3, False), (2, None, True), (2, 1, True), (2, 2**32 - 1, False), (0, 2, False)],
+)
+def test_a_model_is_complete_when_every_announced_block_is_there(
+    present: int, announced: int | None, complete: bool, registry: Registry, tmp_path: Path
+) -> None:
+    entries = block_metadata(blocks=announced or 0)[: 3 if announced is None else 4]
+    model = registered(registry, tmp_path, file_bytes(entries, block_tensors(present)))
+    assert model.complete == complete
+
+
+@pytest.mark.parametrize("kind", ["token_embd", "attn"])
+def test_a_model_without_an_embedding_or_without_attention_is_not_complete(
+    kind: str, registry: Registry, tmp_path: Path
+) -> None:
+    tensors = [(spec, data) for spec, data in block_tensors(2) if kind not in spec.name or "norm" in spec.name]
+    model = registered(registry, tmp_path, file_bytes(block_metadata(), tensors))
+    assert (model.kind, model.complete) == ("model", False)
+
+
+def base_model(number: int, **values: str) -> list[KeyValue]:
+    return [text(f"general.base_model.{number}.{key}", value) for key, value in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"name": "Base", "organization": "Org", "version": "1.5"}, ["Org/Base 1.5"]),
+        ({"name": "Base"}, ["Base"]),
+        ({"organization": "Org"}, ["Org"]),
+        ({"repo_url": "https://example.org/x"}, ["https://example.org/x"]),
+        ({"name": "Base", "repo_url": "https://example.org/x"}, ["Base"]),
+        ({"version": "1"}, []),
+        ({}, []),
+    ],
+)
+def test_a_declared_parent_is_kept_by_what_is_said_of_it(
+    values: dict[str, str], expected: list[str], registry: Registry, tmp_path: Path
+) -> None:
+    more = [unsigned("general.base_model.count", 1), *base_model(0, **values)]
+    registered(registry, tmp_path, little_model(more=more))
+    assert [name for name, _, _ in parents(registry)] == expected
+
+
+def test_every_declared_parent_is_kept_in_order(registry: Registry, tmp_path: Path) -> None:
+    entries = [entry for number in range(3) for entry in base_model(number, name=f"Parent {number}")]
+    registered(registry, tmp_path, little_model(more=[unsigned("general.base_model.count", 3), *entries]))
+    assert parents(registry) == [(f"Parent {number}", "finetune", "declared") for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("count", "kept"),
+    [
+        (unsigned("general.base_model.count", 2**32 - 1), BASE_MODELS_MAX),
+        (KeyValue("general.base_model.count", ValueType.INT64, -5), 0),
+        (text("general.base_model.count", "3"), 0),
+        (KeyValue("general.base_model.count", ValueType.BOOL, value=True), 0),
+    ],
+)
+def test_a_count_of_parents_that_lies_costs_nothing(
+    count: KeyValue, kept: int, registry: Registry, tmp_path: Path
+) -> None:
+    entries = [entry for number in range(100) for entry in base_model(number, name=f"Parent {number}")]
+    registered(registry, tmp_path, little_model(more=[count, *entries]))
+    assert len(parents(registry)) == kept
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True])
+def test_a_card_of_the_wrong_type_is_left_empty(value: Any, registry: Registry, tmp_path: Path) -> None:
+    kind = {int: ValueType.UINT32, float: ValueType.FLOAT32, bool: ValueType.BOOL}[type(value)]
+    keys = ("general.name", "general.license", "general.description", "general.architecture", "general.type")
+    model = registered(registry, tmp_path, file_bytes([KeyValue(key, kind, value) for key in keys], [tensor("a")]))
+    assert (model.title, model.license, model.description, model.architecture) == (None, None, None, None)
+
+
+def test_line_60_a_card_with_nul_and_five_thousand_letters_is_made_fit(registry: Registry, tmp_path: Path) -> None:
+    entries = [text("general.name", "a\0b" + "x" * 5_000), text("general.license", "l\0" * 100)]
+    model = registered(registry, tmp_path, file_bytes(entries, [tensor("a")]))
+    assert (model.title or "").startswith("a␀b")
+    assert (len(model.title or ""), len(model.license or "")) == (4096, 96)
+
+
+def test_line_40_metadata_stands_in_the_catalog_in_order_as_text(registry: Registry, tmp_path: Path) -> None:
+    odd = [
+        KeyValue("odd.nan", ValueType.FLOAT32, float("nan")),
+        KeyValue("odd.inf", ValueType.FLOAT64, float("inf")),
+        text("odd.nul", "a\0b"),
+        text("command-r.context_length", "a hyphen"),
+        array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(2_000)),
+    ]
+    entries = [*every_value_type(), *odd]
+    model = registered(registry, tmp_path, file_bytes(entries, [tensor("a")]))
+    with registry.catalog.reading() as session:
+        rows = session.scalars(
+            select(ModelMetadata).where(ModelMetadata.model_id == model.id).order_by(ModelMetadata.position)
+        ).all()
+    assert [row.key for row in rows] == [entry.key for entry in entries]
+    shown = {row.key: row.value for row in rows}
+    assert shown["scalar.uint64"] == str(2**64 - 1)
+    assert (shown["odd.nan"], shown["odd.inf"], shown["odd.nul"]) == ("nan", "inf", "a␀b")
+    assert shown["tokenizer.ggml.tokens"] == "[2000 × string]"
+
+
+def test_placements_say_where_each_tensor_sits_and_where_it_begins(registry: Registry, tmp_path: Path) -> None:
+    data = little_model()
+    registered(registry, tmp_path, data)
+    with registry.catalog.reading() as session:
+        placements = session.scalars(select(Placement).order_by(Placement.position)).all()
+    assert [placement.position for placement in placements] == list(range(10))
+    for placement, (spec, own) in zip(placements, block_tensors(), strict=True):
+        assert (placement.name, placement.dtype, placement.size_bytes) == (spec.name, spec.dtype.name, len(own))
+        assert data[placement.offset_bytes : placement.offset_bytes + len(own)] == own
+    assert {(row.type, row.block) for row in placements if row.slot == "ffn_up"} == {("organ", 0), ("organ", 1)}
+
+
+def test_the_parts_of_a_file_are_its_header_its_arrays_and_its_odd_padding(registry: Registry, tmp_path: Path) -> None:
+    tokens = array("tokenizer.ggml.tokens", ValueType.STRING, vocabulary(2_000))
+    data = bytearray(file_bytes([tokens, text("general.architecture", "llama")], [tensor("a", (5,))]))
+    data[-1] = 9
+    registered(registry, tmp_path, bytes(data))
+    with registry.catalog.reading() as session:
+        file = session.scalars(select(ModelFile)).one()
+        parts = session.scalars(select(FilePart).order_by(FilePart.offset_bytes)).all()
+    assert (file.name, file.size_bytes, file.sha256) == ("a.gguf", len(data), digest_of(bytes(data)))
+    assert file.header_sha256 == digest_of(bytes(data[: file.header_bytes]))
+    before, array_part, after, padding = parts
+    assert before.offset_bytes == 0
+    assert before.size_bytes == array_part.offset_bytes
+    assert array_part.offset_bytes + array_part.size_bytes == after.offset_bytes
+    assert after.offset_bytes + after.size_bytes == file.header_bytes
+    assert padding.offset_bytes == len(data) - 12
+    assert before.blob_id == after.blob_id == padding.blob_id != array_part.blob_id
+    assert (before.blob_offset_bytes, after.blob_offset_bytes) == (0, before.size_bytes)
+
+
+def test_the_digest_of_a_split_model_covers_its_files_in_order(registry: Registry, tmp_path: Path) -> None:
+    digests = []
+    for number in (1, 2):
+        entries = [
+            unsigned("split.no", number - 1, ValueType.UINT16),
+            unsigned("split.count", 2, ValueType.UINT16),
+            KeyValue("split.tensors.count", ValueType.INT32, 2),
+        ]
+        data = file_bytes(entries, [tensor(f"blk.{number}.attn_q.weight", (64,))])
+        (tmp_path / f"m-0000{number}-of-00002.gguf").write_bytes(data)
+        digests.append(digest_of(data))
+    ingest_file(registry, tmp_path / "m-00002-of-00002.gguf")
+    with registry.catalog.reading() as session:
+        model = session.scalars(select(Model)).one()
+        files = session.scalars(select(ModelFile).order_by(ModelFile.position)).all()
+    assert [file.sha256 for file in files] == digests
+    assert model.digest == digest_of("".join(f"{digest}\n" for digest in digests).encode())
+    assert model.name == "m"

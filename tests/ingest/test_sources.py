@@ -1,0 +1,269 @@
+"""What there is to ingest: files, folders, patterns, split sets from any shard, the hub's cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingest.service import ingest_model
+from ingest.sources import ModelSource, find_hub_sources, find_sources
+from registry.errors import BadSource, BadSplit
+from registry.gguf import KeyValue, ValueType
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.builders import file_bytes, tensor, text
+from tests.trips import row_counts
+
+HOSTILE_NAMES = [
+    b"\xff\xfe.gguf",
+    b"a\x1b[31mred\x1b[0m.gguf",
+    b"new\nline.gguf",
+    b'it\'s "quoted".gguf',
+    "日本.gguf".encode(),
+    b"-o.gguf",
+    b"..gguf",
+    b"...gguf",
+    b".gguf",
+    b"%s%n{0}.gguf",
+    b"a*b?[c].gguf",
+    b"~.gguf",
+    b"CON.gguf",
+    b"x" * 250 + b".gguf",
+    "e\u0301\u202ecod.gguf".encode(),
+]
+
+
+def touch(*paths: Path) -> None:
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def names(sources: list[ModelSource]) -> list[str]:
+    return [str(source.name) for source in sources]
+
+
+def shard(folder: Path, number: int, count: int, stem: str = "m", total: int | None = None) -> Path:
+    """A shard with one tensor of its own."""
+    entries = [
+        KeyValue("split.no", ValueType.UINT16, number - 1),
+        KeyValue("split.count", ValueType.UINT16, count),
+        KeyValue("split.tensors.count", ValueType.INT32, count if total is None else total),
+    ]
+    path = folder / f"{stem}-{number:05d}-of-{count:05d}.gguf"
+    path.write_bytes(file_bytes(entries, [tensor(f"blk.{number}.attn_q.weight", (64,))]))
+    return path
+
+
+def test_a_file_is_a_model_named_after_it(tmp_path: Path) -> None:
+    touch(tmp_path / "Zoo-A.gguf")
+    (source,) = find_sources([str(tmp_path / "Zoo-A.gguf")])
+    assert source == ModelSource((tmp_path / "Zoo-A.gguf",), parse_model_name("local/Zoo-A"))
+    assert source.label == str(tmp_path / "Zoo-A.gguf")
+
+
+def test_a_file_of_any_suffix_is_taken_when_it_is_named(tmp_path: Path) -> None:
+    touch(tmp_path / "model.bin")
+    assert names(find_sources([str(tmp_path / "model.bin")])) == ["local/model.bin"]
+
+
+def test_a_folder_is_searched_through_for_gguf_files(tmp_path: Path) -> None:
+    touch(tmp_path / "b.gguf", tmp_path / "deep" / "er" / "a.gguf", tmp_path / "notes.txt")
+    assert names(find_sources([str(tmp_path)])) == ["local/b", "local/a"]
+
+
+def test_a_folder_that_is_named_like_a_file_is_searched_and_not_read(tmp_path: Path) -> None:
+    touch(tmp_path / "folder.gguf" / "inside.gguf")
+    assert names(find_sources([str(tmp_path)])) == ["local/inside"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.gguf", ["local/a", "local/b"]),
+        ("[b]*", ["local/b"]),
+        ("**/*.gguf", ["local/a", "local/b", "local/c"]),
+        ("?.gguf", ["local/a", "local/b"]),
+        ("*", ["local/a", "local/b"]),
+    ],
+)
+def test_a_quoted_pattern_is_expanded_here(pattern: str, expected: list[str], tmp_path: Path) -> None:
+    touch(tmp_path / "a.gguf", tmp_path / "b.gguf", tmp_path / "deep" / "c.gguf")
+    assert names(find_sources([str(tmp_path / pattern)])) == expected
+
+
+def test_a_file_whose_name_is_a_pattern_is_meant_as_it_stands(tmp_path: Path) -> None:
+    touch(tmp_path / "a[b].gguf", tmp_path / "ab.gguf")
+    assert names(find_sources([str(tmp_path / "a[b].gguf")])) == ["local/a-b"]
+
+
+def test_each_file_is_taken_once_however_often_it_is_named(tmp_path: Path) -> None:
+    touch(tmp_path / "a.gguf", tmp_path / "b.gguf")
+    arguments = [str(tmp_path), str(tmp_path / "a.gguf"), f"{tmp_path}/./b.gguf", str(tmp_path / "*.gguf")]
+    assert names(find_sources(arguments)) == ["local/a", "local/b"]
+
+
+def test_files_of_one_name_in_two_folders_are_two_models(tmp_path: Path) -> None:
+    touch(tmp_path / "one" / "a.gguf", tmp_path / "two" / "a.gguf")
+    assert names(find_sources([str(tmp_path)])) == ["local/a", "local/a"]
+
+
+@pytest.mark.parametrize("argument", ["", "missing.gguf", "missing/*.gguf", "x" * 5_000, "x" * 300 + "*", "a\nb"])
+def test_an_argument_that_names_nothing_is_refused(
+    argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path / "here.gguf")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSource) as caught:
+        find_sources(["here.gguf", argument])
+    assert len(str(caught.value)) < 6_000
+
+
+def test_a_folder_without_gguf_files_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path / "notes.txt")
+    with pytest.raises(BadSource, match="nothing there to ingest"):
+        find_sources([str(tmp_path)])
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_any_shard_brings_its_siblings(number: int, tmp_path: Path) -> None:
+    paths = [shard(tmp_path, index, 3) for index in (1, 2, 3)]
+    touch(tmp_path / "m-00001-of-00002.gguf", tmp_path / "mm-00002-of-00003.gguf", tmp_path / "m.gguf")
+    (source,) = find_sources([str(paths[number - 1])])
+    assert source == ModelSource(tuple(paths), parse_model_name("local/m"))
+    assert source.label == f"{paths[0]} and 2 more shards"
+
+
+def test_a_folder_with_a_split_set_and_others_gives_each_once(tmp_path: Path) -> None:
+    for index in (1, 2):
+        shard(tmp_path, index, 2)
+        shard(tmp_path, index, 2, "other")
+    touch(tmp_path / "single.gguf")
+    assert names(find_sources([str(tmp_path)])) == ["local/m", "local/other", "local/single"]
+
+
+def test_a_stem_with_the_signs_of_patterns_finds_its_own_siblings_alone(tmp_path: Path) -> None:
+    for index in (1, 2):
+        shard(tmp_path, index, 2, "m[a]*")
+        shard(tmp_path, index, 2, "ma")
+    (source,) = find_sources([str(tmp_path / "m[[]a[]][*]-00001-of-00002.gguf")])
+    assert [path.name for path in source.paths] == ["m[a]*-00001-of-00002.gguf", "m[a]*-00002-of-00002.gguf"]
+
+
+@pytest.mark.parametrize("absent", [1, 2, 3])
+def test_line_36_an_incomplete_set_is_refused_with_the_list_of_what_is_missing(
+    absent: int, registry: Registry, tmp_path: Path
+) -> None:
+    for index in (1, 2, 3):
+        if index != absent:
+            shard(tmp_path, index, 3)
+    (source,) = find_sources([str(tmp_path / "*.gguf")])
+    with pytest.raises(BadSplit, match=f"1 of 3 shards missing: {absent:05d}"):
+        ingest_model(registry, source)
+    assert set(row_counts(registry).values()) == {0}
+
+
+def test_line_36_a_repeated_shard_a_lying_count_and_a_stranger_are_all_named(
+    registry: Registry, tmp_path: Path
+) -> None:
+    for index in (1, 2, 3):
+        shard(tmp_path, index, 3)
+    (tmp_path / "m-00003-of-00003.gguf").write_bytes((tmp_path / "m-00002-of-00003.gguf").read_bytes())
+    (tmp_path / "m-00004-of-00003.gguf").write_bytes(file_bytes([], [tensor("blk.0.attn_k.weight", (64,))]))
+    (source,) = find_sources([str(tmp_path)])
+    with pytest.raises(BadSplit) as caught:
+        ingest_model(registry, source)
+    said = "\n".join(caught.value.reasons)
+    for expected in ("repeats shard 2", "1 of 3 shards missing: 00003", "m-00004-of-00003.gguf is no shard"):
+        assert expected in said
+    assert "blk.2.attn_q.weight" in said, "the tensor that stands in two shards"
+
+
+def test_files_that_are_named_like_shards_and_say_nothing_of_it_are_refused(registry: Registry, tmp_path: Path) -> None:
+    for index in (1, 2):
+        (tmp_path / f"m-{index:05d}-of-00002.gguf").write_bytes(file_bytes([], [tensor(f"blk.{index}.a", (8,))]))
+    (source,) = find_sources([str(tmp_path)])
+    with pytest.raises(BadSplit, match="none says in its header"):
+        ingest_model(registry, source)
+
+
+def test_a_single_file_that_is_named_like_a_shard_is_a_model_all_the_same(registry: Registry, tmp_path: Path) -> None:
+    path = tmp_path / "m-00001-of-00001.gguf"
+    path.write_bytes(file_bytes([text("general.name", "M")], [tensor("blk.0.a", (8,))]))
+    (source,) = find_sources([str(path)])
+    assert ingest_model(registry, source).model == "local/m@1"
+
+
+def test_line_36_a_name_that_claims_99999_shards_is_only_a_name(registry: Registry, tmp_path: Path) -> None:
+    path = tmp_path / "m-00001-of-99999.gguf"
+    path.write_bytes(file_bytes([], [tensor("blk.0.a", (8,))]))
+    (source,) = find_sources([str(path)])
+    assert ingest_model(registry, source).model == "local/m-00001-of-99999@1"
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_line_33_a_hostile_file_name_becomes_a_harmless_model_name(
+    name: bytes, registry: Registry, tmp_path: Path
+) -> None:
+    path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
+    path.parent.mkdir()
+    path.write_bytes(file_bytes([], [tensor("blk.0.a", (8,))]))
+    (source,) = find_sources([str(path.parent)])
+    report = ingest_model(registry, source)
+    assert str(parse_model_name(report.model)) == report.model
+
+
+def hub(cache: Path, owner: str, repo: str, files: dict[str, str], revision: str = "abc123") -> Path:
+    """The layout of the Hugging Face cache: blobs by digest, snapshots of links to them."""
+    folder = cache / f"models--{owner}--{repo}"
+    for name, blob in files.items():
+        target = folder / "blobs" / blob
+        touch(target)
+        link = folder / "snapshots" / revision / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(os.path.relpath(target, link.parent))
+    (folder / "refs").mkdir(exist_ok=True)
+    (folder / "refs" / "main").write_text(revision)
+    return folder
+
+
+def test_the_hub_cache_gives_each_gguf_in_the_namespace_of_its_owner(tmp_path: Path) -> None:
+    hub(tmp_path, "Qwen", "Qwen3-0.6B-GGUF", {"Qwen3-0.6B-Q8_0.gguf": "d1", "config.json": "d2"})
+    hub(tmp_path, "unsloth", "stories--x", {"UD/stories-Q4_K_M.gguf": "d3"})
+    touch(tmp_path / "datasets--a--b" / "snapshots" / "x" / "data.gguf", tmp_path / "version.txt")
+    sources = find_hub_sources(tmp_path)
+    assert names(sources) == ["Qwen/Qwen3-0.6B-Q8_0", "unsloth/stories-Q4_K_M"]
+    assert sources[0].paths[0].parent.name == "abc123", "the link with its name, not the blob without one"
+
+
+def test_a_split_set_in_the_hub_cache_is_one_model(tmp_path: Path) -> None:
+    hub(tmp_path, "big", "model", {f"m-{number:05d}-of-00002.gguf": f"d{number}" for number in (1, 2)})
+    (source,) = find_hub_sources(tmp_path)
+    assert (str(source.name), len(source.paths)) == ("big/m", 2)
+
+
+def test_a_download_that_never_ended_is_no_source(tmp_path: Path) -> None:
+    folder = hub(tmp_path, "a", "b", {"whole.gguf": "d1", "gone.gguf": "d2"})
+    (folder / "blobs" / "d2").unlink()
+    touch(folder / "blobs" / "d3.incomplete")
+    assert names(find_hub_sources(tmp_path)) == ["a/whole"]
+
+
+def test_an_owner_whose_name_is_an_address_of_the_catalog_gets_a_prefix(tmp_path: Path) -> None:
+    hub(tmp_path, "models", "m", {"m.gguf": "d1"})
+    (source,) = find_hub_sources(tmp_path)
+    assert str(source.name) == "by-models/m"
+    assert parse_model_name(str(source.name)) == source.name
+
+
+def test_a_cache_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert find_hub_sources(tmp_path / "nowhere") == []
+
+
+def test_a_model_out_of_the_hub_cache_is_ingested_through_its_links(registry: Registry, tmp_path: Path) -> None:
+    folder = hub(tmp_path, "Qwen", "Qwen3-GGUF", {"Qwen3-Q8_0.gguf": "d1"})
+    (folder / "blobs" / "d1").write_bytes(file_bytes([text("general.name", "Qwen3")], [tensor("blk.0.a", (8,))]))
+    (source,) = find_hub_sources(tmp_path)
+    assert ingest_model(registry, source).model == "Qwen/Qwen3-Q8_0@1"

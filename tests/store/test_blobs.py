@@ -1,0 +1,256 @@
+"""Blobs: what was put comes back, whole or in part, from files and from rows; a row that lies is found out."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.digest import Digest, digest_of
+from registry.errors import CorruptBlob, MissingBlob
+from registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
+from registry.store.blobs import INLINE_MAX_BYTES
+from registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, encode_chunk
+from registry.store.files import Files
+from tests.strategies import PATIENT
+
+KIBI, MEBI, TEBI = 1 << 10, 1 << 20, 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What the catalog's row would say."""
+
+    digest: Digest
+    size_bytes: int
+    stored_bytes: int
+    file: str | None
+    inline: bytes | None
+
+
+def address(blob: StoredBlob) -> Address:
+    return Address(blob.digest, blob.size_bytes, blob.stored_bytes, blob.file, blob.inline)
+
+
+def sample(size: int, seed: int = 0) -> bytes:
+    """Bytes that can be told apart everywhere and that compress somewhat."""
+    return np.random.default_rng([size, seed]).integers(0, 40, size, dtype=np.uint8).tobytes()
+
+
+def half_floats(elements: int, seed: int = 0) -> bytes:
+    """Weights of a trained layer, as BF16."""
+    values = (0.02 * np.random.default_rng(seed).standard_normal(elements)).astype("<f4")
+    return (values.view("<u4") >> 16).astype("<u2").tobytes()
+
+
+def write(store: BlobStore, codec: Codec, plain: bytes) -> StoredBlob:
+    """Store `plain` as an ingest does: the first chunk decides whether encoding pays."""
+    chunks = [plain[begin : begin + codec.chunk_bytes] for begin in range(0, len(plain), codec.chunk_bytes)]
+    own = codec_for_blob(codec, encode_chunk(codec, chunks[0]))
+    writer = BlobWriter(store, digest_of(plain), len(plain), own)
+    for chunk in chunks:
+        writer.append(encode_chunk(own, chunk))
+    return writer.finish()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BlobStore:
+    return BlobStore(tmp_path / "blobs")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A store that is only read from, with its blobs and their plain bytes."""
+
+    store: BlobStore
+    of_size: dict[int, tuple[bytes, StoredBlob]]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
+    store = BlobStore(tmp_path_factory.mktemp("kept"))
+    samples = [sample(size) for size in (0, 10, 5000, 2 * CHUNK_TARGET_BYTES + 777)]
+    return Kept(store, {len(plain): (plain, store.put(plain)) for plain in samples})
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        *(0, 1, 1000, INLINE_MAX_BYTES, INLINE_MAX_BYTES + 1, CHUNK_TARGET_BYTES - 1, CHUNK_TARGET_BYTES),
+        *(CHUNK_TARGET_BYTES + 1, 2 * CHUNK_TARGET_BYTES + 12_345),
+    ],
+)
+def test_bytes_of_every_size_come_back(size: int, store: BlobStore) -> None:
+    data = sample(size)
+    blob = store.put(data)
+    assert (blob.digest, blob.size_bytes) == (digest_of(data), size)
+    assert (blob.inline is None) == (blob.file is not None) == (size > INLINE_MAX_BYTES)
+    stored = blob.inline if blob.inline is not None else store.local.path(blob.file or "").read_bytes()
+    assert len(stored) == blob.stored_bytes
+    with store.open(address(blob)) as reader:
+        assert reader.read() == data
+        assert b"".join(map(bytes, reader.stream())) == data
+        reader.verify()
+
+
+@pytest.mark.parametrize("elements", [20, 40_000, 2 * MEBI + 5])
+def test_a_tensor_comes_back_in_its_own_codec(elements: int, store: BlobStore) -> None:
+    plain = half_floats(elements)
+    blob = write(store, codec_for("BF16"), plain)
+    with store.open(address(blob)) as reader:
+        assert reader.read() == plain
+    if elements > 20:
+        assert blob.codec == codec_for("BF16").name
+        assert blob.stored_bytes < 0.7 * blob.size_bytes
+
+
+def test_a_tensor_that_gains_nothing_is_stored_as_it_is(store: BlobStore) -> None:
+    plain = np.random.default_rng(3).bytes(5 * MEBI)
+    blob = write(store, codec_for("BF16"), plain)
+    assert blob.codec == codec_for("BF16").kept_raw().name
+    assert 0 < blob.stored_bytes - blob.size_bytes < 200
+    assert store.local.path(blob.file or "").read_bytes().endswith(plain[-1000:])
+    with store.open(address(blob)) as reader:
+        assert reader.read() == plain
+
+
+@settings(PATIENT, max_examples=60)
+@given(st.data())
+def test_any_range_is_the_same_as_in_the_plain_bytes(kept: Kept, data: st.DataObject) -> None:
+    plain, blob = kept.of_size[data.draw(st.sampled_from(sorted(kept.of_size)))]
+    begin = data.draw(st.integers(0, len(plain)))
+    end = data.draw(st.integers(begin, len(plain)))
+    with kept.store.open(address(blob)) as reader:
+        assert reader.read(begin, end - begin) == plain[begin:end]
+        assert reader.read(begin) == plain[begin:]
+
+
+def test_a_range_reads_only_the_chunks_that_it_lies_in(tmp_path: Path) -> None:
+    class Counting(Files):
+        read_bytes = 0
+
+        def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
+            self.read_bytes += size
+            return super().read_at(descriptor, offset, size)
+
+    plain = np.random.default_rng(1).bytes(5 * CHUNK_TARGET_BYTES)
+    blob = BlobStore(tmp_path).put(plain)
+    files = Counting()
+    with BlobStore(tmp_path, files).open(address(blob)) as reader:
+        files.read_bytes = 0
+        start = 3 * CHUNK_TARGET_BYTES
+        assert reader.read(start + 10, 100) == plain[start + 10 : start + 110]
+        assert files.read_bytes <= 1.01 * CHUNK_TARGET_BYTES
+        files.read_bytes = 0
+        assert reader.read(start - 10, 20) == plain[start - 10 : start + 10]
+        assert files.read_bytes <= 2.02 * CHUNK_TARGET_BYTES
+
+
+def test_several_threads_read_one_blob(store: BlobStore) -> None:
+    plain = half_floats(8 * MEBI)
+    blob = write(store, codec_for("BF16"), plain)
+    out = bytearray(len(plain))
+    with store.open(address(blob)) as reader, ThreadPoolExecutor(4) as pool:
+        view = memoryview(out)
+        places = [view[chunk.plain_offset_bytes :][: chunk.plain_size_bytes] for chunk in reader.chunks]
+        list(pool.map(reader.read_chunk, reader.chunks, places))
+    assert len(places) == 4
+    assert out == plain
+
+
+def test_a_large_blob_is_streamed_in_the_memory_of_a_few_chunks(store: BlobStore) -> None:
+    blob = write(store, codec_for("BF16"), half_floats(16 * MEBI))
+    with store.open(address(blob)) as reader:
+        tracemalloc.start()
+        try:
+            assert sum(len(piece) for piece in reader.stream()) == 32 * MEBI
+            assert tracemalloc.get_traced_memory()[1] < 4 * CHUNK_TARGET_BYTES
+        finally:
+            tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+@pytest.mark.parametrize(
+    "lie",
+    [
+        lambda row: replace(row, size_bytes=row.size_bytes - 1),
+        lambda row: replace(row, size_bytes=row.size_bytes + 1),
+        lambda row: replace(row, size_bytes=TEBI),
+        lambda row: replace(row, size_bytes=0),
+        lambda row: replace(row, stored_bytes=row.stored_bytes + 1),
+        lambda row: replace(row, stored_bytes=TEBI),
+        lambda row: replace(row, digest=digest_of(b"something else")),
+    ],
+    ids=["one short", "one long", "a terabyte", "nothing", "stored one long", "stored a terabyte", "other digest"],
+)
+def test_line_43_a_row_that_lies_is_found_before_anything_is_allocated(
+    lie: Callable[[Address], Address], size: int, store: BlobStore
+) -> None:
+    row = lie(address(store.put(sample(size))))
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptBlob):
+            store.open(row)
+        assert tracemalloc.get_traced_memory()[1] < 256 * KIBI
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_line_45_a_blob_cut_anywhere_is_refused_when_it_is_opened(size: int, store: BlobStore) -> None:
+    row = address(store.put(sample(size)))
+    for length in {0, 1, 31, 32, 80, row.stored_bytes // 2, row.stored_bytes - 1}:
+        if row.inline is not None:
+            cut = replace(row, inline=row.inline[:length])
+        else:
+            path = store.local.path(row.file or "")
+            path.chmod(0o644)
+            with path.open("r+b") as stream:
+                stream.truncate(length)
+            cut = row
+            with pytest.raises(CorruptBlob):
+                store.open(replace(row, stored_bytes=length))
+        with pytest.raises(CorruptBlob):
+            store.open(cut)
+
+
+def test_a_row_without_bytes_is_missing(store: BlobStore) -> None:
+    row = replace(address(store.put(sample(10))), inline=None)
+    with pytest.raises(MissingBlob, match=row.digest):
+        store.open(row)
+
+
+def test_bytes_that_have_another_digest_are_found_by_hashing(store: BlobStore) -> None:
+    plain, other = sample(100_000), sample(100_000, seed=1)
+    writer = BlobWriter(store, digest_of(plain), len(plain), BYTES_CODEC)
+    writer.append(encode_chunk(BYTES_CODEC, other))
+    with store.open(address(writer.finish())) as reader:
+        assert reader.read() == other, "every checksum fits"
+        with pytest.raises(CorruptBlob, match=digest_of(other)):
+            reader.verify()
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+def test_a_blob_that_is_given_up_leaves_nothing(size: int, store: BlobStore) -> None:
+    plain = sample(size)
+    writer = BlobWriter(store, digest_of(plain), size, BYTES_CODEC)
+    writer.append(encode_chunk(BYTES_CODEC, plain))
+    writer.discard()
+    writer.discard()
+    assert list(store.local.walk()) == []
+
+
+def test_a_file_that_is_refused_is_closed_again(store: BlobStore) -> None:
+    row = address(store.put(sample(100_000)))
+    before = len(list(Path("/dev/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(CorruptBlob):
+            store.open(replace(row, size_bytes=99_999))
+    assert len(list(Path("/dev/fd").iterdir())) == before

@@ -1,0 +1,141 @@
+"""The system's calls: short writes are finished, only plain files are read, and errors are told in our words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
+from registry.store.files import Files, translated
+
+FILES = Files()
+
+
+def write(path: Path, *pieces: bytes, offset: int = 0) -> int:
+    descriptor = FILES.create(path)
+    try:
+        return FILES.write_at(descriptor, pieces, offset)
+    finally:
+        FILES.close(descriptor)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+def test_pieces_are_written_one_after_another_from_the_offset(tmp_path: Path) -> None:
+    assert write(tmp_path / "a", b"bc", b"", b"def", offset=1) == 5
+    assert (tmp_path / "a").read_bytes() == b"\0bcdef"
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 4, 5])
+def test_a_write_that_is_cut_short_is_finished(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writev, write_one = os.pwritev, os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda fd, pieces, at: writev(fd, [b"".join(pieces)[:most]], at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write_one(fd, bytes(data)[:most], at))
+    assert write(tmp_path / "a", b"ab", b"cde", offset=3) == 5
+    assert (tmp_path / "a").read_bytes() == b"\0\0\0abcde"
+
+
+def test_a_file_that_grows_over_what_is_allowed_is_a_full_disk(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="too large") as caught:
+            write(tmp_path / "a", bytes(700), bytes(700))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "a").stat().st_size == 1000, "the first call wrote what it could"
+    assert isinstance(translated(caught.value, tmp_path / "a"), DiskFull)
+
+
+def test_a_file_is_created_only_where_nothing_is(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_bytes(b"kept")
+    (tmp_path / "link").symlink_to(target)
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("target", "link", "dangling"):
+        with pytest.raises(FileExistsError):
+            FILES.create(tmp_path / name)
+    assert target.read_bytes() == b"kept"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_blob_is_made_read_only(tmp_path: Path) -> None:
+    descriptor = FILES.create(tmp_path / "a")
+    FILES.make_read_only(descriptor)
+    FILES.close(descriptor)
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o444
+
+
+def a_symlink(path: Path) -> None:
+    path.with_name("other").write_bytes(b"data")
+    path.symlink_to(path.with_name("other"))
+
+
+def a_second_name(path: Path) -> None:
+    path.write_bytes(b"data")
+    os.link(path, path.with_name("other"))
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+@pytest.mark.parametrize(
+    "make", [a_symlink, a_second_name, a_socket, Path.mkdir, os.mkfifo], ids=lambda make: make.__name__
+)
+def test_line_53_only_a_plain_file_of_its_own_is_opened(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the address of a socket must be short
+    path = Path("blob")
+    make(path)
+    before = descriptors()
+    with pytest.raises((CorruptBlob, OSError)) as caught:
+        FILES.open_to_read(path)
+    assert descriptors() == before
+    if isinstance(caught.value, OSError):
+        assert isinstance(translated(caught.value, path), StoreError)
+
+
+def test_a_plain_file_is_opened_and_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    descriptor = FILES.open_to_read(tmp_path / "a")
+    try:
+        assert FILES.size(descriptor) == 10
+        assert FILES.read_at(descriptor, 3, 4) == b"3456"
+        assert FILES.read_at(descriptor, 8, 4) == b"89"
+    finally:
+        FILES.close(descriptor)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, DiskFull),
+        (errno.EDQUOT, DiskFull),
+        (errno.EFBIG, DiskFull),
+        (errno.EROFS, StoreUnwritable),
+        (errno.EACCES, StoreUnwritable),
+        (errno.EPERM, StoreUnwritable),
+        (errno.ENOENT, MissingBlob),
+        (errno.ELOOP, CorruptBlob),
+        (errno.EIO, StoreError),
+        (errno.ENOTDIR, StoreError),
+        (errno.EMFILE, StoreError),
+    ],
+    ids=lambda value: errno.errorcode[value] if isinstance(value, int) else value.__name__,
+)
+def test_what_the_system_says_becomes_one_sentence_of_ours(number: int, kind: type[OrganError]) -> None:
+    error = translated(OSError(number, os.strerror(number)), Path("/store/ab/name"))
+    assert type(error) is kind
+    assert "name" in str(error) or "/store/ab" in str(error)
+    assert "Errno" not in str(error)

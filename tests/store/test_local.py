@@ -1,0 +1,278 @@
+"""Blob files in a folder: nothing is seen before it is whole and durable, and an error leaves nothing behind."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.digest import Digest, digest_of
+from registry.errors import Busy, CorruptBlob, DiskFull, MissingBlob, StoreError, StoreUnwritable
+from registry.store.files import Files
+from registry.store.local import FREE_MARGIN_BYTES, LocalStore, PendingFile, StoredFile
+from tests.faults.cases import CALLS, SteppedFiles, failing_from, failing_once
+
+DATA = b"the stored bytes of a blob"
+DIGEST = digest_of(DATA)
+WRITING = (*CALLS[:9], "free_bytes")
+"""The calls that writing a blob is made of."""
+FIRST_WRITE_CALLS = 12
+"""How many of them a first blob takes, folders included; `test_bytes_then_names...` lists them."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "blobs")
+
+
+def written(store: LocalStore, data: bytes = DATA, digest: Digest = DIGEST) -> str:
+    """A blob file in the store; its physical name."""
+    pending = store.begin(digest, len(data))
+    try:
+        pending.write_at([data[:5], data[5:]], 0)
+        return pending.place()
+    except BaseException:
+        pending.discard()
+        raise
+
+
+def names(store: LocalStore) -> list[str]:
+    """Every file below the root."""
+    return sorted(str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file())
+
+
+def test_a_placed_file_has_its_digest_a_nonce_and_mode_0444(store: LocalStore) -> None:
+    file = written(store)
+    assert file.startswith(f"{DIGEST[:2]}/{DIGEST}.")
+    assert store.path(file).read_bytes() == DATA
+    assert store.path(file).stat().st_mode & 0o777 == 0o444
+    assert names(store) == [file]
+
+
+def test_the_same_bytes_get_another_name_every_time(store: LocalStore) -> None:
+    assert len({written(store) for _ in range(20)}) == 20
+
+
+def test_nothing_is_in_its_place_before_it_is_placed(store: LocalStore) -> None:
+    pending = store.begin(DIGEST, len(DATA))
+    pending.write_at([DATA], 0)
+    assert [name.partition("/")[0] for name in names(store)] == ["tmp"]
+    pending.discard()
+    assert names(store) == []
+
+
+def test_discarding_twice_and_after_placing_leaves_nothing(store: LocalStore) -> None:
+    pending = store.begin(DIGEST, len(DATA))
+    pending.place()
+    pending.discard()
+    pending.discard()
+    assert names(store) == []
+
+
+def test_bytes_then_names_are_made_durable_in_that_order(tmp_path: Path) -> None:
+    called: list[str] = []
+    store = LocalStore(tmp_path / "blobs", SteppedFiles(lambda _number, name: called.append(name)))
+    written(store)
+    first = ["make_folder", "sync_folder", "free_bytes", "create", "write_at", "make_read_only", "sync"]
+    assert called == [*first, "make_folder", "sync_folder", "rename", "sync_folder", "close"]
+    called.clear()
+    written(store)
+    assert called == [*first[2:], "rename", "sync_folder", "close"], "folders that are there are durable already"
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull), (errno.EROFS, StoreUnwritable)]
+)
+def test_a_failure_of_any_call_leaves_nothing_and_is_told(number: int, kind: type[StoreError], tmp_path: Path) -> None:
+    for at in range(1, FIRST_WRITE_CALLS + 1):
+        store = LocalStore(tmp_path / f"{at}", failing_once(at, number))
+        with pytest.raises(StoreError) as caught:
+            written(store)
+        assert type(caught.value) is kind
+        assert names(store) == []
+    lucky = LocalStore(tmp_path / "lucky", failing_once(FIRST_WRITE_CALLS + 1, number))
+    assert lucky.path(written(lucky)).read_bytes() == DATA
+
+
+def test_a_disk_that_is_gone_for_good_leaves_only_what_the_sweep_removes(tmp_path: Path) -> None:
+    for at in range(1, FIRST_WRITE_CALLS + 1):
+        store = LocalStore(tmp_path / f"{at}", failing_from(at, errno.EIO))
+        with pytest.raises(StoreError, match="Input/output error"):
+            written(store)
+        assert [stray.path for stray in store.walk()] == [store.root / name for name in names(store)]
+
+
+def test_a_file_is_refused_when_the_disk_has_no_room_for_it(tmp_path: Path) -> None:
+    class Small(Files):
+        def free_bytes(self, path: Path) -> int:
+            return FREE_MARGIN_BYTES + 100
+
+    store = LocalStore(tmp_path, Small())
+    store.begin(DIGEST, 100).discard()
+    with pytest.raises(DiskFull, match=f"101 bytes wanted, {FREE_MARGIN_BYTES + 100} free"):
+        store.begin(DIGEST, 101)
+    assert names(store) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "tmp",
+        "sweep.lock",
+        f"../{DIGEST[:2]}/{DIGEST}.0123456789abcdef",
+        f"{DIGEST[:2]}/../../etc/passwd",
+        f"/{DIGEST[:2]}/{DIGEST}.0123456789abcdef",
+        f"{DIGEST[:2]}/{DIGEST}",
+        f"{DIGEST[:2]}/{DIGEST}.",
+        f"{DIGEST[:2]}/{DIGEST}.0123456789abcde",
+        f"{DIGEST[:2]}/{DIGEST}.0123456789abcdef0",
+        f"{DIGEST[:2]}/{DIGEST}.0123456789abcdef\n",
+        f"{DIGEST[:2]}/{DIGEST[:-1]}.0123456789abcdef",
+        f"{DIGEST[:2]}/{DIGEST}0.0123456789abcdef",
+        f"{DIGEST[:2]}/{DIGEST.upper()}.0123456789abcdef",
+        f"{DIGEST[:2]}/{DIGEST[:-1]}\uff10.0123456789abcdef",
+        f"00/{DIGEST}.0123456789abcdef",
+        f"{DIGEST[:2]}/{DIGEST}.0123456789abcdef\0",
+    ],
+)
+def test_line_48_a_name_that_is_not_the_stores_never_becomes_a_path(name: str, store: LocalStore) -> None:
+    with pytest.raises(CorruptBlob, match="not a name of the store's"):
+        store.path(name)
+    with pytest.raises(CorruptBlob):
+        store.open(name)
+
+
+def test_a_file_that_is_not_there_is_missing(store: LocalStore) -> None:
+    file = written(store)
+    store.remove(store.path(file))
+    with pytest.raises(MissingBlob, match=DIGEST):
+        store.open(file)
+    store.remove(store.path(file))  # gone already, which is what was wanted
+
+
+def test_a_read_beyond_the_end_is_corrupt(store: LocalStore) -> None:
+    opened = store.open(written(store))
+    assert opened.read_at(4, 6) == DATA[4:10]
+    with pytest.raises(CorruptBlob, match=f"ends at byte {len(DATA)}, {len(DATA) + 1} are due"):
+        opened.read_at(4, len(DATA) - 3)
+    opened.close()
+    opened.close()
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_failure_while_reading_is_told(at: int, store: LocalStore) -> None:
+    file = written(store)
+
+    def read() -> bytes:
+        opened: StoredFile = LocalStore(store.root, files).open(file)
+        try:
+            return opened.read_at(0, 5)
+        finally:
+            opened.close()
+
+    files = failing_once(at, errno.EIO)
+    with pytest.raises(StoreError, match="Input/output error"):
+        read()
+    assert read() == DATA[:5]
+
+
+def test_the_walk_finds_files_and_temporaries_and_nothing_else(store: LocalStore) -> None:
+    assert list(store.walk()) == []
+    file, pending = written(store), store.begin(DIGEST, 5)
+    (store.root / DIGEST[:2] / "notes.txt").write_text("not the store's")
+    (store.root / DIGEST[:2] / f"{DIGEST}.ffffffffffffffff").mkdir()
+    (store.root / "sweep.lock").touch()
+    (store.root / "link").symlink_to(store.root / DIGEST[:2])
+    found = {stray.file: stray for stray in store.walk()}
+    assert set(found) == {file, None}
+    assert found[file].size_bytes == len(DATA)
+    assert found[None].path.parent.name == "tmp"
+    assert found[file].modified_at == store.path(file).stat().st_mtime
+    pending.discard()
+
+
+def test_files_may_vanish_while_they_are_walked_over(store: LocalStore) -> None:
+    pending = [store.begin(DIGEST, 5) for _ in range(3)]
+    walk = store.walk()
+    first = next(walk)
+    for one in pending:
+        one.discard()
+    assert list(walk) == []
+    assert first.file is None
+
+
+def test_a_folder_in_the_place_of_a_file_is_left_alone(store: LocalStore) -> None:
+    path = store.path(written(store))
+    path.unlink()
+    path.mkdir()
+    store.remove(path)
+    assert path.is_dir()
+
+
+def test_one_sweep_at_a_time(store: LocalStore) -> None:
+    with store.sweeping():
+        with pytest.raises(Busy, match="another sweep"), LocalStore(store.root).sweeping():
+            pass
+        with pytest.raises(Busy), store.sweeping():
+            pass
+    with store.sweeping():
+        assert (store.root / "sweep.lock").exists()
+
+
+def test_the_lock_of_a_sweep_that_was_killed_is_free(store: LocalStore) -> None:
+    script = (
+        "import pathlib, sys, time; from registry.store.local import LocalStore\n"
+        "with LocalStore(pathlib.Path(sys.argv[1])).sweeping(): print(flush=True); time.sleep(600)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    with subprocess.Popen([sys.executable, "-c", script, store.root], cwd=root, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"\n"
+        with pytest.raises(Busy), store.sweeping():
+            pass
+        other.kill()
+        other.wait()
+        with store.sweeping():
+            assert names(store) == ["sweep.lock"]
+
+
+@pytest.fixture
+def unwritable(tmp_path: Path) -> Iterator[LocalStore]:
+    """A store whose root cannot be a folder."""
+    (tmp_path / "blobs").write_bytes(b"a file")
+    yield LocalStore(tmp_path / "blobs")
+    assert (tmp_path / "blobs").read_bytes() == b"a file"
+
+
+def test_line_54_a_root_that_is_no_folder_is_told_by_every_way_in(unwritable: LocalStore) -> None:
+    with pytest.raises(StoreError):
+        unwritable.begin(DIGEST, 5)
+    with pytest.raises(StoreError), unwritable.sweeping():
+        pass
+    with pytest.raises(StoreError):
+        unwritable.open(f"{DIGEST[:2]}/{DIGEST}.0123456789abcdef")
+    assert list(unwritable.walk()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+@pytest.mark.parametrize("name", WRITING)
+def test_line_54_what_may_not_be_written_is_told(name: str, number: int, tmp_path: Path) -> None:
+    def refuse(_number: int, call: str) -> None:
+        if call == name:
+            raise PermissionError(number, "not for you")
+
+    store = LocalStore(tmp_path / "blobs", SteppedFiles(refuse))
+    if name == "unlink":
+        pending: PendingFile = store.begin(DIGEST, 5)
+        pending.discard()  # what cannot be removed is the sweep's
+        with pytest.raises(StoreUnwritable, match="not for you"):
+            store.remove(next(store.walk()).path)
+    else:
+        with pytest.raises(StoreUnwritable, match="not for you"):
+            written(store)
+        assert names(store) == []

@@ -1,0 +1,140 @@
+"""Model names: what is one, what is none, and the nearest one to any text."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import BadName
+from registry.names import (
+    NAME_MAX_LENGTH,
+    RESERVED_ENDINGS,
+    RESERVED_NAMESPACES,
+    ModelName,
+    name_from_text,
+    namespace_from_text,
+    parse_model_name,
+)
+from tests.strategies import PATIENT
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", ModelName("local", "a")),
+        ("meta/llama", ModelName("meta", "llama")),
+        ("meta/llama@3", ModelName("meta", "llama", 3)),
+        ("Qwen3-0.6B_v1.0", ModelName("local", "Qwen3-0.6B_v1.0")),
+        ("x" * 96, ModelName("local", "x" * 96)),
+        ("0/0@999999999", ModelName("0", "0", 999_999_999)),
+    ],
+)
+def test_a_name_is_taken_apart_and_written_again(text: str, expected: ModelName) -> None:
+    assert parse_model_name(text) == expected
+    assert parse_model_name(str(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/",
+        "/a",
+        "a/",
+        "a/b/c",
+        ".",
+        "..",
+        "a/..",
+        "../a",
+        "a..b",
+        ".hidden",
+        "-o",
+        "a.",
+        "a-",
+        "_a",
+        "a b",
+        "a\n",
+        "a\0",
+        "a\x1b[31m",
+        "ä",
+        "٣",
+        "a\u202eb",
+        "C:\\x",
+        "x" * 97,
+        "x" * 97 + "/a",
+        "x" * 10_000_000,
+    ],
+)
+def test_line_33_what_could_be_a_path_or_a_trick_is_no_name(text: str) -> None:
+    with pytest.raises(BadName) as caught:
+        parse_model_name(text)
+    assert len(str(caught.value)) < 300
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a@", "a@0", "a@-1", "a@1.5", "a@x", "a@1@2", "a@٣", "a@9999999999", "a@ 1", "@1"])
+def test_a_version_is_a_whole_number_from_one(text: str) -> None:
+    with pytest.raises(BadName):
+        parse_model_name(text)
+
+
+@pytest.mark.parametrize("namespace", sorted(RESERVED_NAMESPACES))
+def test_a_namespace_that_is_an_address_of_the_catalog_is_refused(namespace: str) -> None:
+    for text in (f"{namespace}/a", f"{namespace.upper()}/a"):
+        with pytest.raises(BadName, match="address of the catalog"):
+            parse_model_name(text)
+    assert parse_model_name(f"local/{namespace}").name == namespace, "only as a namespace"
+
+
+@pytest.mark.parametrize("ending", RESERVED_ENDINGS)
+def test_a_name_that_ends_like_a_file_is_refused(ending: str) -> None:
+    for text in (f"a{ending}", f"ns/a{ending.upper()}"):
+        with pytest.raises(BadName, match="does not end in"):
+            parse_model_name(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Zoo-A-2M-v1.0-F16", "Zoo-A-2M-v1.0-F16"),
+        ("My model (final)", "My-model-final"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("model.json", "model"),
+        ("model.JSON.gguf", "model"),
+        ("x" * 200, "x" * 96),
+        ("x" * 91 + ".gguf" + "y", "x" * 91),
+        ("日本", "unnamed"),
+        ("", "unnamed"),
+        (".gguf", "gguf"),
+        ("a\x1b[31m\n", "a-31m"),
+        ("CON", "CON"),
+    ],
+)
+def test_the_nearest_name_to_a_text(text: str, expected: str) -> None:
+    assert name_from_text(text) == expected
+
+
+@PATIENT
+@given(
+    st.text(max_size=120) | st.from_regex(re.compile(r"[a.\-_]{0,99}(\.gguf|\.csv|\.json)*", re.ASCII), fullmatch=True)
+)
+def test_the_nearest_name_to_any_text_is_a_name_and_its_own_nearest(text: str) -> None:
+    name = name_from_text(text)
+    assert len(name) <= NAME_MAX_LENGTH
+    assert parse_model_name(f"local/{name}") == ModelName("local", name)
+    assert name_from_text(name) == name
+
+
+@PATIENT
+@given(st.text(max_size=120) | st.sampled_from(sorted(RESERVED_NAMESPACES)) | st.just("API"))
+def test_the_nearest_namespace_to_any_text_is_no_address(text: str) -> None:
+    namespace = namespace_from_text(text)
+    assert parse_model_name(f"{namespace}/a") == ModelName(namespace, "a")
+
+
+def test_a_namespace_that_is_an_address_gets_a_prefix() -> None:
+    assert namespace_from_text("api") == "by-api"
+    assert namespace_from_text("unsloth") == "unsloth"

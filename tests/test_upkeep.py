@@ -1,0 +1,231 @@
+"""Verify and sweep: what is faulty is named, what is needed is spared, what is needless goes in two runs.
+
+How a sweep gets on with writers, other sweeps and its own death stands in `tests/faults/test_sweep.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import blobs_by_digest
+from registry.catalog.register.blobs import lease_blobs
+from registry.catalog.register.ingests import begin_ingest
+from registry.catalog.tables import Blob, InlineBlob, Organ
+from registry.digest import digest_of
+from registry.registry import Registry
+from registry.upkeep import GRACE, Share, SweepReport, sweep, verify
+from tests.faults.cases import (
+    EVERYTHING,
+    LARGE,
+    SMALL,
+    SteppedFiles,
+    assert_no_orphans,
+    files_below,
+    flipped,
+    leave,
+    let_time_pass,
+    overwrite,
+    read_all,
+    rows,
+    run_sweep,
+    sample,
+    states,
+    take_in,
+    with_files,
+    write_model,
+)
+from tests.trips import assembled
+
+
+def test_a_sound_registry_has_no_faults_and_every_byte_is_read(registry: Registry, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    seen: list[int] = []
+    take_in(registry, path)
+    report = verify(registry.catalog, registry.blobs, read_data=EVERYTHING, progress=seen.append)
+    assert (report.faults, report.orphans, report.quarantined) == ([], 0, 0)
+    assert report.blobs == len(rows(registry)) == len(seen)
+    assert report.read_bytes == sum(seen) == sum(row.size_bytes for row in rows(registry))
+    assert verify(registry.catalog, registry.blobs).read_bytes == 0
+
+
+def test_shares_read_every_blob_exactly_once(registry: Registry) -> None:
+    blobs = [registry.blobs.put(sample(SMALL, seed)) for seed in range(60)]
+    leave(registry, *blobs)
+    shares = [verify(registry.catalog, registry.blobs, read_data=Share(number, 7)) for number in range(1, 8)]
+    assert [share.blobs for share in shares] == [60] * 7, "each looks at all of them"
+    assert sum(share.read_bytes for share in shares) == 60 * SMALL
+    for blob in blobs:
+        assert [Share(number, 7).takes(blob.digest) for number in range(1, 8)].count(True) == 1
+
+
+def test_rot_is_found_by_the_share_that_it_lies_in(registry: Registry) -> None:
+    blob = registry.blobs.put(sample(LARGE))
+    leave(registry, blob)
+    path = registry.settings.blobs / (blob.file or "")
+    overwrite(path, flipped(path.read_bytes(), 8 * blob.stored_bytes - 1))
+    found = [len(verify(registry.catalog, registry.blobs, read_data=Share(number, 3)).faults) for number in (1, 2, 3)]
+    assert sorted(found) == [0, 0, 1]
+
+
+def test_verify_changes_nothing_unless_it_is_to_repair(registry: Registry) -> None:
+    blob = registry.blobs.put(sample(LARGE))
+    leave(registry, blob)
+    (registry.settings.blobs / (blob.file or "")).unlink()
+    assert len(verify(registry.catalog, registry.blobs).faults) == 1
+    assert states(registry) == {blob.digest: "present"}
+    report = verify(registry.catalog, registry.blobs, repair=True)
+    assert (len(report.faults), report.quarantined) == (1, 1)
+    assert states(registry) == {blob.digest: "corrupt"}
+
+
+def test_what_a_sweep_removes_while_verify_runs_is_no_fault(registry: Registry) -> None:
+    needless = [registry.blobs.put(sample(LARGE, seed)) for seed in range(3)]
+    leave(registry, *needless)
+    let_time_pass(registry)
+    run_sweep(registry)
+
+    def sweep_once(call: int, _name: str) -> None:
+        if call == 1:
+            run_sweep(registry)
+
+    swept = with_files(registry, SteppedFiles(sweep_once)).blobs
+    report = verify(registry.catalog, swept, read_data=EVERYTHING, repair=True)
+    assert rows(registry) == []
+    assert (report.blobs, report.faults, report.quarantined) == (3, [], 0)
+
+
+def test_what_an_ingest_heals_while_verify_runs_is_not_set_aside(registry: Registry, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    take_in(registry, path)
+    lost = [row for row in rows(registry) if row.file is not None]
+    for row in lost:
+        (registry.settings.blobs / (row.file or "")).unlink()
+
+    def heal(call: int, _name: str) -> None:
+        if call == 2 * len(lost):  # verify looks twice at what it cannot open; this is the last time
+            take_in(registry, path)
+
+    report = verify(registry.catalog, with_files(registry, SteppedFiles(heal)).blobs, repair=True)
+    assert {fault.digest for fault in report.faults} == {row.digest for row in lost}
+    assert report.quarantined == 0
+    assert read_all(registry).faults == []
+
+
+def test_a_sweep_dooms_first_and_removes_the_next_time(registry: Registry) -> None:
+    large, small = registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL))
+    leave(registry, large, small)
+    assert run_sweep(registry).doomed == 0, "touched within the grace"
+    let_time_pass(registry)
+    first = run_sweep(registry)
+    assert (first.doomed, first.doomed_bytes) == (2, large.stored_bytes + small.stored_bytes)
+    assert (first.removed, first.stray_files) == (0, 0)
+    assert set(states(registry).values()) == {"doomed"}
+    assert read_all(registry).faults == [], "what is doomed is still there"
+    second = run_sweep(registry)
+    assert (second.removed, second.removed_bytes) == (2, large.stored_bytes + small.stored_bytes)
+    assert (rows(registry), files_below(registry)) == ([], [])
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(InlineBlob.blob_id)).all() == []
+    assert run_sweep(registry) == SweepReport(dry_run=False)
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(registry: Registry) -> None:
+    leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
+    registry.blobs.put(sample(LARGE, 1))  # an orphan
+    let_time_pass(registry)
+    for _ in range(2):
+        before = (states(registry), files_below(registry))
+        foretold = sweep(registry.catalog, registry.blobs)
+        assert foretold.dry_run
+        assert (states(registry), files_below(registry)) == before
+        done = run_sweep(registry)
+        assert (foretold.doomed, foretold.removed, foretold.stray_files) == (
+            done.doomed,
+            done.removed,
+            done.stray_files,
+        )
+
+
+def needed_by_an_organ(session: Session, blob_id: int) -> None:
+    session.add(Organ(blob_id=blob_id, dtype="F32", shape="4", elements=4))
+
+
+def needed_by_a_blob(session: Session, blob_id: int) -> None:
+    moment = datetime.now(UTC)
+    values = {"size_bytes": 1, "stored_bytes": 1, "codec": "bytes", "codec_version": 1, "state": "present"}
+    child = Blob(digest=digest_of(b"child"), depends_on=blob_id, created_at=moment, touched_at=moment, **values)
+    session.add(child)
+    session.flush()
+    needed_by_an_organ(session, child.id)
+
+
+def needed_by_a_living_ingest(session: Session, blob_id: int) -> None:
+    lease_blobs(session, begin_ingest(session, "another"), [blob_id])
+
+
+@pytest.mark.parametrize("needed", [needed_by_an_organ, needed_by_a_blob, needed_by_a_living_ingest])
+@pytest.mark.parametrize("doomed", [False, True])
+def test_what_is_needed_is_spared_at_every_stage(
+    doomed: bool, needed: Callable[[Session, int], None], registry: Registry
+) -> None:
+    blob = registry.blobs.put(sample(LARGE))
+    leave(registry, blob)
+    let_time_pass(registry)
+    if doomed:
+        assert run_sweep(registry).doomed == 1
+    with registry.catalog.writing() as session:
+        needed(session, blobs_by_digest(session, [blob.digest])[blob.digest].id)
+    for _ in range(3):
+        let_time_pass(registry)
+        assert run_sweep(registry).removed == 0
+    assert blob.digest in states(registry)
+    assert blob.file in files_below(registry)
+
+
+def test_headers_and_vocabularies_are_spared_with_their_model(registry: Registry, tmp_path: Path) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    take_in(registry, path)
+    leave(registry, registry.blobs.put(sample(LARGE)))
+    before = len(rows(registry))
+    for _ in range(3):
+        let_time_pass(registry)
+        run_sweep(registry)
+    assert len(rows(registry)) == before - 1
+    assert_no_orphans(registry)
+    (back,) = assembled(registry, "local/little", tmp_path / "back")
+    assert back.read_bytes() == path.read_bytes()
+
+
+def test_line_52_files_without_a_row_and_temporaries_go_after_the_grace(registry: Registry) -> None:
+    orphan = registry.blobs.put(sample(LARGE))
+    pending = registry.blobs.local.begin(digest_of(b"x"), 5)
+    pending.write_at([b"half"], 0)
+    assert len(files_below(registry)) == 2
+    assert run_sweep(registry).stray_files == 0
+    let_time_pass(registry, GRACE - timedelta(hours=1))
+    assert run_sweep(registry).stray_files == 0
+    let_time_pass(registry, GRACE + timedelta(hours=1))
+    swept = run_sweep(registry)
+    assert (swept.stray_files, swept.stray_bytes) == (2, orphan.stored_bytes + 4)
+    assert files_below(registry) == []
+    pending.discard()
+
+
+def test_line_52_what_is_not_the_stores_is_never_removed(registry: Registry) -> None:
+    orphan = registry.blobs.put(sample(LARGE))
+    root = registry.settings.blobs
+    (root / "README").write_text("mine")
+    (root / "ab").mkdir(exist_ok=True)
+    (root / "ab" / "notes.txt").write_text("mine")
+    (root / "mine").mkdir()
+    (root / "mine" / "a").write_text("mine")
+    let_time_pass(registry)
+    assert run_sweep(registry).stray_files == 1
+    assert sorted(path.name for path in root.rglob("*") if path.is_file()) == ["README", "a", "notes.txt", "sweep.lock"]
+    assert not (root / (orphan.file or "")).exists()
