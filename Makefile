@@ -47,7 +47,7 @@ serve: $(BIN)/organ  ## browse your own registry
 
 bench: $(BIN)/pytest  ## the figures of the README, with peers side by side
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
-	$(BIN)/python bench/all.py
+	$(BIN)/python -m bench.all
 
 wheel: $(BIN)/pytest  ## build a wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,10 +1,10 @@
 """Ingest and assemble a BF16 model of realistic shapes, with peers side by side, each in a process of its own.
 
-    python -m bench.ingest [--model FILE] [--blocks 28] [--runs 5]
+python -m bench.ingest [--model FILE] [--blocks 28] [--runs 5]
 
-In turns: `hashlib.sha256` over the file, `organ ingest` into a fresh registry, `borg create` (zstd,3) and `restic backup`
-into fresh repositories, `organ assemble`, `cp`. Peers that are not installed are left out. Quoted are medians and their
-ratios: how fast one machine is at one moment says little.
+In turns: `hashlib.sha256` over the file, `organ ingest` into a fresh registry, `borg create` (zstd,3) and `restic
+backup` into fresh repositories, `organ assemble`, `cp`. Peers that are not installed are left out. Quoted are medians
+and their ratios: how fast one machine is at one moment says little.
 
 The file is read once before each run, so that all find it in the page cache, and as much memory as a run writes is
 touched and given back: on a virtual machine the first touch of a page can cost more than writing it.

@@ -32,6 +32,8 @@ _INVISIBLE = r"\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-
 _CONTROL = re.compile(rf"[\x00-\x1f{_INVISIBLE}]")
 _CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # the others are escaped already, or are its own line ends
 
+PIPED_WIDTH = 1 << 16
+
 _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (SchemaTooNew, "try: pip install --upgrade organ-registry"),
     (CorruptBlob, "try: organ verify --read-data --repair, then ingest a file that has the organ"),
@@ -79,7 +81,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], number
         table.add_row(*(Text(plain(cell)) for cell in row))
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 160  # piped into a file, nothing is to be folded away
+        console.width = PIPED_WIDTH  # piped into a file, nothing is to be folded away
     console.print(table)
 
 

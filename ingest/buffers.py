@@ -1,7 +1,7 @@
 """Buffers that are read into, shared by whoever looks at the bytes, and read into again.
 
-Fresh memory is slow at its first touch, so a few buffers go round instead of one being allocated for each chunk. Waiting
-for a free one is also what bounds the memory of an ingest.
+Fresh memory is slow at its first touch, so a few buffers go round instead of one being allocated for each chunk.
+Waiting for a free one is also what bounds the memory of an ingest.
 """
 
 from __future__ import annotations

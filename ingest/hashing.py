@@ -1,7 +1,7 @@
 """One pass over a file: its own SHA-256, its header's, and those of the pieces that will be blobs.
 
-Two digests cover the same bytes, so they are computed side by side from one read: the file's in a thread of its own. The
-bytes of a piece that is not too large stay in their buffers, so that nobody has to read them again.
+Two digests cover the same bytes, so they are computed side by side from one read: the file's in a thread of its own.
+The bytes of a piece that is not too large stay in their buffers, so that nobody has to read them again.
 """
 
 from __future__ import annotations

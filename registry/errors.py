@@ -12,6 +12,7 @@ OrganError                  everything below; its text is one sentence for a per
 ├── Ambiguous               a digest prefix that fits several
 ├── StoreError              the blob store
 │   ├── CorruptBlob         stored bytes that do not give what their name promises
+│   ├── EncodingFault       encoded bytes that do not decode to what they were made from
 │   ├── MissingBlob         a row without its file
 │   ├── DiskFull            no room for what must be written
 │   └── StoreUnwritable     the folder cannot be written: permissions, read-only
@@ -94,6 +95,10 @@ class CorruptBlob(StoreError):
 
 class MissingBlob(StoreError):
     """A blob that has a row and no stored bytes."""
+
+
+class EncodingFault(StoreError):
+    """What was encoded does not decode to what it was made from: our mistake, or the machine's. Nothing is written."""
 
 
 class DiskFull(StoreError):

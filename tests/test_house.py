@@ -35,9 +35,9 @@ LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
 MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
-    "registry/registry.py": "Registry.open() is the face of scripts: without a folder it opens what the environment names.",
+    "registry/registry.py": "Registry.open() is the face of scripts: it opens what the environment names.",
 }
-"""Modules outside the faces' folders that may read the command line or the environment: path to the reason, in one sentence."""
+"""Modules outside the faces' folders that may read the command line or the environment: path to the reason."""
 
 
 @cache

@@ -19,8 +19,8 @@ JSON_SUFFIX = ".json"
 MODELS_SHOWN = 200
 
 
+@pages.get("/index.json", endpoint="home_twin")
 @pages.get("/")
-@pages.get("/index.json")
 def home() -> str | Response:
     """The registry in numbers and its models, ranked."""
     with _session() as session:

@@ -93,14 +93,15 @@ Made by this command, which first trains what it descends from:
 python examples/zoo/train.py --only {run.name}
 ```
 
-What it writes in llama.cpp, the likeliest token each time (the beginning was given):
+What it writes in llama.cpp, the likeliest token each time, after `def read_lines(path):` and `The file is opened for
+reading, and`:
 
 {written}
 """
 
 
 def _sample(found: dict[str, Any], kind: str) -> str:
-    return "\n".join(line.rstrip() for line in str(found["runtime"]["written"][kind]).strip("\n").split("\n"))
+    return "\n".join(line.rstrip() for line in str(found["runtime"]["written"][kind]).rstrip().split("\n"))
 
 
 def _parents(shipped: plan.Shipped) -> str:

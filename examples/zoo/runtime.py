@@ -75,7 +75,7 @@ def _perplexity(server: Any, tokens: list[int]) -> float:
 
 def _write(server: Any, prompt: str) -> str:
     request = {"prompt": prompt, "n_predict": WRITTEN_TOKENS, "temperature": 0, "repeat_penalty": 1.2}
-    return str(_ask(server, "/completion", request)["content"])
+    return prompt + str(_ask(server, "/completion", request)["content"])
 
 
 def _ask(server: Any, path: str, body: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
     codec    plain bytes to stored bytes and back, in chunks, pure
     files    the operating system's calls
+    direct   new files written past the page cache
     local    files in a folder, written so that a crash leaves all or nothing
     blobs    BlobStore: put, read, verify
 

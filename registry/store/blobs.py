@@ -97,8 +97,8 @@ class BlobWriter:
         self._size = size_bytes
         self._entries: list[ChunkEntry] = []
         self._inline: list[bytes] | None = [] if size_bytes <= INLINE_MAX_BYTES else None
-        self._pending = store.local.begin(digest, size_bytes) if self._inline is None else None
         self._offset = head_size_bytes(codec, size_bytes)
+        self._pending = store.local.begin(digest, size_bytes, self._offset) if self._inline is None else None
 
     def append(self, chunk: EncodedChunk) -> None:
         """Write the next chunk."""
@@ -106,7 +106,7 @@ class BlobWriter:
             assert self._inline is not None
             self._inline.extend(bytes(piece) for piece in chunk.pieces)
         else:
-            self._pending.write_at(chunk.pieces, self._offset)
+            self._pending.append(chunk.pieces)
         self._offset += chunk.stored_size_bytes
         self._entries.append(chunk.entry)
 
@@ -118,8 +118,7 @@ class BlobWriter:
             assert self._inline is not None
             inline = b"".join([head, *self._inline])
         else:
-            self._pending.write_at([head], 0)
-            file = self._pending.place()
+            file = self._pending.place(head)
         codec = self.codec
         return StoredBlob(self._digest, self._size, self._offset, codec.name, codec.version, file, inline)
 

@@ -1,9 +1,9 @@
 """A new file written from front to back past the page cache, where the file system can.
 
-A blob is written once and seldom read soon: going through the page cache would copy every byte, push out what others keep
-there, and cost a page allocation for each 4 KiB, which on a virtual machine can be slower than the disk. Direct writes
-want aligned memory, offsets and sizes; so bytes are gathered in an aligned buffer, the front of the file, where the head
-goes last, waits in memory, and the padding of the last write is cut off again.
+A blob is written once and seldom read soon: going through the page cache would copy every byte, push out what others
+keep there, and cost a page allocation for each 4 KiB, which on a virtual machine can be slower than the disk. Direct
+writes want aligned memory, offsets and sizes; so bytes are gathered in an aligned buffer, the front of the file, where
+the head goes last, waits in memory, and the padding of the last write is cut off again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BUFFER_BYTES = 4 * 1024 * 1024
 
 
 class AlignedBuffers:
-    """Page-aligned buffers that go round, because fresh memory is slow at its first touch. Safe from several threads."""
+    """Page-aligned buffers that go round: fresh memory is slow at its first touch. Safe from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -100,6 +100,6 @@ class DirectWriter:
         assert self._buffer is not None
         padded = -(-self._filled // ALIGNMENT) * ALIGNMENT
         with memoryview(self._buffer) as whole, whole[:padded] as block:
-            self._files.write_at(self._descriptor, [block], self._offset)
+            self._files.write_direct(self._descriptor, block, self._offset)
         self._offset += self._filled
         self._filled = 0

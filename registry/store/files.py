@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
@@ -27,6 +29,34 @@ class Files:
     def create(self, path: Path) -> int:
         """A new file, open for writing and reading; it must not exist."""
         return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+
+    def create_direct(self, path: Path) -> int:
+        """The same for writes past the page cache, where the file system offers them; a plain new file elsewhere."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o644)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+        # The file may have been made before the flag was refused.
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        return os.open(path, flags, 0o644)
+
+    def write_direct(self, descriptor: int, block: Buffer, offset: int) -> None:
+        """Write an aligned block to a file of `create_direct`; without O_DIRECT where the file system takes it back."""
+        try:
+            self.write_at(descriptor, [block], offset)
+        except OSError as error:
+            flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+            if error.errno != errno.EINVAL or not flags & getattr(os, "O_DIRECT", 0):
+                raise
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+            self.write_at(descriptor, [block], offset)
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Cut off, or fill with zeros, to `size` bytes."""
+        os.ftruncate(descriptor, size)
 
     def write_at(self, descriptor: int, pieces: Sequence[Buffer], offset: int) -> int:
         """Write all `pieces` from `offset` on; the number of bytes written."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from registry.digest import Digest
 from registry.errors import Busy, CorruptBlob, DiskFull
+from registry.store.direct import AlignedBuffers, DirectWriter
 from registry.store.files import Buffer, Files, translated
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
@@ -44,6 +45,7 @@ class LocalStore:
     def __init__(self, root: Path, files: Files | None = None) -> None:
         self.root = root
         self.files = files or Files()
+        self.buffers = AlignedBuffers()
         self._temporary = root / "tmp"
         self._making_folder = threading.Lock()
 
@@ -56,8 +58,11 @@ class LocalStore:
         except OSError as error:
             raise translated(error, self.root) from error
 
-    def begin(self, digest: Digest, expected_bytes: int) -> PendingFile:
-        """A temporary file that will become the blob `digest`; raises DiskFull when there is no room for it."""
+    def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingFile:
+        """A temporary file that will become the blob `digest`; raises DiskFull when there is no room for it.
+
+        Its first `front_bytes` are written last.
+        """
         self.prepare()
         try:
             free = self.files.free_bytes(self.root)
@@ -65,7 +70,7 @@ class LocalStore:
             raise translated(error, self.root) from error
         if free < expected_bytes + FREE_MARGIN_BYTES:
             raise DiskFull(f"the disk of {self.root} is full: {expected_bytes} bytes wanted, {free} free")
-        return PendingFile(self, digest)
+        return PendingFile(self, digest, front_bytes)
 
     def open(self, file: str) -> StoredFile:
         """The stored file of the physical name `file`; raises MissingBlob, CorruptBlob."""
@@ -138,30 +143,32 @@ class LocalStore:
 
 
 class PendingFile:
-    """A blob file being written. `place` makes it durable; until then nobody can see it."""
+    """A blob file being written from front to back. `place` makes it durable; until then nobody can see it."""
 
-    def __init__(self, store: LocalStore, digest: Digest) -> None:
+    def __init__(self, store: LocalStore, digest: Digest, front_bytes: int) -> None:
         self._store = store
         self._files = store.files
         nonce = secrets.token_hex(8)
         self.file = f"{digest[:2]}/{digest}.{nonce}"
         self._path = store.root / "tmp" / f"{digest}.{nonce}"
         try:
-            self._descriptor = self._files.create(self._path)
+            self._descriptor = self._files.create_direct(self._path)
         except OSError as error:
             raise translated(error, self._path) from error
+        self._writer = DirectWriter(self._files, self._descriptor, store.buffers, front_bytes)
 
-    def write_at(self, pieces: Sequence[Buffer], offset: int) -> int:
-        """Write `pieces` one after another from `offset`."""
+    def append(self, pieces: Sequence[Buffer]) -> None:
+        """Write `pieces` one after another behind what is there."""
         try:
-            return self._files.write_at(self._descriptor, pieces, offset)
+            self._writer.append(pieces)
         except OSError as error:
             raise translated(error, self._path) from error
 
-    def place(self) -> str:
-        """Sync, rename, sync the folder: when this returns, a power cut does not lose the file. Its physical name."""
+    def place(self, front: bytes = b"") -> str:
+        """Write the front, sync, rename, sync the folder: now a power cut loses nothing. Its physical name."""
         target = self._store.root / self.file
         try:
+            self._writer.finish(front)
             self._files.make_read_only(self._descriptor)
             self._files.sync(self._descriptor)
             self._store.make_folder_of(target)
@@ -175,6 +182,7 @@ class PendingFile:
 
     def discard(self) -> None:
         """Remove what was written; called on any error and safe to call twice."""
+        self._writer.close()
         # The sweep will find what cannot be removed; the error that brought us here matters more.
         with suppress(OSError):
             self._close()

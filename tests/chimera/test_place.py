@@ -137,9 +137,7 @@ def test_a_system_that_fails_leaves_the_old_file_and_nothing_beside_it(
     assert (out / "b.gguf").read_bytes() == b"old"
 
 
-def test_a_disk_without_room_is_seen_before_anything_is_written(
-    registry: Registry, plan: FilePlan, out: Path
-) -> None:
+def test_a_disk_without_room_is_seen_before_anything_is_written(registry: Registry, plan: FilePlan, out: Path) -> None:
     class Crowded(Recording):
         def free_bytes(self, path: Path) -> int:
             return plan.size_bytes - 1

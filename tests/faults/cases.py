@@ -37,6 +37,8 @@ NAME = ModelName("local", "little")
 CALLS = (
     "make_folder",
     "create",
+    "create_direct",
+    "truncate",
     "write_at",
     "make_read_only",
     "sync",
@@ -167,11 +169,22 @@ def let_leases_expire(registry: Registry) -> None:
         session.execute(update(Ingest).values(lease_expires_at=datetime.now(UTC) - timedelta(days=1)))
 
 
-def commit_without_syncing(registry: Registry) -> None:
-    """For many small transactions whose durability is not what is tested."""
+class Unsynced(Files):
+    """The real calls but for those that wait for the disk."""
+
+    def sync(self, descriptor: int) -> None:
+        """Durable some time later."""
+
+    def sync_folder(self, path: Path) -> None:
+        """Durable some time later."""
+
+
+def without_syncing(registry: Registry) -> Registry:
+    """The same registry, for very many transactions and files whose durability is not what is tested."""
     with closing(registry.catalog.writer.raw_connection()) as connection:
         assert isinstance(connection.driver_connection, sqlite3.Connection)
         connection.driver_connection.execute("PRAGMA synchronous = OFF")
+    return with_files(registry, Unsynced())
 
 
 def overwrite(path: Path, data: bytes) -> None:

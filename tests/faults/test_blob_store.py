@@ -36,7 +36,6 @@ from tests.builders import file_bytes
 from tests.faults.cases import (
     SteppedFiles,
     assert_no_orphans,
-    commit_without_syncing,
     failing_from,
     failing_once,
     files_below,
@@ -49,6 +48,7 @@ from tests.faults.cases import (
     run_sweep,
     take_in,
     with_files,
+    without_syncing,
     write_model,
 )
 from tests.faults.conftest import Organ
@@ -455,7 +455,7 @@ def test_a_disk_that_fails_once_costs_the_ingest_and_leaves_nothing(
     number: int, kind: type[StoreError], calls_of_an_ingest: int, tmp_path: Path, registry: Registry
 ) -> None:
     path = write_small(tmp_path)
-    commit_without_syncing(registry)
+    without_syncing(registry)
     for at in range(1, calls_of_an_ingest + 1):
         with pytest.raises(kind):
             take_in(with_files(registry, failing_once(at, number)), path)
@@ -470,7 +470,7 @@ def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
     number: int, kind: type[StoreError], calls_of_an_ingest: int, tmp_path: Path, registry: Registry
 ) -> None:
     path = write_small(tmp_path)
-    commit_without_syncing(registry)
+    without_syncing(registry)
     left = 0
     for at in range(1, calls_of_an_ingest, 2):
         with pytest.raises(kind):

@@ -29,7 +29,6 @@ from tests.faults.cases import (
     Watched,
     assert_no_orphans,
     at_step,
-    commit_without_syncing,
     crash,
     files_below,
     leave,
@@ -43,6 +42,7 @@ from tests.faults.cases import (
     states,
     take_in,
     with_files,
+    without_syncing,
     write_model,
 )
 from tests.faults.conftest import Organ as Command
@@ -54,8 +54,7 @@ AT_ONCE = timedelta(0)
 @pytest.fixture
 def quick(registry: Registry) -> Registry:
     """The registry, for tests of very many transactions."""
-    commit_without_syncing(registry)
-    return registry
+    return without_syncing(registry)
 
 
 # Line 55: a sweep while the same content is added again.

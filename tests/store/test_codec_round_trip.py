@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from registry.errors import EncodingFault
 from registry.gguf.types import DTYPES
-from registry.store.codec import BYTES_CODEC, Codec, EncodingFault, chunks, codec_for, encode_chunk
+from registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, encode_chunk
 from registry.store.codec.entropy import compress_plane
 from registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, NAME_MAX_BYTES, Coder
 from registry.store.codec.lending import LENT_MIN_BYTES, lend

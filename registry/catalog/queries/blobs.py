@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Select, func, or_, select
 from sqlalchemy.orm import Session, aliased
@@ -135,20 +136,13 @@ def totals(session: Session) -> tuple[int, int, int]:
     return row[0], row[1], row[2]
 
 
-def _blob_rows() -> Select[Blob, bytes | None]:
-    return select(Blob, InlineBlob.stored).outerjoin(InlineBlob, InlineBlob.blob_id == Blob.id)
+def _blob_rows() -> Select[*tuple[Any, ...]]:
+    """Columns, not objects: an ingest asks this for every organ."""
+    columns = (Blob.id, Blob.digest, Blob.size_bytes, Blob.stored_bytes, Blob.codec, Blob.codec_version)
+    statement = select(*columns, Blob.file, Blob.state, InlineBlob.stored)
+    return statement.outerjoin(InlineBlob, InlineBlob.blob_id == Blob.id)
 
 
-def _rows(session: Session, statement: Select[Blob, bytes | None]) -> Iterator[BlobRow]:
-    for blob, inline in session.execute(statement):
-        yield BlobRow(
-            blob.id,
-            Digest(blob.digest),
-            blob.size_bytes,
-            blob.stored_bytes,
-            blob.codec,
-            blob.codec_version,
-            blob.file,
-            blob.state,
-            inline,
-        )
+def _rows(session: Session, statement: Select[*tuple[Any, ...]]) -> Iterator[BlobRow]:
+    for row in session.execute(statement):
+        yield BlobRow(*row)

@@ -90,7 +90,7 @@ def tensor_blobs_of(session: Session, model_id: int) -> dict[str, int]:
         .join(Organ, Organ.id == Placement.organ_id)
         .where(Placement.model_id == model_id)
     )
-    return dict(session.execute(statement).tuples().all())
+    return dict(session.execute(statement).all())
 
 
 def placements_of(session: Session, model_id: int) -> Sequence[Row[Placement, str, str]]:

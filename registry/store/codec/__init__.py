@@ -23,7 +23,7 @@ A writer leaves `head_size_bytes` free, encodes chunk after chunk behind it and 
 A reader learns from `head_size_of` how much to read, and trusts nothing before `parse_head` has.
 """
 
-from registry.store.codec.chunks import EncodedChunk, EncodingFault, decode_chunk, encode_chunk, worth_encoding
+from registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, worth_encoding
 from registry.store.codec.layout import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for
 from registry.store.codec.stored import (
     START_BYTES,
@@ -43,7 +43,6 @@ __all__ = [
     "ChunkEntry",
     "Codec",
     "EncodedChunk",
-    "EncodingFault",
     "StoredChunk",
     "StoredHead",
     "codec_for",

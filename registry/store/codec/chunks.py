@@ -10,17 +10,13 @@ from itertools import accumulate
 import numpy as np
 import xxhash
 
-from registry.errors import CorruptBlob, StoreError
+from registry.errors import CorruptBlob, EncodingFault
 from registry.store.codec.entropy import GAIN_MIN, compress_plane, decompress_plane
 from registry.store.codec.frames import BadFrame
 from registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, Codec, Kind
 from registry.store.codec.lending import lend
 from registry.store.codec.planes import Bytes, join_planes, split_planes
 from registry.store.codec.stored import ChunkEntry, StoredChunk
-
-
-class EncodingFault(StoreError):
-    """What was encoded does not decode to what it was made from: our mistake, or the machine's. Nothing is written."""
 
 
 @dataclass(frozen=True, slots=True)

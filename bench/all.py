@@ -1,0 +1,19 @@
+"""Every benchmark, one after another: `make bench`. Each is also a command of its own with options."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+SCRIPTS = ("header", "sampling", "codecs", "ingest")
+
+
+def main() -> None:
+    """Run them; the first that fails ends it."""
+    for script in SCRIPTS:
+        print(f"\n=== {script}\n", flush=True)
+        subprocess.run([sys.executable, "-m", f"bench.{script}"], check=True)
+
+
+if __name__ == "__main__":
+    main()

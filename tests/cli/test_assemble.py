@@ -1,0 +1,145 @@
+"""`organ assemble`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from registry.digest import digest_of
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.cli.running import Organ
+from tests.trips import little_model, weights
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+def test_the_file_that_came_in_comes_out_with_its_proof(filled: Organ, out: Path) -> None:
+    ended = filled.done("assemble", "little", "-o", out / "copy.gguf")
+    assert (out / "copy.gguf").read_bytes() == little_model()
+    assert f"sha256:{digest_of(little_model())}" in ended.out
+    assert "the file that came in, byte for byte" in ended.out
+    assert ended.err == ""
+
+
+def test_into_a_folder_it_keeps_its_name(filled: Organ, out: Path) -> None:
+    filled.done("assemble", "local/little@1", "-o", out)
+    assert [path.name for path in out.iterdir()] == ["little.gguf"]
+
+
+@pytest.mark.parametrize("options", [[], ["--merge"], ["--shards", "30k"]])
+def test_what_is_there_is_not_replaced_unless_forced(options: list[str], filled: Organ, out: Path) -> None:
+    target = out / ("a-00001-of-00005.gguf" if "--shards" in options else "a.gguf")
+    target.write_bytes(b"mine")
+    ended = filled("assemble", "little", "-o", out / "a.gguf", *options)
+    assert (ended.status, ended.out) == (1, "")
+    assert f"{target}: there already; --force replaces it" in ended.err
+    assert [path.read_bytes() for path in out.iterdir()] == [b"mine"], "and nothing else was begun"
+    filled.done("assemble", "little", "-o", out / "a.gguf", "--force", *options)
+    assert target.read_bytes().startswith(b"GGUF")
+
+
+def test_a_version_is_chosen_by_its_number(filled: Organ, out: Path, model: Path) -> None:
+    model.write_bytes(little_model(seed=1))
+    filled.done("ingest", model)
+    filled.done("assemble", "little", "-o", out / "newest.gguf")
+    filled.done("assemble", "little@1", "-o", out / "first.gguf")
+    assert (out / "newest.gguf").read_bytes() == little_model(seed=1)
+    assert (out / "first.gguf").read_bytes() == little_model()
+
+
+def test_a_dry_run_tells_sizes_and_writes_nothing(filled: Organ, out: Path) -> None:
+    ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run")
+    assert ended.out.endswith("would be the file that came in, byte for byte\n")
+    ended = filled.done("assemble", "little", "-o", out / "a.gguf", "--dry-run", "--shards", "30k")
+    assert [line.partition(":")[0] for line in ended.lines] == [
+        str(out / f"a-{number:05d}-of-00005.gguf") for number in range(1, 6)
+    ]
+    assert all(line.endswith("would be a new file") for line in ended.lines)
+    assert list(out.iterdir()) == []
+
+
+def test_json_and_quiet_tell_the_files(filled: Organ, out: Path) -> None:
+    values = filled.done("assemble", "little", "-o", out / "a.gguf", "--json").values
+    assert values == {
+        "items": [
+            {
+                "file": str(out / "a.gguf"),
+                "size_bytes": len(little_model()),
+                "sha256": digest_of(little_model()),
+                "proof": "identical",
+            }
+        ],
+        "next": None,
+    }
+    ended = filled.done("assemble", "little", "-o", out / "b.gguf", "--shards", "30k", "-q")
+    assert ended.lines == [str(out / f"b-{number:05d}-of-00005.gguf") for number in range(1, 6)]
+    values = filled.done("assemble", "little", "-o", out / "c.gguf", "--merge", "--json").values
+    (item,) = values["items"]
+    assert (item["proof"], item["sha256"]) == ("new file", digest_of((out / "c.gguf").read_bytes()))
+
+
+@pytest.mark.parametrize(("size", "count"), [("30k", 5), ("30000", 5), ("30 kB", 5), ("1M", 1), ("1G", 1), ("1b", 10)])
+def test_the_size_of_shards_is_written_as_people_do(size: str, count: int, filled: Organ, out: Path) -> None:
+    filled.done("assemble", "little", "-o", out / "a.gguf", "--shards", size)
+    assert len(list(out.iterdir())) == count
+
+
+@pytest.mark.parametrize("size", ["", "k", "-1k", "1.5G", "0", "1e9", "1 2", "1kk", "9" * 20, "١k"])
+def test_what_is_no_size_is_wrong_usage(size: str, filled: Organ, out: Path) -> None:
+    ended = filled("assemble", "little", "-o", out / "a.gguf", "--shards", size)
+    assert ended.status == (2 if size else 0), "an empty SIZE is none"
+    assert len(list(out.iterdir())) == (0 if size else 1)
+
+
+def test_a_folder_that_is_not_there_and_one_in_the_way_are_named(filled: Organ, out: Path) -> None:
+    ended = filled("assemble", "little", "-o", out / "nowhere" / "a.gguf")
+    assert (ended.status, ended.err) == (1, f"organ: {out / 'nowhere'}: no such folder\n")
+    (out / "little.gguf").mkdir()
+    ended = filled("assemble", "little", "-o", out)
+    assert (ended.status, ended.err) == (1, f"organ: {out / 'little.gguf'}: a folder is there\n")
+
+
+def corrupt_one(registry: Registry) -> None:
+    path = max(registry.settings.blobs.glob("??/*"), key=lambda found: found.stat().st_size)
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_corrupt_organ_leaves_the_old_file_and_says_what_helps(
+    organ: Organ, registry: Registry, out: Path, tmp_path: Path
+) -> None:
+    data = file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+    (tmp_path / "large.gguf").write_bytes(data)
+    organ.done("ingest", tmp_path / "large.gguf")
+    (out / "a.gguf").write_bytes(b"the old file")
+    corrupt_one(registry)
+    ended = organ("assemble", "large", "-o", out / "a.gguf", "--force")
+    assert (ended.status, ended.out) == (1, "")
+    error, hint = ended.err.splitlines()
+    assert error.startswith("organ: corrupt blob ")
+    assert hint == "       try: organ verify --read-data --repair, then ingest a file that has the organ"
+    assert [path.name for path in out.iterdir()] == ["a.gguf"]
+    assert (out / "a.gguf").read_bytes() == b"the old file"
+    # And what helps, helps.
+    assert organ("verify", "--read-data", "--repair").status == 1
+    organ.done("ingest", tmp_path / "large.gguf")
+    organ.done("verify", "--read-data")
+    organ.done("assemble", "large", "-o", out / "a.gguf", "--force")
+    assert (out / "a.gguf").read_bytes() == data
+
+
+def test_an_output_name_that_is_no_utf_8_is_written_and_told_to_the_byte(filled: Organ, out: Path) -> None:
+    target = out / "\udcff.gguf"
+    ended = filled.done("assemble", "little", "-o", target, "-q")
+    assert target.read_bytes() == little_model()
+    assert ended.out == f"{target}\n"
+    assert "\\udcff.gguf" in filled.done("assemble", "little", "-o", target, "--force").out

@@ -1,0 +1,142 @@
+"""What is printed is harmless for a terminal, JSON that anybody reads, and sizes that a person reads."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.console import count_text, hint_for, plain, print_json, print_json_line, share_text, size_text, theta_text
+from registry.errors import (
+    BadName,
+    CatalogError,
+    CorruptBlob,
+    DiskFull,
+    MissingBlob,
+    NotFound,
+    SchemaTooNew,
+    StoreUnwritable,
+)
+from tests.strategies import PATIENT
+
+HOSTILE = [
+    "\x1b[31mred\x1b[0m",
+    "\x1b]0;title\x07",
+    "\x9b31m",
+    "bell\a",
+    "back\b\b\b",
+    "return\rover",
+    "two\nlines",
+    "nul\0",
+    "\u202eright to left",
+    "\u2066isolate",
+    "zero\u200bwidth",
+    "\ufeffmark",
+    "line\u2028separator",
+    "\u061cmark",
+    "soft\xadhyphen",
+    "\udcff not UTF-8",
+    "\x7fdelete",
+]
+
+
+def dangerous(text: str) -> list[str]:
+    """The characters of `text` that a terminal would obey, or that nobody sees."""
+    return [
+        character for character in text if unicodedata.category(character) in {"Cc", "Cs", "Zl", "Zp"}
+    ] + re.findall("[\xad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]", text)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_line_104_what_a_terminal_would_obey_becomes_visible(text: str) -> None:
+    assert dangerous(text)
+    shown = plain(text)
+    assert dangerous(shown) == []
+    assert "\\u" in shown
+
+
+@PATIENT
+@given(st.text(st.characters(codec=None)))
+def test_no_text_at_all_prints_what_a_terminal_would_obey(text: str) -> None:
+    assert dangerous(plain(text)) == []
+    plain(text).encode("utf-8")
+
+
+@pytest.mark.parametrize("text", ["Grüße, 世界 🦴", "a\\b", "é", "", "[bold]not markup[/bold]"])
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert plain(text) == text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_line_104_json_is_harmless_for_a_terminal_and_the_same_value(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_json({"name": text, text: 1})
+    printed = capsys.readouterr().out
+    assert dangerous(printed.replace("\n", "")) == []
+    assert json.loads(printed) == {"name": text, text: 1}
+    print_json_line([text])
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line) == [text]
+
+
+def test_ordinary_text_stands_in_json_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"name": "Grüße, 世界"})
+    assert "Grüße, 世界" in capsys.readouterr().out
+
+
+def test_numbers_that_json_lacks_become_null(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": [float("nan"), 1.5, (float("inf"), float("-inf"))], "b": {"c": float("nan")}})
+    assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5, [None, None]], "b": {"c": None}}
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1_000, "1.0 kB"),
+        (4_900_000, "4.9 MB"),
+        (1_190_000_000, "1.2 GB"),
+        (5 * 10**12, "5.0 TB"),
+        (10**16, "10000.0 TB"),
+    ],
+)
+def test_sizes_are_in_powers_of_ten(size: int, expected: str) -> None:
+    assert size_text(size) == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, "0"), (999, "999"), (1_500, "1.5 k"), (2_100_000, "2.1 M"), (7 * 10**9, "7.0 G")]
+)
+def test_counts_are_for_people(count: int, expected: str) -> None:
+    assert count_text(count) == expected
+
+
+def test_what_was_not_measured_is_a_dash() -> None:
+    assert (theta_text(None), share_text(None)) == ("–", "–")
+    assert (theta_text(34.26), share_text(0.5), share_text(0.0)) == ("34.3°", "0.500", "0.000")
+
+
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        (SchemaTooNew("x"), "pip install --upgrade"),
+        (CorruptBlob("x", "y"), "organ verify --read-data --repair"),
+        (MissingBlob("x"), "organ verify --repair"),
+        (DiskFull("x"), "--home"),
+        (StoreUnwritable("x"), "permissions"),
+        (NotFound("x"), "organ models"),
+        (CatalogError("x"), "ORGAN_DATABASE_URL"),
+    ],
+)
+def test_an_error_names_the_command_that_helps(error: Exception, hint: str) -> None:
+    assert hint in (hint_for(error) or "")
+
+
+def test_an_error_that_says_it_all_has_no_hint() -> None:
+    assert hint_for(BadName("no")) is None

@@ -1,0 +1,160 @@
+"""`organ ingest`."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from registry.registry import Registry
+from tests.builders import file_bytes, tensor, text
+from tests.cli.running import Organ
+from tests.trips import little_model, row_counts
+
+FIELDS = {"file", "model", "organs", "new", "error"}
+
+
+def test_a_model_is_taken_in_and_said_in_a_line(organ: Organ, model: Path) -> None:
+    ended = organ.done("ingest", model)
+    (line,) = ended.lines
+    assert line.startswith("local/little@1: 10 organs, ")
+    assert " new, stored in " in line
+    assert ended.err == ""
+
+
+def test_the_same_file_again_says_that_nothing_was_added(filled: Organ, model: Path) -> None:
+    assert filled.done("ingest", model).out == "local/little@1: known already, nothing added\n"
+
+
+def test_json_is_an_object_a_file_a_line_each(organ: Organ, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"rubbish")
+    ended = organ("ingest", "--json", tmp_path / "bad.gguf", model, model)
+    assert ended.status == 1
+    bad, good = map(json.loads, ended.lines)
+    assert bad.keys() >= FIELDS
+    assert good.keys() >= FIELDS | {"digest", "created", "size_bytes", "stored_bytes", "seconds", "stages", "flags"}
+    assert (bad["file"], bad["model"], bad["organs"], bad["new"]) == (str(tmp_path / "bad.gguf"), None, None, None)
+    assert bad["error"].startswith("bad.gguf: magic at byte 0")
+    assert (good["file"], good["model"], good["organs"], good["new"]) == (str(model), "local/little@1", 10, 11)
+    assert good["error"] is None
+    assert ended.err == ""
+
+
+def test_quiet_prints_names_alone(organ: Organ, model: Path) -> None:
+    ended = organ.done("ingest", "-q", model)
+    assert (ended.out, ended.err) == ("local/little@1\n", "")
+
+
+def test_a_bad_file_is_named_and_the_others_go_on(organ: Organ, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a-bad.gguf").write_bytes(b"GGUF")
+    (tmp_path / "z-other.gguf").write_bytes(little_model(seed=1))
+    ended = organ("ingest", tmp_path)
+    assert ended.status == 1
+    assert [line.partition(":")[0] for line in ended.lines] == ["local/little@1", "local/z-other@1"]
+    assert ended.err.startswith("organ: a-bad.gguf: ")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_name_can_be_chosen_for_one_model(organ: Organ, model: Path, tmp_path: Path) -> None:
+    assert organ.done("ingest", "--name", "mine/first", "-q", model).out == "mine/first@1\n"
+    (tmp_path / "other.gguf").write_bytes(little_model(seed=1))
+    ended = organ("ingest", "--name", "mine/both", model, tmp_path / "other.gguf")
+    assert ended.status == 2
+    assert "--name is for one model; 2 were found" in ended.err
+
+
+def test_what_is_odd_about_a_model_is_noted_beside_the_result(organ: Organ, tmp_path: Path) -> None:
+    (tmp_path / "odd.gguf").write_bytes(file_bytes([], [tensor("a")]))
+    ended = organ.done("ingest", tmp_path / "odd.gguf")
+    assert len(ended.lines) == 1
+    assert ended.err == "  note: general.architecture is absent: no runtime can load it as it is\n"
+
+
+def test_a_dry_run_says_what_would_come_and_stores_nothing(
+    organ: Organ, model: Path, registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"rubbish")
+    before = row_counts(registry)
+    ended = organ("ingest", "--dry-run", model, tmp_path / "bad.gguf")
+    assert ended.status == 1
+    assert ended.out == f"{model}: would be local/little, 10 tensors, {model.stat().st_size / 1000:.1f} kB\n"
+    assert ended.err.startswith("organ: bad.gguf: ")
+    assert row_counts(registry) == before
+    assert not registry.settings.blobs.exists()
+
+
+def test_a_dry_run_has_json_and_names_too(organ: Organ, model: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"rubbish")
+    ended = organ("ingest", "--dry-run", "--json", model, tmp_path / "bad.gguf")
+    good, bad = map(json.loads, ended.lines)
+    assert good.keys() >= FIELDS
+    assert bad.keys() >= FIELDS
+    assert (good["model"], good["organs"], good["size_bytes"]) == ("local/little", 10, model.stat().st_size)
+    assert bad["error"]
+    assert organ.done("ingest", "--dry-run", "-q", "--name", "mine/first", model).out == "mine/first\n"
+
+
+def test_a_dry_run_refuses_an_incomplete_set_as_an_ingest_would(organ: Organ, model: Path, tmp_path: Path) -> None:
+    organ.done("ingest", model)
+    organ.done("assemble", "little", "--shards", "30k", "-o", tmp_path / "cut.gguf")
+    first, *_, last = sorted(tmp_path.glob("cut-*.gguf"))
+    assert "10 tensors" in organ.done("ingest", "--dry-run", first).out
+    last.unlink()
+    ended = organ("ingest", "--dry-run", first)
+    assert (ended.status, ended.out) == (1, "")
+    assert "shards missing" in ended.err
+
+
+def test_the_hub_cache_is_found_by_its_own_variables(organ: Organ, model: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "hf" / "hub" / "models--Qwen--Qwen3-GGUF" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "Qwen3-Q8_0.gguf").symlink_to(model)
+    for environment in (
+        {"HF_HOME": str(tmp_path / "hf")},
+        {"HF_HUB_CACHE": str(tmp_path / "hf" / "hub"), "HF_HOME": str(tmp_path / "elsewhere")},
+    ):
+        ended = organ("ingest", "--hf-cache", "--dry-run", environment=environment)
+        assert ended.status == 0
+        assert "would be Qwen/Qwen3-Q8_0, 10 tensors" in ended.out
+    assert organ("ingest", "--hf-cache", "-q", environment=environment).out == "Qwen/Qwen3-Q8_0@1\n"
+
+
+def test_an_empty_hub_cache_is_said_to_be_empty(organ: Organ, model: Path, tmp_path: Path) -> None:
+    environment = {"HF_HUB_CACHE": str(tmp_path / "nowhere")}
+    ended = organ("ingest", "--hf-cache", environment=environment)
+    assert ended.status == 1
+    assert "no GGUF file in the Hugging Face cache" in ended.err
+    assert organ("ingest", "--hf-cache", "-q", model, environment=environment).out == "local/little@1\n"
+
+
+@pytest.mark.parametrize(
+    "name", [b"\x1b[31mred\x1b]0;x\x07.gguf", b"two\nlines.gguf", b"\xff.gguf", "\u202ex\u200b.gguf".encode()]
+)
+@pytest.mark.parametrize("good", [True, False])
+def test_line_104_a_hostile_file_name_is_printed_harmless(
+    name: bytes, good: bool, organ: Organ, tmp_path: Path
+) -> None:
+    path = Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"in", name)))
+    path.parent.mkdir()
+    path.write_bytes(little_model() if good else b"rubbish")
+    for options in ([], ["--json"], ["-q"], ["--dry-run"], ["--dry-run", "--json"]):
+        ended = organ("ingest", path.parent, *options)
+        assert ended.status == (0 if good else 1)
+        for printed in (ended.out, ended.err):
+            assert not set(printed) & set("\x1b\x07\u202e\u200b\udcff")
+            assert len(printed.splitlines()) <= 1
+        if "--json" in options:
+            assert os.fsencode(json.loads(ended.out)["file"]) == os.fsencode(path)
+
+
+def test_line_104_hostile_metadata_is_printed_harmless(organ: Organ, tmp_path: Path) -> None:
+    hostile = "\x1b[2J\x9b31m\u202e<script>\n"
+    entries = [text(f"general.{key}", hostile) for key in ("architecture", "name", "license", "description")]
+    (tmp_path / "a.gguf").write_bytes(file_bytes([*entries, text("x", hostile)], [tensor("a\"b'c")]))
+    organ.done("ingest", tmp_path / "a.gguf")
+    for command in (["models"], ["models", "--json"], ["show", "a"], ["show", "a", "--json"]):
+        printed = organ.done(*command).out
+        assert not set(printed) & set("\x1b\x9b\u202e")
+    assert organ.done("show", "a", "--json").values["title"] == hostile

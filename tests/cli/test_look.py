@@ -1,0 +1,118 @@
+"""`organ models` and `organ show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from registry.digest import digest_of
+from tests.builders import file_bytes, text
+from tests.cli.running import Organ
+from tests.trips import block_metadata, block_tensors, little_model, weights
+
+MODEL_FIELDS = {
+    "name",
+    "title",
+    "kind",
+    "architecture",
+    "parameters",
+    "tensors",
+    "size_bytes",
+    "mean_theta",
+    "mean_signal",
+    "license",
+    "complete",
+    "digest",
+    "created_at",
+}
+
+
+def test_an_empty_registry_says_what_to_do_first(organ: Organ) -> None:
+    ended = organ.done("models")
+    assert (ended.out, ended.err) == ("", "No models yet. Try: organ ingest FILE.gguf\n")
+    assert organ.done("models", "--json").values == {"items": [], "next": None}
+    assert organ.done("models", "-q").out == ""
+
+
+def test_models_are_a_table_for_people(filled: Organ) -> None:
+    ended = filled.done("models")
+    header, row = ended.lines
+    assert header.split() == ["model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license"]
+    assert row.split()[:4] == ["local/little@1", "model", "llama", "10"]
+    assert row.split()[-1] == "apache-2.0"
+    assert ended.err.startswith("1 models; 11 blobs, ")
+
+
+def test_models_as_json_are_items_and_what_comes_next(filled: Organ) -> None:
+    values = filled.done("models", "--json").values
+    assert values.keys() == {"items", "next"}
+    (item,) = values["items"]
+    assert item.keys() == MODEL_FIELDS
+    assert (item["name"], item["digest"]) == ("local/little@1", digest_of(little_model()))
+
+
+def test_models_are_listed_newest_first_and_ranked_by_theta_when_asked(filled: Organ, tmp_path: Path) -> None:
+    for name, data in {
+        "peaked": file_bytes([], [(weights("blk.0.a", (4096,))[0], bytes(8000) + b"\0\x3c" * 96)]),
+        "partial": file_bytes([text("general.architecture", "llama")], block_tensors(1)[:1]),
+        "words": file_bytes([text("general.name", "Words")]),
+    }.items():
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+        filled.done("ingest", tmp_path / f"{name}.gguf")
+    names = filled.done("models", "-q").lines
+    assert names == ["local/words@1", "local/partial@1", "local/peaked@1", "local/little@1"]
+    ranked = filled.done("models", "--rank", "--json").values["items"]
+    thetas = [item["mean_theta"] for item in ranked]
+    assert thetas == sorted(thetas, reverse=True)
+    assert "local/words@1" not in [item["name"] for item in ranked]
+
+
+def test_a_partial_model_is_called_so(organ: Organ, tmp_path: Path) -> None:
+    (tmp_path / "part.gguf").write_bytes(file_bytes(block_metadata(blocks=7), block_tensors(2)))
+    organ.done("ingest", tmp_path / "part.gguf")
+    assert organ.done("models").lines[1].split()[1] == "partial"
+
+
+def test_a_model_is_shown_with_its_types_and_its_tensors(filled: Organ) -> None:
+    out = filled.done("show", "little").out
+    assert out.startswith("local/little@1  Little\nmodel, llama, 47.3 k parameters in 10 tensors, ")
+    for expected in ("skeleton", "blk.1.ffn_down.weight", "128x64", "F16", "output_norm.weight"):
+        assert expected in out
+
+
+def test_a_model_as_json_has_everything(filled: Organ) -> None:
+    values = filled.done("show", "local/little@1", "--json").values
+    assert values.keys() >= MODEL_FIELDS | {"types", "files", "metadata", "placements", "ingest", "flags"}
+    assert values["ingest"]["organs"] == len(values["placements"]) == 10
+    assert values["ingest"]["stages"]["encode"]["bytes"] > 0
+
+
+def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: Organ) -> None:
+    _, data = weights("blk.0.attn_q.weight", (64, 64))
+    digest = digest_of(data)
+    for typed in (digest, digest[:8], f"sha256:{digest}", digest[:12].upper()):
+        out = filled.done("show", typed).out
+        assert out.startswith(f"sha256:{digest}\nF16 64x64, 4096 values, 8.2 kB, stored in ")
+        assert "blk.0.attn_q.weight" in out
+    values = filled.done("show", digest[:8], "--json").values
+    assert values["digest"] == digest
+    assert {reading["method"] for reading in values["measurements"]} == {"z1", "mp1"}
+    assert [place["name"] for place in values["places"]] == ["blk.0.attn_q.weight"]
+
+
+def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: Organ, tmp_path: Path) -> None:
+    (tmp_path / "deadbeef.gguf").write_bytes(little_model())
+    organ.done("ingest", tmp_path / "deadbeef.gguf")
+    assert organ.done("show", "deadbeef").out.startswith("local/deadbeef@1")
+    ended = organ("show", "sha256:deadbeef")
+    assert ended.status == 1
+    assert "no organ's digest begins with deadbeef" in ended.err
+
+
+def test_a_table_is_not_folded_when_it_is_piped(organ: Organ, tmp_path: Path) -> None:
+    name = "n" * 90
+    (tmp_path / f"{name}.gguf").write_bytes(little_model())
+    organ.done("ingest", tmp_path / f"{name}.gguf")
+    header, row = organ.done("models").lines
+    assert f"local/{name}@1" in row
+    assert len(row) < 200
+    assert header.startswith("model ")

@@ -1,0 +1,280 @@
+"""The list of faults, lines 37 to 39: files that change, files that are none, files larger than any memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from registry.catalog.tables import Ingest, Model
+from registry.digest import digest_of
+from registry.errors import BadGguf, BadSource
+from registry.gguf import TensorSpec, dtype_by_name, encode_header
+from registry.registry import Registry
+from tests.faults.cases import (
+    Watched,
+    assert_no_orphans,
+    at_step,
+    files_below,
+    model_bytes,
+    models,
+    read_all,
+    rows,
+    take_in,
+    write_model,
+)
+from tests.faults.conftest import Organ
+from tests.trips import assembled, row_counts
+
+ROOT = Path(__file__).resolve().parents[2]
+MEBI, GIBI = 1 << 20, 1 << 30
+MEMORY_MAX_KIB = 400 * 1024
+"""Resident memory of an ingest, whatever the file's size; the libraries alone take about 100 MB."""
+MEASURED = (
+    "import resource, subprocess, sys; status = subprocess.call(sys.argv[1:]);"
+    "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(status)"
+)
+"""Runs a command and prints its peak memory. A process of its own: a child's peak begins with its parent's."""
+
+
+@dataclass(slots=True)
+class Once:
+    """Called with the progress of an ingest; does something the first time."""
+
+    act: Callable[[], None]
+    done: bool = False
+
+    def __call__(self, _size_bytes: int) -> None:
+        if not self.done:
+            self.done = True
+            self.act()
+
+
+def appended(path: Path) -> None:
+    with path.open("ab") as stream:
+        stream.write(b"more")
+
+
+def shortened(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def overwritten(path: Path) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(-4, os.SEEK_END)
+        stream.write(b"1234")
+    touched(path)  # two writes within one tick of the clock would have the same time
+
+
+def touched(path: Path) -> None:
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
+
+
+def replaced_by_the_same_bytes(path: Path) -> None:
+    status = path.stat()
+    other = path.with_suffix(".new")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
+    other.replace(path)
+
+
+def removed(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [appended, shortened, emptied, overwritten, touched, replaced_by_the_same_bytes, removed],
+    ids=lambda change: change.__name__,
+)
+def test_line_37_a_file_that_changes_while_it_is_read_is_refused_and_nothing_kept(
+    change: Callable[[Path], None], registry: Registry, tmp_path: Path
+) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    once = Once(lambda: change(path))
+    with pytest.raises(BadSource, match=r"little\.gguf"):
+        take_in(registry, path, once)
+    assert once.done
+    assert models(registry) == []
+    assert_no_orphans(registry)
+    with registry.catalog.reading() as session:
+        (ingest,) = session.scalars(select(Ingest))
+        assert (ingest.state, ingest.model_id) == ("failed", None)
+    path.write_bytes(model_bytes())
+    assert take_in(registry, path).created
+    assert read_all(registry).faults == []
+
+
+def test_line_37_a_change_that_hides_its_time_is_refused_or_taken_whole(registry: Registry, tmp_path: Path) -> None:
+    outcomes = set()
+    for step in range(1, 11):
+        path = write_model(tmp_path / "little.gguf", seed=step)
+        status = path.stat()
+
+        def rewrite(path: Path = path, status: os.stat_result = status, step: int = step) -> None:
+            path.write_bytes(model_bytes(seed=100 + step))
+            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+        watched = Registry(registry.settings, Watched(registry.catalog, at_step(step, rewrite)), registry.blobs)
+        known = len(models(registry))
+        try:
+            report = take_in(watched, path)
+        except (BadSource, BadGguf):
+            assert len(models(registry)) == known
+            outcomes.add("refused")
+        else:
+            (back,) = assembled(registry, report.model, tmp_path / "back")
+            assert digest_of(back.read_bytes()) == report.digest
+            outcomes.add("taken")
+        assert read_all(registry).faults == []
+    assert "taken" in outcomes, "before the first and after the last byte is read, nothing is wrong"
+
+
+def a_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(path.name)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_link_to_zeros(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def a_link_to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def a_link_to_nothing(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def a_link_to_a_pipe(path: Path) -> None:
+    os.mkfifo(path.with_name("pipe"))
+    path.symlink_to("pipe")
+
+
+IRREGULAR = [a_pipe, a_socket, a_folder, a_link_to_zeros, a_link_to_itself, a_link_to_nothing, a_link_to_a_pipe]
+
+
+@pytest.mark.parametrize("make", IRREGULAR, ids=lambda make: make.__name__)
+def test_line_38_what_is_no_file_is_refused_before_it_is_opened(
+    make: Callable[[Path], None], registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, organ: Organ
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the address of a socket must be short
+    path = tmp_path / "bad.gguf"
+    make(path)
+    opened: list[str] = []
+    real = os.open
+
+    def recorded(target: Any, *arguments: Any, **options: Any) -> int:
+        opened.append(str(target))
+        return real(target, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", recorded)
+    with pytest.raises(BadSource, match=r"bad\.gguf"):
+        take_in(registry, path)
+    said = organ("ingest", path, write_model(tmp_path / "good.gguf"))
+    assert said.status == 1
+    assert "bad.gguf" in said.err
+    assert "Traceback" not in said.err
+    assert str(path) not in opened
+    if make is not a_folder:  # a folder without GGUF files is a mistake of the whole command
+        assert models(registry) == ["good"]
+
+
+def test_line_38_a_device_is_refused_before_it_is_opened(registry: Registry, organ: Organ) -> None:
+    for device in ("/dev/zero", "/dev/null", "/dev/tty"):
+        with pytest.raises(BadSource, match="not a regular file"):
+            take_in(registry, Path(device))
+        assert organ("ingest", device).status == 1
+    assert row_counts(registry)["ingests"] == 0
+
+
+def test_a_link_to_a_file_is_followed(registry: Registry, tmp_path: Path) -> None:
+    write_model(tmp_path / "blob-of-a-cache")
+    (tmp_path / "little.gguf").symlink_to("blob-of-a-cache")
+    assert take_in(registry, tmp_path / "little.gguf").created
+
+
+@pytest.mark.parametrize("size_bytes", [256 * MEBI, pytest.param(16 * GIBI, marks=pytest.mark.slow)])
+def test_line_39_a_sparse_file_takes_bounded_memory_and_is_stored_once(size_bytes: int, tmp_path: Path) -> None:
+    path, home = tmp_path / "zeros.gguf", tmp_path / "home"
+    tensors = [zeros(f"blk.{index}.ffn_up.weight", size_bytes // 4) for index in range(4)]
+    with path.open("wb") as stream:
+        header = stream.write(encode_header([], tensors))
+        stream.truncate(header + 4 * (size_bytes // 4))
+    assert path.stat().st_blocks * 512 < MEBI
+    command = [sys.executable, "-m", "cli", "--home", str(home), "ingest", "--json", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURED, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    answer, peak_kib = done.stdout.splitlines()
+    report = json.loads(answer)
+    assert int(peak_kib) < MEMORY_MAX_KIB
+    assert report["new_blobs"] == 2, "one for the zeros, one for the header"
+    assert report["known_bytes"] == size_bytes // 4 * 3
+    assert sum(file.stat().st_size for file in (home / "blobs").rglob("*")) < size_bytes / 500
+
+
+def zeros(name: str, size_bytes: int) -> TensorSpec:
+    return TensorSpec(name, (4096, size_bytes // 8192), dtype_by_name("F16"))
+
+
+REFUSED: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("empty", lambda _data: b""),
+    ("another kind", lambda data: b"PK\3\4" + data[4:]),
+    ("one byte short", lambda data: data[:-1]),
+    ("trailing bytes", lambda data: data + b"PK\5\6" + bytes(100)),
+    ("half", lambda data: data[: len(data) // 2]),
+    ("header only", lambda data: data[:40]),
+]
+
+
+@pytest.mark.parametrize(("why", "spoil"), REFUSED, ids=[why for why, _ in REFUSED])
+def test_a_file_that_is_refused_leaves_no_row_and_no_file(
+    why: str, spoil: Callable[[bytes], bytes], registry: Registry, tmp_path: Path, organ: Organ
+) -> None:
+    path = tmp_path / f"{why}.gguf"
+    path.write_bytes(spoil(model_bytes()))
+    with pytest.raises(BadGguf):
+        take_in(registry, path)
+    said = organ("ingest", path)
+    assert said.status == 1
+    assert path.name in said.err
+    assert sum(row_counts(registry).values()) == 0
+    assert files_below(registry) == []
+
+
+def test_what_is_refused_does_not_stop_the_others(registry: Registry, tmp_path: Path, organ: Organ) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    write_model(tmp_path / "b.gguf", seed=1)
+    (tmp_path / "c.gguf").write_bytes(model_bytes()[:-1])
+    write_model(tmp_path / "d.gguf", seed=2)
+    said = organ("ingest", "--json", tmp_path)
+    assert said.status == 1
+    answers = [json.loads(line) for line in said.out.splitlines()]
+    assert [answer["error"] is None for answer in answers] == [False, True, False, True]
+    with registry.catalog.reading() as session:
+        assert sorted(session.scalars(select(Model.name))) == ["b", "d"]
+    assert len(rows(registry)) > 5
+    assert_no_orphans(registry)

@@ -1,0 +1,88 @@
+"""A built wheel, in an environment of its own and from another folder, does the whole journey."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.trips import little_model
+
+ROOT = Path(__file__).resolve().parents[2]
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
+def run(*command: object, cwd: Path, **environment: str) -> str:
+    done = subprocess.run(
+        list(map(str, command)),
+        cwd=cwd,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as a user would build it: pip fetches the build backend."""
+    folder = tmp_path_factory.mktemp("dist")
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel in it. Its dependencies are those of the tests, which take long to fetch."""
+    folder = tmp_path_factory.mktemp("venv")
+    run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder)
+    python = folder / "bin" / "python"
+    target = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder).strip())
+    (target / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    run(
+        *PIP,
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--ignore-installed",
+        wheel,
+        cwd=folder,
+    )
+    return folder / "bin"
+
+
+def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"registry", "ingest", "cli", "web", "migrations"}
+    assert "migrations/versions/0001_first_tables.py" in names
+    assert any(name.startswith("web/templates/") for name in names)
+    assert any(name.startswith("web/static/") for name in names)
+    assert not [name for name in names if "__pycache__" in name or name.endswith((".gguf", ".sqlite3"))]
+    assert {name.rpartition("/")[2] for name in names if ".dist-info/" in name} >= {"METADATA", "LICENSE"}
+
+
+def test_the_wheel_in_an_environment_of_its_own_migrates_ingests_and_assembles(
+    environment: Path, tmp_path: Path
+) -> None:
+    where = run(environment / "python", "-c", "import registry; print(registry.__file__)", cwd=tmp_path)
+    assert where.startswith(str(environment.parent)), "the installed one, not the checkout"
+    organ, home = environment / "organ", str(tmp_path / "home")
+    (tmp_path / "little.gguf").write_bytes(little_model())
+    assert run(organ, "--version", cwd=tmp_path).startswith("organ, version ")
+    assert run(organ, "ingest", "-q", "little.gguf", cwd=tmp_path, ORGAN_HOME=home) == "local/little@1\n"
+    run(organ, "assemble", "little", "-o", "copy.gguf", cwd=tmp_path, ORGAN_HOME=home)
+    assert (tmp_path / "copy.gguf").read_bytes() == little_model()
+    assert "all are sound" in run(organ, "verify", "--read-data", cwd=tmp_path, ORGAN_HOME=home)

@@ -1,0 +1,225 @@
+"""The documentation is true: every block of code in it runs, every command and every setting stands in it.
+
+Blocks of `sh`, `console` and `python` in README.md and docs/*.md are run in the order of their document, in a folder of
+its own that has the shipped examples in it, with an empty registry. In a `console` block, lines after `$ ` are commands;
+the others are what they print, in which numbers may differ and `...` stands for anything left out. A block that must not
+run has `<!-- not run: the reason -->` on the line before it. Of `make` it is checked that the targets are there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+
+import registry.settings
+from cli.main import organ
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LANGUAGES = ("sh", "console", "python")
+
+_FENCE = re.compile(r"(?P<indent> *)```(?P<language>[a-z]*)")
+_NOT_RUN = re.compile(r" *<!-- not run: (?P<reason>.+) -->")
+_NUMBER = re.compile(r"[0-9a-f]{8,64}|[0-9]+(?:[.,][0-9]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a document."""
+
+    line: int
+    language: str
+    text: str
+    not_run: str | None
+
+
+def blocks(text: str) -> Iterator[Block]:
+    """The fenced blocks of a Markdown text."""
+    lines = text.splitlines()
+    number = 0
+    while number < len(lines):
+        fence = _FENCE.match(lines[number])
+        if fence is None:
+            number += 1
+            continue
+        reason = _NOT_RUN.fullmatch(lines[number - 1]) if number else None
+        begin = number + 1
+        number = next(index for index in range(begin, len(lines)) if lines[index].strip() == "```")
+        inside = [line.removeprefix(fence["indent"]) for line in lines[begin:number]]
+        yield Block(begin, fence["language"], "\n".join(inside) + "\n", reason and reason["reason"])
+        number += 1
+
+
+def commands(console: str) -> Iterator[tuple[str, list[str]]]:
+    """The commands of a console block, each with the lines that it is said to print."""
+    command, printed = "", list[str]()
+    for line in console.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command, printed
+            command, printed = line[2:], []
+        elif command.endswith("\\"):
+            command = f"{command}\n{line.removeprefix('> ')}"
+        else:
+            printed.append(line)
+    yield command, printed
+
+
+def runnable(path: Path) -> list[Block]:
+    return [block for block in blocks(path.read_text(encoding="utf-8")) if block.language in LANGUAGES]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, str]:
+    """A folder with the examples, and an environment in which `organ` is the one of this source."""
+    for name in ("examples", "docs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    scripts = tmp_path / ".venv" / "bin"
+    scripts.mkdir(parents=True)
+    for name, arguments in (("organ", "-m cli"), ("python", "")):
+        (scripts / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
+        (scripts / name).chmod(0o755)
+    path = os.pathsep.join([str(scripts), os.environ["PATH"]])
+    home = {"ORGAN_HOME": str(tmp_path / ".registry"), "HF_HOME": str(tmp_path / ".hf")}
+    return {**os.environ, **home, "PATH": path, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "160"}
+
+
+def run(command: list[str], place: dict[str, str], where: str) -> str:
+    folder = Path(place["ORGAN_HOME"]).parent
+    done = subprocess.run(
+        command, cwd=folder, env=place, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{where}: {command[-1]}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
+def normal(line: str) -> str:
+    """A line without what may differ: numbers, digests, the width of columns."""
+    return " ".join(_NUMBER.sub("0", line).split())
+
+
+def check_printed(expected: list[str], output: str, where: str) -> None:
+    """Every line that the document shows was printed, in that order."""
+    left = [normal(line) for line in output.splitlines()]
+    for line in expected:
+        wanted = normal(line)
+        if wanted in {"", "...", "…"}:
+            continue
+        assert wanted in left, f"{where}: {line!r} was not printed; this was:\n{output}"
+        left = left[left.index(wanted) + 1 :]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_every_block_of_code_runs(path: Path, place: dict[str, str]) -> None:
+    for block in runnable(path):
+        where = f"{path.name}:{block.line}"
+        if block.not_run is not None or _only_makes(block.text):
+            continue
+        if block.language == "python":
+            run(["python", "-c", block.text], place, where)
+        elif block.language == "sh":
+            run(["sh", "-e", "-c", block.text], place, where)
+        else:
+            for command, printed in commands(block.text):
+                check_printed(printed, run(["sh", "-e", "-c", command], place, where), where)
+
+
+def _only_makes(text: str) -> bool:
+    """Whether a block is made of calls of `make` alone, which build environments of their own and run these tests."""
+    return all(line.startswith("make ") for line in text.splitlines())
+
+
+def test_there_is_something_to_run() -> None:
+    assert sum(block.not_run is None for path in DOCUMENTS for block in runnable(path)) >= 3
+
+
+def test_a_block_that_is_not_run_says_why() -> None:
+    for path in DOCUMENTS:
+        for block in runnable(path):
+            assert block.not_run is None or len(block.not_run.split()) >= 3, f"{path.name}:{block.line}"
+
+
+def test_every_fence_names_its_language() -> None:
+    nameless = [
+        f"{path.name}:{block.line}"
+        for path in DOCUMENTS
+        for block in blocks(path.read_text(encoding="utf-8"))
+        if not block.language
+    ]
+    assert nameless == [], "text is `text`"
+
+
+def test_the_runner_sees_what_it_should() -> None:
+    text = "a\n```console\n$ one \\\n> two\nout 1\n$ three\n```\n<!-- not run: no network -->\n```sh\nx\n```\n"
+    first, second = blocks(text)
+    assert list(commands(first.text)) == [("one \\\ntwo", ["out 1"]), ("three", [])]
+    assert (first.line, first.not_run, second.not_run) == (2, None, "no network")
+    check_printed(["size  4.9 MB", "...", "sha256:00ffee00"], "size 12.1 MB\nmore\nsha256:12345678\n", "here")
+    with pytest.raises(AssertionError, match="was not printed"):
+        check_printed(["b", "a"], "a\nb\n", "here")
+
+
+def test_every_setting_stands_in_the_guide() -> None:
+    variables = {value for name, value in vars(registry.settings).items() if name.endswith("_VARIABLE")}
+    assert len(variables) >= 4
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    assert {name for name in variables if f"| `{name}`" not in guide} == set()
+
+
+def test_no_document_speaks_of_a_setting_that_there_is_not() -> None:
+    variables = {value for name, value in vars(registry.settings).items() if name.endswith("_VARIABLE")}
+    said = {name for path in DOCUMENTS for name in re.findall(r"\bORGAN_[A-Z_]+\b", path.read_text(encoding="utf-8"))}
+    assert said - variables == set()
+
+
+def test_every_command_stands_in_the_guides_table() -> None:
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `organ ([a-z-]+)", guide, re.MULTILINE))
+    assert listed == set(organ.list_commands(click.Context(organ)))
+
+
+def test_make_demo_and_make_test_are_there_and_in_the_readme() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for target in ("demo", "test"):
+        assert re.search(rf"^{target}:.*  ## \S", makefile, re.MULTILINE), target
+        assert f"make {target}" in readme
+
+
+def test_the_picture_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> None:
+    place = {**os.environ, "ORGAN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    picture = next(block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "text")
+    printed = run([sys.executable, "-m", "cli", "demo"], place, "README.md")
+    assert len(picture.text.splitlines()) > 5
+    check_printed(picture.text.splitlines(), printed, f"README.md:{picture.line}")
+
+
+def test_every_target_that_a_document_names_is_in_the_makefile() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    documents = [*DOCUMENTS, ROOT / "CONTRIBUTING.md"]
+    named = {
+        name
+        for path in documents
+        for name in re.findall(r"(?:^|[`$] ?)make ([a-z-]+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert named
+    assert {name for name in named if not re.search(rf"^{name}:", makefile, re.MULTILINE)} == set()
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    broken = []
+    for path in [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            file = target.partition("#")[0]
+            if file and "://" not in target and not target.startswith("mailto:") and not (path.parent / file).exists():
+                broken.append(f"{path.name}: {target}")
+    assert broken == []
