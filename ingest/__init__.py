@@ -7,6 +7,7 @@ buffers     memory that goes round
 hashing     one pass over a file: its digest, and each piece's
 storing     pieces to blobs: encode, write, sync, over threads
 tasks       the threads of an ingest, what they do and tell
+interrupts  Ctrl-C at a point where nothing is half done
 pipeline    their coordinator: the whole journey of one model, with bounded memory
 records     what a run found out, as the catalog takes it
 service     `ingest`: many models, one outcome each

@@ -115,10 +115,11 @@ def _flags(header: Header, odd_padding: bool) -> Iterator[str]:
         yield "padding between tensors is not zero; it is kept"
     if header.tensors and header.last_byte == header.file_size_bytes and header.last_byte % header.alignment:
         yield "the last tensor has no padding behind it"
+    first = not header.integer("split.no")  # the other shards of a set have no metadata of their own
     quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in header.tensors)
-    if quantised and header.field("general.quantization_version") is None:
+    if first and quantised and header.field("general.quantization_version") is None:
         yield "general.quantization_version is absent although tensors are quantised"
-    if header.architecture is None and header.field("split.no") is None:
+    if first and header.architecture is None:
         yield "general.architecture is absent: no runtime can load it as it is"
     if header.version < 3:
         yield f"GGUF version {header.version}"

@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from ingest.dissect import DissectedFile
 from ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
 from ingest.hashing import FileDigests, HashedPiece
+from ingest.interrupts import told_of_interrupts
 from ingest.stages import Stages
 from ingest.storing import PieceWriter
 from ingest.tasks import Progress, Tasks
@@ -27,8 +28,9 @@ from registry.measure import Measurement
 from registry.registry import Registry
 from registry.store import StoredBlob
 
-BATCH_BYTES = 64 * 1024 * 1024
-"""Plain bytes whose rows are committed together: about what a kill costs."""
+BATCH_SHARE = 64
+BATCH_MIN_BYTES, BATCH_MAX_BYTES = 8 * 1024 * 1024, 64 * 1024 * 1024
+"""Rows are committed for every 64th of the plain bytes, within these: about what a kill costs."""
 BATCH_BLOBS = 256
 HEARTBEAT_SECONDS = 60.0
 
@@ -67,11 +69,17 @@ class Pipeline:
         self._measuring: set[OrganKey] = set()
         self._batch: list[StoredBlob] = []
         self._batch_bytes = 0
+        share = sum(file.header.file_size_bytes for file in files) // BATCH_SHARE
+        self._batch_limit = min(max(share, BATCH_MIN_BYTES), BATCH_MAX_BYTES)
         self._under_way = 0
         """Tasks whose event has not come yet."""
 
     def run(self) -> Gathered:
         """Do all of it; raises what the first failing thread raised. Threads have ended when this returns."""
+        with told_of_interrupts(self._tasks.interrupt):
+            return self._run()
+
+    def _run(self) -> Gathered:
         try:
             with threadpool_limits(1, "blas"):  # our threads are the parallelism
                 self._tasks.read(self._files)
@@ -185,7 +193,9 @@ class Pipeline:
 
     def _store(self, hashed: HashedPiece) -> None:
         self._under_way += 1
-        self._writers[hashed.digest] = self._tasks.store(hashed)
+        writer = PieceWriter(self._registry.blobs, hashed, self._stages)
+        self._writers[hashed.digest] = writer  # before it writes: whoever abandons the run must find it
+        self._tasks.store(writer)
 
     def _after_store(self, blob: StoredBlob) -> None:
         self._tasks.piece_done()
@@ -195,7 +205,7 @@ class Pipeline:
         self.gathered.stored_bytes += blob.stored_bytes
         self._batch.append(blob)
         self._batch_bytes += blob.size_bytes
-        if self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_BLOBS:
+        if self._batch_bytes >= self._batch_limit or len(self._batch) >= BATCH_BLOBS:
             self._commit()
 
     def _commit(self) -> None:

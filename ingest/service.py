@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
 from ingest.dissect import DissectedFile, dissect
@@ -80,7 +80,8 @@ def ingest_model(
             return _ingest(registry, source, files, ingest_id, name, stages, progress or _no_progress)
         except BaseException as error:
             state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            with registry.catalog.writing() as session:
+            # What brought us here is what the caller must hear, also when not even this can be written any more.
+            with suppress(OrganError), registry.catalog.writing() as session:
                 end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
             raise
 
@@ -116,8 +117,9 @@ def _ingest(
     for file in files:
         file.source.check_unchanged()
     record = model_record(name or source.name, files, gathered)
-    with stages.timed("register"), registry.catalog.writing() as session:
-        registered = register_model(session, record, keep_name=name is not None)
+    with registry.catalog.writing() as session:
+        with stages.timed("register"):
+            registered = register_model(session, record, keep_name=name is not None)
         report = _report(registered, len(record.placements), files, gathered, stages)
         end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), registered.model.id)
     return report
@@ -139,7 +141,7 @@ def _report(
         stored_bytes=gathered.stored_bytes,
         seconds=round(stages.wall_seconds, 4),
         stages=stages.summary(),
-        flags=tuple(flag for file in files for flag in (*file.flags, *file.unassemblable)),
+        flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable))),
     )
 
 

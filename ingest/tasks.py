@@ -59,15 +59,17 @@ class Tasks:
         """A piece has been dealt with: the reader may go one further."""
         self._piece_slots.release()
 
-    def store(self, hashed: HashedPiece) -> PieceWriter:
+    def interrupt(self) -> None:
+        """Somebody wants it to end: Failed, with a KeyboardInterrupt. Safe in a signal handler."""
+        self.events.put(Failed(KeyboardInterrupt()))
+
+    def store(self, writer: PieceWriter) -> None:
         """Encode, write and sync a piece: Stored. Waits for room for its chunks."""
-        writer = PieceWriter(self._store, hashed, self.stages)
         if not writer.chunk_count:
             self._guarded(self._syncers, partial(self._finish, writer))
         for index in range(writer.chunk_count):
             self._chunk_slots.acquire()
             self._guarded(self._workers, partial(self._store_chunk, writer, index))
-        return writer
 
     def check(self, hashed: HashedPiece, row: BlobRow) -> None:
         """Read what the store has under `row`: Checked."""

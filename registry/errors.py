@@ -7,6 +7,7 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── BadSource           a path that is no regular file, or changed while it was read
 │   ├── BadDigest           not a digest, or a prefix too short to be one
 │   └── BadName             a model name that breaks the rules of names
+├── BadSetting              a setting that means nothing here
 ├── UnsupportedDType        no kernel for this tensor type here
 ├── NotFound                no such model, organ or blob
 ├── Ambiguous               a digest prefix that fits several
@@ -66,6 +67,10 @@ class BadDigest(BadInput):
 
 class BadName(BadInput):
     """A model name or namespace that breaks the rules of names."""
+
+
+class BadSetting(OrganError):
+    """A setting from the environment that cannot be used."""
 
 
 class UnsupportedDType(OrganError):

@@ -1,9 +1,10 @@
 """The documentation is true: every block of code in it runs, every command and every setting stands in it.
 
 Blocks of `sh`, `console` and `python` in README.md and docs/*.md are run in the order of their document, in a folder of
-its own that has the shipped examples in it, with an empty registry. In a `console` block, lines after `$ ` are commands;
-the others are what they print, in which numbers may differ and `...` stands for anything left out. A block that must not
-run has `<!-- not run: the reason -->` on the line before it. Of `make` it is checked that the targets are there.
+its own that has the shipped examples in it, with an empty registry. In a `console` block, lines after `$ ` are
+commands; the others are what they print, in which numbers may differ and `...` stands for anything left out. A block
+that must not run has `<!-- not run: the reason -->` on the line before it. Of `make` it is checked that the targets are
+there.
 """
 
 from __future__ import annotations
@@ -197,7 +198,9 @@ def test_make_demo_and_make_test_are_there_and_in_the_readme() -> None:
 
 def test_the_picture_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> None:
     place = {**os.environ, "ORGAN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    picture = next(block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "text")
+    picture = next(
+        block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "text"
+    )
     printed = run([sys.executable, "-m", "cli", "demo"], place, "README.md")
     assert len(picture.text.splitlines()) > 5
     check_printed(picture.text.splitlines(), printed, f"README.md:{picture.line}")

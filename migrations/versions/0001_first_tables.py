@@ -28,7 +28,9 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("touched_at", sa.DateTime(timezone=True), nullable=False),
         sa.CheckConstraint("state IN ('present', 'doomed', 'corrupt')", name=op.f("ck_blobs_state_known")),
+        sa.CheckConstraint("length(codec) <= 32", name=op.f("ck_blobs_codec_length")),
         sa.CheckConstraint("length(digest) = 64", name=op.f("ck_blobs_digest_length")),
+        sa.CheckConstraint("length(file) <= 128", name=op.f("ck_blobs_file_length")),
         sa.CheckConstraint("size_bytes >= 0 AND stored_bytes >= 0", name=op.f("ck_blobs_sizes_positive")),
         sa.ForeignKeyConstraint(["depends_on"], ["blobs.id"], name=op.f("fk_blobs_depends_on_blobs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_blobs")),
@@ -92,9 +94,12 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "state IN ('visible', 'quarantined', 'yanked', 'removed')", name=op.f("ck_models_state_known")
         ),
+        sa.CheckConstraint("length(architecture) <= 96", name=op.f("ck_models_architecture_length")),
         sa.CheckConstraint("length(description) <= 4096", name=op.f("ck_models_description_length")),
+        sa.CheckConstraint("length(license) <= 96", name=op.f("ck_models_license_length")),
         sa.CheckConstraint("length(name) <= 96", name=op.f("ck_models_name_length")),
         sa.CheckConstraint("length(namespace) <= 96", name=op.f("ck_models_namespace_length")),
+        sa.CheckConstraint("length(size_label) <= 96", name=op.f("ck_models_size_label_length")),
         sa.CheckConstraint("length(title) <= 4096", name=op.f("ck_models_title_length")),
         sa.CheckConstraint("version >= 1", name=op.f("ck_models_version_positive")),
         sa.ForeignKeyConstraint(
@@ -115,6 +120,8 @@ def upgrade() -> None:
         sa.Column("dtype", sa.String(length=16), nullable=False),
         sa.Column("shape", sa.String(length=96), nullable=False),
         sa.Column("elements", sa.BigInteger(), nullable=False),
+        sa.CheckConstraint("length(dtype) <= 16", name=op.f("ck_organs_dtype_length")),
+        sa.CheckConstraint("length(shape) <= 96", name=op.f("ck_organs_shape_length")),
         sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name=op.f("fk_organs_blob_id_blobs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_organs")),
         sa.UniqueConstraint("blob_id", "dtype", "shape", name=op.f("uq_organs_blob_id_dtype_shape")),
@@ -305,6 +312,9 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "type IN ('skeleton', 'organ', 'embed', 'norm', 'adapter', 'other')", name=op.f("ck_placements_type_known")
         ),
+        sa.CheckConstraint("length(dtype) <= 16", name=op.f("ck_placements_dtype_length")),
+        sa.CheckConstraint("length(name) <= 64", name=op.f("ck_placements_name_length")),
+        sa.CheckConstraint("length(slot) <= 64", name=op.f("ck_placements_slot_length")),
         sa.ForeignKeyConstraint(["file_id"], ["model_files.id"], name=op.f("fk_placements_file_id_model_files")),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_placements_model_id_models")),
         sa.ForeignKeyConstraint(["organ_id"], ["organs.id"], name=op.f("fk_placements_organ_id_organs")),

@@ -27,7 +27,8 @@ def fingerprint(sample: Floats) -> bytes | None:
     """
     if sample.size < FINGERPRINT_BYTES:
         return None
-    chosen = sample[list(spread(sample.size, FINGERPRINT_BYTES))].astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        chosen = sample[list(spread(sample.size, FINGERPRINT_BYTES))].astype(np.float64)
     finite = np.isfinite(chosen)
     known = np.where(finite, chosen, 0.0)
     known, _ = scaled(known, float(np.abs(known).max()))

@@ -39,6 +39,9 @@ class Model(Base):
         at_most("name", 96),
         at_most("title", TEXT_MAX),
         at_most("description", TEXT_MAX),
+        at_most("architecture", 96),
+        at_most("license", 96),
+        at_most("size_label", 96),
         CheckConstraint("version >= 1", name="version_positive"),
         Index("ix_models_state_created_at", "state", "created_at"),
     )
@@ -121,6 +124,9 @@ class Placement(Base):
         UniqueConstraint("model_id", "position"),
         one_of("type", ORGAN_TYPES),
         one_of("tower", TOWERS),
+        at_most("name", 64),
+        at_most("slot", 64),
+        at_most("dtype", 16),
         Index("ix_placements_type_theta", "visible", "type", "theta", "id"),
     )
 

@@ -12,14 +12,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Identity
+from registry.catalog.tables.base import Base, Identity, at_most
 
 
 class Organ(Base):
     """A tensor's bytes with the dtype and shape that give them meaning. `shape` is row length first: `192x512`."""
 
     __tablename__ = "organs"
-    __table_args__ = (UniqueConstraint("blob_id", "dtype", "shape"),)
+    __table_args__ = (UniqueConstraint("blob_id", "dtype", "shape"), at_most("dtype", 16), at_most("shape", 96))
 
     id: Mapped[int] = mapped_column(Identity, primary_key=True)
     blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"))

@@ -48,6 +48,8 @@ class Blob(Base):
     __table_args__ = (
         one_of("state", BLOB_STATES),
         CheckConstraint("length(digest) = 64", name="digest_length"),
+        at_most("codec", 32),
+        at_most("file", 128),
         CheckConstraint("size_bytes >= 0 AND stored_bytes >= 0", name="sizes_positive"),
         Index("ix_blobs_state_touched_at", "state", "touched_at"),
     )
