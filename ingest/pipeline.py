@@ -82,7 +82,7 @@ class Pipeline:
     def _run(self) -> Gathered:
         try:
             with threadpool_limits(1, "blas"):  # our threads are the parallelism
-                self._tasks.read(self._files)
+                self._tasks.start(self._files)
                 while len(self.gathered.files) < len(self._files) or self._under_way:
                     self._handle(self._next_event())
             self._commit()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
-from ingest.buffers import BufferPool, Cancelled
+from ingest.buffers import WAIT_SECONDS, BufferPool, Cancelled
 from ingest.dissect import DissectedFile
 from ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
 from ingest.hashing import FilePass, HashedPiece, Piece, hash_literal
@@ -48,12 +48,17 @@ class Tasks:
         self._chunk_slots = threading.Semaphore(2 * workers + 2)
         self._piece_slots = threading.Semaphore(PIECES_AHEAD)
         self._pool = BufferPool(BUFFERS, self._cancelled)
-        self._reader: threading.Thread | None = None
+        self._to_store: queue.SimpleQueue[PieceWriter | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
 
-    def read(self, files: Sequence[DissectedFile]) -> None:
+    def start(self, files: Sequence[DissectedFile]) -> None:
         """Read and hash `files` in order: Hashed for every piece, FileDone for every file."""
-        self._reader = threading.Thread(target=self._read, args=(files,), name="reader", daemon=True)
-        self._reader.start()
+        self._threads = [
+            threading.Thread(target=self._read, args=(files,), name="reader", daemon=True),
+            threading.Thread(target=self._feed, name="feeder", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def piece_done(self) -> None:
         """A piece has been dealt with: the reader may go one further."""
@@ -64,12 +69,8 @@ class Tasks:
         self.events.put(Failed(KeyboardInterrupt()))
 
     def store(self, writer: PieceWriter) -> None:
-        """Encode, write and sync a piece: Stored. Waits for room for its chunks."""
-        if not writer.chunk_count:
-            self._guarded(self._syncers, partial(self._finish, writer))
-        for index in range(writer.chunk_count):
-            self._chunk_slots.acquire()
-            self._guarded(self._workers, partial(self._store_chunk, writer, index))
+        """Encode, write and sync a piece: Stored."""
+        self._to_store.put(writer)
 
     def check(self, hashed: HashedPiece, row: BlobRow) -> None:
         """Read what the store has under `row`: Checked."""
@@ -83,10 +84,11 @@ class Tasks:
         """Wait for all threads; with `cancel` they give up first."""
         if cancel:
             self._cancelled.set()
+        self._to_store.put(None)
+        for thread in self._threads:
+            thread.join()
         self._workers.shutdown(cancel_futures=cancel)
         self._syncers.shutdown()
-        if self._reader is not None:
-            self._reader.join()
 
     def _read(self, files: Sequence[DissectedFile]) -> None:
         try:
@@ -101,10 +103,25 @@ class Tasks:
             self.events.put(Failed(error))
 
     def _emit(self, file_index: int, hashed: HashedPiece) -> None:
-        while not self._piece_slots.acquire(timeout=0.5):
+        self._wait_for(self._piece_slots)
+        self.events.put(Hashed(file_index, hashed))
+
+    def _feed(self) -> None:
+        """Hand chunks to the workers as room for them comes free, so that the coordinator need not wait for it."""
+        try:
+            while (writer := self._to_store.get()) is not None:
+                if not writer.chunk_count:
+                    self._guarded(self._syncers, partial(self._finish, writer))
+                for index in range(writer.chunk_count):
+                    self._wait_for(self._chunk_slots)
+                    self._guarded(self._workers, partial(self._store_chunk, writer, index))
+        except Cancelled:
+            return
+
+    def _wait_for(self, slots: threading.Semaphore) -> None:
+        while not slots.acquire(timeout=WAIT_SECONDS):
             if self._cancelled.is_set():
                 raise Cancelled
-        self.events.put(Hashed(file_index, hashed))
 
     def _store_chunk(self, writer: PieceWriter, index: int) -> None:
         if self._cancelled.is_set():
