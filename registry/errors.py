@@ -21,7 +21,6 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── SchemaTooNew        written by a newer version of this program
 │   └── BadValue            a value that one of the databases would refuse
 ├── Busy                    another process holds the lock that this one needs
-├── NameTaken               the model name stands for other bytes already
 └── NotAssemblable          the model cannot be written as a GGUF, and why
 """
 
@@ -128,10 +127,6 @@ class BadValue(CatalogError, BadInput):
 
 class Busy(OrganError):
     """Another process holds the lock that this one needs."""
-
-
-class NameTaken(OrganError):
-    """The model name already stands for other bytes."""
 
 
 class NotAssemblable(OrganError):

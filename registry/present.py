@@ -127,23 +127,4 @@ def figures(session: Session) -> Values:
 
 _ODDITIES = ("nan_count", "infinite_count", "constant")
 """Said only where there are any; any other zero is a reading."""
-_MEASUREMENT_COLUMNS = (
-    "method",
-    "sample_size",
-    "theta",
-    "magnitude",
-    "signal",
-    "entropy",
-    "kurtosis",
-    "coherence",
-    "mean",
-    "standard_deviation",
-    "minimum",
-    "maximum",
-    "nan_count",
-    "infinite_count",
-    "constant",
-    "spectral_signal",
-    "stable_rank",
-    "reason",
-)
+_MEASUREMENT_COLUMNS = tuple(column.key for column in Measurement.__table__.columns if column.key != "organ_id")

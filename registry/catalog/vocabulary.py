@@ -18,7 +18,6 @@ MODEL_STATES = ("visible", "quarantined", "yanked", "removed")
 MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 EVIDENCE = ("declared", "recorded", "measured")
-INTEGER_MAX = (1 << 63) - 1
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

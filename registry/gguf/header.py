@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from registry.gguf.types import SCALAR_SIZES, DType, ValueType
+from registry.gguf.types import DType, ValueType
 
 Scalar = int | float | bool | str
 
@@ -30,11 +30,6 @@ class Field:
     @property
     def is_array(self) -> bool:
         return self.element_type is not None
-
-    @property
-    def element_size_bytes(self) -> int | None:
-        """Bytes of one element, None for strings."""
-        return SCALAR_SIZES.get(self.element_type if self.element_type is not None else self.type)
 
 
 @dataclass(frozen=True, slots=True)

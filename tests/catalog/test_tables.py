@@ -26,8 +26,9 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.catalog.vocabulary import INTEGER_MAX, TEXT_MAX
+from registry.catalog.vocabulary import TEXT_MAX
 from registry.errors import CatalogError
+from registry.gguf.types import SIZE_MAX
 from registry.registry import Registry
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -261,11 +262,11 @@ def test_what_must_be_known_is_never_null(table: type[Base], column: str, filled
 
 
 def test_line_63_sizes_beyond_32_bits_are_kept(filled: Registry) -> None:
-    change(filled, Blob, size_bytes=INTEGER_MAX)
-    change(filled, Placement, offset_bytes=INTEGER_MAX, block=999_999_999)
+    change(filled, Blob, size_bytes=SIZE_MAX)
+    change(filled, Placement, offset_bytes=SIZE_MAX, block=999_999_999)
     with filled.catalog.reading() as session:
-        assert session.scalars(select(Blob.size_bytes)).one() == INTEGER_MAX
-        assert session.scalars(select(Placement.offset_bytes)).one() == INTEGER_MAX
+        assert session.scalars(select(Blob.size_bytes)).one() == SIZE_MAX
+        assert session.scalars(select(Placement.offset_bytes)).one() == SIZE_MAX
 
 
 def test_times_come_back_aware_and_in_utc(filled: Registry) -> None:

@@ -207,14 +207,15 @@ def test_line_55_the_same_orders_find_the_loss_when_files_are_removed_before_row
         for file in found:
             race.registry.blobs.local.remove(race.registry.blobs.local.path(file or ""))
 
-    lost = 0
-    for number, order in enumerate(interleavings((Race.doom, Race.find, unlink_doomed, Race.reclaim), WRITER)):
+    def loses(number: int, order: list[Step]) -> bool:
         race = Race(quick, sample(66_000, number))
         prepared(quick, "doomed", race.plain)
         for step in order:
             step(race)
-        lost += race.is_lost
-    assert lost > 0
+        return race.is_lost
+
+    wrong = (Race.doom, Race.find, unlink_doomed, Race.reclaim)
+    assert any(loses(number, order) for number, order in enumerate(interleavings(wrong, WRITER)))
 
 
 def leave_all_blobs(registry: Registry, path: Path) -> None:
@@ -231,7 +232,7 @@ def leave_all_blobs(registry: Registry, path: Path) -> None:
         take_in(Registry(registry.settings, Watched(registry.catalog, interrupt_once), registry.blobs), path)
 
 
-@pytest.mark.parametrize("state", ["absent", "unneeded", "doomed"])
+@pytest.mark.parametrize("state", ["unneeded", "doomed"])
 def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
     state: str, quick: Registry, tmp_path: Path
 ) -> None:
@@ -239,8 +240,7 @@ def test_line_55_sweeps_without_grace_at_every_step_of_an_ingest_lose_nothing(
     while reached == number:
         number += 1
         path = write_model(tmp_path / "little.gguf", seed=number)
-        if state != "absent":
-            leave_all_blobs(quick, path)
+        leave_all_blobs(quick, path)
         if state == "doomed":
             assert run_sweep(quick, AT_ONCE).doomed > 0
 
