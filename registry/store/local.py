@@ -52,9 +52,10 @@ class LocalStore:
     def prepare(self) -> None:
         """Make the folders, durably; raises StoreUnwritable."""
         try:
-            if not self._temporary.is_dir():
-                self.files.make_folder(self._temporary)
-                self.files.sync_folder(self.root.parent)
+            with self._making_folder:
+                if not self._temporary.is_dir():
+                    self.files.make_folder(self._temporary)
+                    self.files.sync_folder(self.root.parent)
         except OSError as error:
             raise translated(error, self.root) from error
 

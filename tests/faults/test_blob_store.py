@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,6 @@ from registry.store.codec import codec_for
 from registry.upkeep import verify
 from tests.builders import file_bytes
 from tests.faults.cases import (
-    SteppedFiles,
     assert_no_orphans,
     failing_from,
     failing_once,
@@ -431,17 +431,6 @@ def test_line_54_a_store_that_refuses_is_told_whatever_is_asked_of_it(
     assert read_all(registry).faults == []
 
 
-@pytest.fixture(scope="module")
-def calls_of_an_ingest(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """How many calls the first ingest of `write_small` makes."""
-    folder = tmp_path_factory.mktemp("counted")
-    files = SteppedFiles(lambda _number, _name: None)
-    with Registry.open(folder / "home") as registry:
-        take_in(with_files(registry, files), write_small(folder))
-    assert files.calls > 20
-    return files.calls
-
-
 def write_small(folder: Path) -> Path:
     """A model of two blobs in files and three in rows."""
     path = folder / "little.gguf"
@@ -452,27 +441,32 @@ def write_small(folder: Path) -> Path:
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
 def test_a_disk_that_fails_once_costs_the_ingest_and_leaves_nothing(
-    number: int, kind: type[StoreError], calls_of_an_ingest: int, tmp_path: Path, registry: Registry
+    number: int, kind: type[StoreError], tmp_path: Path, registry: Registry
 ) -> None:
     path = write_small(tmp_path)
     without_syncing(registry)
-    for at in range(1, calls_of_an_ingest + 1):
-        with pytest.raises(kind):
-            take_in(with_files(registry, failing_once(at, number)), path)
-        assert (models(registry), rows(registry), files_below(registry)) == ([], [], [])
-        shutil.rmtree(registry.settings.blobs, ignore_errors=True)
-    assert take_in(with_files(registry, failing_once(calls_of_an_ingest + 1, number)), path).created
+    for at in count(1):
+        failing = failing_once(at, number)
+        try:
+            take_in(with_files(registry, failing), path)
+        except kind:
+            assert (models(registry), rows(registry), files_below(registry)) == ([], [], [])
+            shutil.rmtree(registry.settings.blobs, ignore_errors=True)
+        else:
+            assert failing.calls < at, "a failure that was not told"
+            break
+    assert at > 20
     assert_sound(registry, path, tmp_path)
 
 
 @pytest.mark.parametrize(("number", "kind"), [(errno.EIO, StoreError), (errno.ENOSPC, DiskFull)])
 def test_a_disk_that_stays_broken_leaves_only_what_the_sweep_removes(
-    number: int, kind: type[StoreError], calls_of_an_ingest: int, tmp_path: Path, registry: Registry
+    number: int, kind: type[StoreError], tmp_path: Path, registry: Registry
 ) -> None:
     path = write_small(tmp_path)
     without_syncing(registry)
     left = 0
-    for at in range(1, calls_of_an_ingest, 2):
+    for at in range(1, 21, 2):
         with pytest.raises(kind):
             take_in(with_files(registry, failing_from(at, number)), path)
         assert (models(registry), rows(registry)) == ([], [])
