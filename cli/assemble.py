@@ -93,7 +93,7 @@ def _check_targets(targets: list[Path], *, force: bool) -> None:
         if target.exists() and not force:
             raise BadSource(f"{target}: there already; --force replaces it")
         if not target.parent.is_dir():
-            raise BadSource(f"{target.parent}: no such folder")
+            raise BadSource(f"{target.parent}: no such folder; a file's name ends in {SUFFIX}")
 
 
 def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:

@@ -38,8 +38,8 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (SchemaTooNew, "try: pip install --upgrade organ-registry"),
     (CorruptBlob, "try: organ verify --read-data --repair, then ingest a file that has the organ"),
     (MissingBlob, "try: organ verify --repair, then ingest a file that has the organ"),
-    (DiskFull, "free some space, or choose another folder with --home"),
-    (StoreUnwritable, "check the folder's owner and permissions, or choose another with --home"),
+    (DiskFull, "free some space, or choose another place"),
+    (StoreUnwritable, "check the owner and the permissions, or choose another place"),
     (NotFound, "try: organ models"),
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 import tempfile
 from pathlib import Path
 
@@ -23,8 +24,10 @@ ZOO = Path(__file__).parents[1] / "examples" / "zoo"
 
 
 @click.command()
-@click.option("--home", type=click.Path(path_type=Path), help="The demo's own registry; by default your registry.")
-def demo(home: Path | None) -> None:
+@click.option(
+    "--home", type=click.Path(path_type=Path), default=".demo", show_default=True, help="The demo's own registry."
+)
+def demo(home: Path) -> None:
     """Take the shipped models apart, look at what was measured, and put one together again."""
     if not ZOO.is_dir():
         raise BadSource("the demo's models come with the source: run it in a checkout of the project")
@@ -32,21 +35,21 @@ def demo(home: Path | None) -> None:
         click.echo("1. Take the models of examples/zoo apart\n")
         reports = _ingest(registry)
         click.echo("\n2. What was measured\n")
-        largest = max(reports, key=lambda report: report.size_bytes)
+        path, largest = max(reports.items(), key=lambda item: item[1].size_bytes)
         _show(registry, largest.model)
         click.echo("\n3. Put one together again\n")
-        _assemble(registry, largest)
+        _assemble(registry, path, largest)
     _next_steps(home, largest.model)
 
 
-def _ingest(registry: Registry) -> list[IngestReport]:
+def _ingest(registry: Registry) -> dict[Path, IngestReport]:
     sources = find_sources([str(ZOO)])
-    reports = []
+    reports: dict[Path, IngestReport] = {}
     with progress_bar("ingest", total_bytes(sources), quiet=False) as advance:
         for outcome in ingest_all(registry, sources, None, advance):
             if outcome.report is None:
                 raise outcome.error or OrganError("an ingest gave neither a report nor an error")
-            reports.append(outcome.report)
+            reports[outcome.source.paths[0]] = outcome.report
     rows = [
         (
             report.model,
@@ -56,12 +59,12 @@ def _ingest(registry: Registry) -> list[IngestReport]:
             size_text(report.stored_bytes) if report.created else "–",
             f"{report.seconds:.1f} s",
         )
-        for report in reports
+        for report in reports.values()
     ]
     print_table(("model", "organs", "size", "new", "stored", "took"), rows, ("organs", "size", "new", "stored", "took"))
     with registry.catalog.reading() as session:
         numbers = figures(session)
-    brought = sum(report.size_bytes for report in reports)
+    brought = sum(report.size_bytes for report in reports.values())
     click.echo(
         f"\n{len(reports)} files of {size_text(brought)} are {numbers['blobs']} different parts, "
         f"kept in {size_text(numbers['stored_bytes'])}: each part once, compressed."
@@ -75,6 +78,7 @@ def _show(registry: Registry, name: str) -> None:
         page = model_page(session, model_by_name(session, parse_model_name(name)))
     rows = [(model["name"], model["tensors"], theta_text(model["mean_theta"])) for model in ranked]
     print_table(("model", "tensors", "mean θ"), rows, ("tensors", "mean θ"))
+    click.echo("(complete models only: adapters are not ranked)")
     click.echo(f"\n{name}, by type:\n")
     print_table(
         ("type", "tensors", "size", "mean θ", "spectral signal"),
@@ -82,7 +86,7 @@ def _show(registry: Registry, name: str) -> None:
         ("tensors", "size", "mean θ", "spectral signal"),
     )
     click.echo(
-        "\nθ is how an organ's weights are distributed: 0° even noise, about 35° a bell curve, 90° few strong weights."
+        "\nθ is how an organ's weights are distributed: 0° even noise, about 34° a bell curve, 90° few strong weights."
         "\nThe spectral signal is the share of a matrix's energy that chance would not give: 0 for random weights."
         "\nNeither says how good a model is."
     )
@@ -98,13 +102,13 @@ def _type_row(kind: Values) -> tuple[object, ...]:
     )
 
 
-def _assemble(registry: Registry, report: IngestReport) -> None:
+def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
     with registry.catalog.reading() as session:
         (plan,) = plan_model(session, model_by_name(session, parse_model_name(report.model)))
     with tempfile.TemporaryDirectory() as folder:
         assembled = Path(folder) / plan.name
         place_file(registry.blobs, plan, assembled)
-        before = hashlib.sha256((ZOO / plan.name).read_bytes()).hexdigest()
+        before = hashlib.sha256(path.read_bytes()).hexdigest()
         after = hashlib.sha256(assembled.read_bytes()).hexdigest()
     click.echo(f"came in    sha256:{before}\nassembled  sha256:{after}")
     if before != after:
@@ -112,8 +116,8 @@ def _assemble(registry: Registry, report: IngestReport) -> None:
     click.echo(f"{plan.name}: identical to the last byte, {size_text(plan.size_bytes)}")
 
 
-def _next_steps(home: Path | None, model: str) -> None:
-    organ = "organ" if home is None else f".venv/bin/organ --home {home}"
+def _next_steps(home: Path, model: str) -> None:
+    organ = f".venv/bin/organ --home {shlex.quote(str(home))}"
     click.echo("\nTry next\n")
     for line in (f"show {model}", "ingest YOUR-MODEL.gguf", f"assemble {model} -o copy.gguf", "serve -o"):
         click.echo(f"  {organ} {line}")

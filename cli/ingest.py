@@ -18,6 +18,7 @@ from registry.gguf import read_header
 from registry.gguf.split import check_split, is_shard
 from registry.names import parse_model_name
 from registry.registry import Registry
+from registry.settings import DEBUG_VARIABLE
 
 
 @click.command()
@@ -36,6 +37,8 @@ def ingest(paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bo
     """
     sources = _sources(paths, hf_cache)
     chosen = None if name is None else parse_model_name(name)
+    if chosen is not None and chosen.version is not None:
+        raise click.UsageError("--name has no @version: the next free one is given")
     if chosen is not None and len(sources) > 1:
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
     if dry_run:
@@ -105,12 +108,15 @@ def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         print_json_line(_values(outcome))
         return
     report = outcome.report
+    if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
+        raise outcome.error
     if report is None:
         click.echo(f"organ: {plain(outcome.error)}", err=True)
     elif quiet:
         click.echo(report.model)
     elif not report.created:
-        click.echo(f"{report.model}: known already, nothing added")
+        healed = f"{report.healed_blobs} damaged parts healed" if report.healed_blobs else "nothing added"
+        click.echo(f"{report.model}: known already, {healed}")
     else:
         gain = f"{size_text(report.new_bytes)} new, stored in {size_text(report.stored_bytes)}"
         click.echo(f"{report.model}: {report.organs} organs, {gain}, {report.seconds:.1f} s")

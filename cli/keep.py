@@ -72,16 +72,21 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
 
 def _print_verify(report: VerifyReport) -> None:
     for fault in report.faults:
-        click.echo(f"{fault.digest}: {plain(fault.reason)}")
+        click.echo(plain(fault.reason))
         for name in fault.needed_by:
             click.echo(f"  needed by {plain(name)}")
     read = f", {size_text(report.read_bytes)} read and hashed" if report.read_bytes else ""
     wrong = f"{len(report.faults)} are faulty" if report.faults else "all are sound"
-    click.echo(f"{report.blobs} blobs looked at{read}: {wrong}")
+    looked = f"{report.blobs} blobs looked at{read}: {wrong}"
+    click.echo(looked if report.blobs else "the database knows of no blobs")
     if report.quarantined:
         click.echo(f"{report.quarantined} set aside; ingest a file that has them to heal them")
     if report.orphans:
-        click.echo(f"{report.orphans} files belong to no blob; organ sweep removes them", err=True)
+        click.echo(
+            f"{report.orphans} files belong to no blob; organ sweep removes them when they are a day old", err=True
+        )
+        if not report.blobs:
+            click.echo("if this is not a new registry, its database is missing: restore it before you sweep", err=True)
 
 
 def _print_sweep(report: SweepReport) -> None:

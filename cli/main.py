@@ -105,5 +105,5 @@ def _failed(error: Exception) -> None:
 
 
 def _interrupted() -> None:
-    click.echo("organ: interrupted; run the same command again to go on from here", err=True)
+    click.echo("organ: interrupted; nothing is left half done, run the same command again", err=True)
     sys.exit(EXIT_INTERRUPTED)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import webbrowser
 from typing import Any
 
 import click
 from gunicorn.app.base import BaseApplication
 
+from registry.errors import BadSetting
 from registry.registry import Registry
 from web.app import create_app
 
@@ -21,12 +23,26 @@ THREADS = 8
 @click.option("-o", "--open", "open_browser", is_flag=True, help="Open the catalog in a browser.")
 def serve(host: str, port: int, open_browser: bool) -> None:
     """Browse the registry in a web browser."""
-    address = f"http://{host}:{port}/"
+    shown_host = f"[{host}]" if ":" in host else host
+    address = f"http://{shown_host}:{port}/"
+    _check_free(host, port)
     with Registry.open() as registry:
+        registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
         if open_browser:
             webbrowser.open(address)
-        _Server(registry, f"{host}:{port}").run()
+        _Server(registry, f"{shown_host}:{port}").run()
+
+
+def _check_free(host: str, port: int) -> None:
+    """Say in one sentence what gunicorn would try five times and then tell in a page of log."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise BadSetting(f"{host} port {port}: {error.strerror}; choose another with --host and --port") from error
 
 
 class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
@@ -51,5 +67,4 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
                 self.cfg.set(name, value)
 
     def load(self) -> Any:
-        self._registry.catalog.close()  # connections do not cross a fork; each worker opens its own
         return create_app(self._registry)

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 from ingest.files import FileSource
 from registry.anatomy import Place, place_of
+from registry.errors import BadGguf
 from registry.gguf import Field, Header, TensorInfo, ValueType, padded, read_header
 from registry.gguf.tokenizer import tokenizer_reasons
 from registry.gguf.types import UNQUANTISED
 
+STRING_BLOB_MIN_BYTES = 64 * 1024
+ODD_PADDING_MAX_BYTES = 16 * 1024 * 1024
+"""Padding that is not zero is kept in memory and in one blob."""
 ARRAY_BLOB_MIN_BYTES = 4096
 """Metadata arrays above this (vocabularies, merges) are blobs of their own, shared by every relative of the model."""
 
@@ -34,7 +38,7 @@ class DissectedFile:
     source: FileSource
     header: Header
     arrays: tuple[Span, ...]
-    """Metadata arrays that become blobs, in file order."""
+    """Metadata arrays, and the rare long strings, that become blobs of their own, in file order."""
     paddings: tuple[tuple[int, bytes], ...]
     """Offsets and bytes of padding that is not all zeros."""
     flags: tuple[str, ...]
@@ -64,7 +68,7 @@ def dissect(source: FileSource) -> DissectedFile:
     arrays = tuple(
         Span(field.offset, field.size_bytes)
         for field in header.fields
-        if field.is_array and field.size_bytes > ARRAY_BLOB_MIN_BYTES
+        if field.size_bytes > (ARRAY_BLOB_MIN_BYTES if field.is_array else STRING_BLOB_MIN_BYTES)
     )
     paddings = tuple(_paddings(source, header))
     flags = tuple(_flags(header, bool(paddings)))
@@ -103,11 +107,16 @@ def _paddings(source: FileSource, header: Header) -> Iterator[tuple[int, bytes]]
         end = header.data_offset + tensor.offset + tensor.size_bytes
         due = padded(tensor.size_bytes, header.alignment) - tensor.size_bytes
         spans.append(Span(end, min(due, header.file_size_bytes - end)))
+    kept_bytes = 0
     for span in spans:
-        if span.size_bytes > 0:
-            data = source.read_at(span.offset, span.size_bytes)
-            if data.strip(b"\0"):
-                yield span.offset, data
+        data = source.read_at(span.offset, span.size_bytes) if span.size_bytes > 0 else b""
+        if not data.strip(b"\0"):
+            continue
+        kept_bytes += len(data)
+        if kept_bytes > ODD_PADDING_MAX_BYTES:
+            reason = f"more than {ODD_PADDING_MAX_BYTES} bytes of padding are not zero: something is hidden there"
+            raise BadGguf(source.name, "padding", span.offset, reason)
+        yield span.offset, data
 
 
 def _flags(header: Header, odd_padding: bool) -> Iterator[str]:

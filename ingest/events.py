@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingest.hashing import FileDigests, HashedPiece
+from registry.catalog.queries.blobs import BlobRow
 from registry.measure import Measurement
 from registry.store import StoredBlob
 
@@ -37,6 +38,7 @@ class Checked:
     """What the store had of a piece was read again."""
 
     hashed: HashedPiece
+    row: BlobRow
     intact: bool
 
 

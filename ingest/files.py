@@ -30,7 +30,7 @@ class FileSource:
     def __init__(self, path: Path) -> None:
         """Open `path`; raises BadSource for anything that is no regular file (links to one are followed)."""
         self.path = path
-        self.name = path.name
+        self.name = str(path)
         try:
             _refuse_irregular(path, os.stat(path))  # before opening: a FIFO would block, a device would act
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

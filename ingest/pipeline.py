@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from threadpoolctl import threadpool_limits
@@ -24,6 +25,7 @@ from registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_bl
 from registry.catalog.register.ingests import renew_lease
 from registry.catalog.register.organs import OrganKey, shape_text
 from registry.digest import Digest
+from registry.errors import OrganError
 from registry.measure import Measurement
 from registry.registry import Registry
 from registry.store import StoredBlob
@@ -49,6 +51,8 @@ class Gathered:
     new_bytes: int = 0
     stored_bytes: int = 0
     known_bytes: int = 0
+    healed_blobs: int = 0
+    """Of the new ones, those that the store had with faulty bytes."""
 
 
 class Pipeline:
@@ -90,6 +94,8 @@ class Pipeline:
             self._abandon(keep=isinstance(error, KeyboardInterrupt))
             raise
         self._tasks.stop(cancel=False)
+        while not self._tasks.events.empty():  # a Ctrl-C that came with the last commit
+            self._handle(self._tasks.events.get())
         return self.gathered
 
     def _next_event(self) -> Event:
@@ -139,6 +145,7 @@ class Pipeline:
             rows = blobs_by_digest(session, [hashed.digest for hashed in pieces])
             measured = measured_organs(session, rows.values())
         present = self._lease([row for row in rows.values() if row.state != "corrupt"])
+        self.gathered.healed_blobs += sum(row.state == "corrupt" for row in rows.values())
         for hashed in pieces:
             key = _organ_key(hashed)
             wanted = hashed.piece.tensor is not None and key not in measured and key not in self._measuring
@@ -166,6 +173,7 @@ class Pipeline:
         if not rows:
             return {}
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
+            renew_lease(session, self._ingest_id)
             still = blobs_by_digest(session, [row.digest for row in rows])
             lease_blobs(session, self._ingest_id, [row.id for row in still.values()])
         return still
@@ -182,7 +190,8 @@ class Pipeline:
             self._known(event.hashed)
             return
         with self._registry.catalog.writing() as session:
-            mark_corrupt(session, event.hashed.digest)
+            mark_corrupt(session, event.row)
+        self.gathered.healed_blobs += 1
         self._store(event.hashed)
 
     def _known(self, hashed: HashedPiece) -> None:
@@ -209,10 +218,11 @@ class Pipeline:
             self._commit()
 
     def _commit(self) -> None:
+        # Handed over before it is tried: when the commit's answer is lost, rows may be there, whose files must stay.
+        batch, self._batch, self._batch_bytes = self._batch, [], 0
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
             renew_lease(session, self._ingest_id)
-            unused = record_blobs(session, self._ingest_id, self._batch)
-        self._batch, self._batch_bytes = [], 0
+            unused = record_blobs(session, self._ingest_id, batch)
         self._remove(unused)
 
     def _abandon(self, *, keep: bool) -> None:
@@ -225,10 +235,11 @@ class Pipeline:
                 self._batch.append(event.blob)
         for writer in self._writers.values():
             writer.discard()
-        if keep:
-            self._commit()
-        else:
-            self._remove([blob.file for blob in self._batch if blob.file is not None])
+        with suppress(OrganError):  # what brought us here matters more; the sweep finds what is left
+            if keep:
+                self._commit()
+            else:
+                self._remove([blob.file for blob in self._batch if blob.file is not None])
 
     def _remove(self, files: Sequence[str]) -> None:
         local = self._registry.blobs.local

@@ -43,7 +43,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
 def _file_record(index: int, file: DissectedFile, gathered: Gathered) -> FileRecord:
     digests = gathered.files[index]
     return FileRecord(
-        name=file.source.name,
+        name=file.source.path.name,
         size_bytes=file.header.file_size_bytes,
         sha256=digests.file,
         header_sha256=digests.header,

@@ -17,7 +17,7 @@ from ingest.tasks import Progress
 from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.register.models import Registered, register_model
 from registry.digest import Digest
-from registry.errors import BadSplit, OrganError
+from registry.errors import BadSplit, DiskFull, OrganError, StoreUnwritable
 from registry.gguf.split import check_split, is_shard
 from registry.names import ModelName
 from registry.registry import Registry
@@ -36,6 +36,7 @@ class IngestReport:
     new_bytes: int
     known_bytes: int
     stored_bytes: int
+    healed_blobs: int
     seconds: float
     stages: dict[str, dict[str, float]]
     flags: tuple[str, ...]
@@ -53,10 +54,15 @@ class Outcome:
 def ingest_all(
     registry: Registry, sources: Iterable[ModelSource], name: ModelName | None = None, progress: Progress | None = None
 ) -> Iterator[Outcome]:
-    """Ingest `sources` one after another; a bad one does not stop the next. `name` is for a single source."""
+    """Ingest `sources` one after another; a bad one does not stop the next. `name` is for a single source.
+
+    Raises DiskFull and StoreUnwritable, which no other source would fare better with.
+    """
     for source in sources:
         try:
             yield Outcome(source, ingest_model(registry, source, name, progress), None)
+        except (DiskFull, StoreUnwritable):
+            raise
         except OrganError as error:
             yield Outcome(source, None, error)
 
@@ -99,7 +105,7 @@ def _open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
         raise BadSplit(
             source.name.name, ["the files are named like shards, but none says in its header that it is one"]
         )
-    order = check_split(source.name.name, [(file.source.name, file.header) for file in files])
+    order = check_split(source.name.name, [(file.source.path.name, file.header) for file in files])
     return [files[index] for index in order]
 
 
@@ -139,6 +145,7 @@ def _report(
         new_bytes=gathered.new_bytes,
         known_bytes=gathered.known_bytes,
         stored_bytes=gathered.stored_bytes,
+        healed_blobs=gathered.healed_blobs,
         seconds=round(stages.wall_seconds, 4),
         stages=stages.summary(),
         flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable))),

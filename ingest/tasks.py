@@ -145,8 +145,8 @@ class Tasks:
             self.events.put(Stored(writer.finish()))
 
     def _check(self, hashed: HashedPiece, row: BlobRow) -> None:
-        intact = check_stored(self._store, row, hashed.checksums, self.stages)
-        self.events.put(Checked(hashed, intact))
+        intact = check_stored(self._store, row, hashed, self.stages)
+        self.events.put(Checked(hashed, row, intact))
 
     def _measure(self, hashed: HashedPiece) -> None:
         piece = hashed.piece

@@ -58,7 +58,7 @@ def parse_model_name(text: str) -> ModelName:
     if namespace.lower() in RESERVED_NAMESPACES:
         raise BadName(f"the namespace {namespace!r} is an address of the catalog: choose another")
     if name.lower().endswith(RESERVED_ENDINGS):
-        raise BadName(f"a name does not end in {', '.join(RESERVED_ENDINGS)}: {name!r}")
+        raise BadName(f"a name does not end in {', '.join(RESERVED_ENDINGS)}: leave that out of {name!r}")
     if at and not (version.isascii() and version.isdigit() and 0 < len(version) < 10 and int(version)):
         raise BadName(f"{version[:20]!r} is no version: a whole number from 1")
     return ModelName(namespace, name, int(version) if at else None)

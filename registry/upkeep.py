@@ -7,7 +7,7 @@ twice, so a writer who brings the same bytes in between either spares the row or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,7 @@ from registry.catalog.clock import now
 from registry.catalog.engine import Catalog
 from registry.catalog.queries.blobs import (
     BlobRow,
-    all_blobs,
+    blobs_after,
     blobs_by_digest,
     known_files,
     names_of_blob,
@@ -93,14 +93,14 @@ def verify(
     them.
     """
     report = VerifyReport()
+    suspects = []
+    for row in _all_blobs(catalog):
+        report.blobs += 1
+        if _check(blobs, row, read_data, report) is not None:
+            suspects.append(row)
+        if progress is not None:
+            progress(row.size_bytes)
     with catalog.reading() as session:
-        suspects = []
-        for row in all_blobs(session):
-            report.blobs += 1
-            if _check(blobs, row, read_data, report) is not None:
-                suspects.append(row)
-            if progress is not None:
-                progress(row.size_bytes)
         known = known_files(session)
     report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in known)
     faulty = _look_again(catalog, blobs, suspects, read_data, report)
@@ -129,6 +129,19 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
     return report
 
 
+def _all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
+    """Every row by digest, a page a session: reading for hours in one would keep the database from tidying up."""
+    page: Sequence[BlobRow] = ()
+    after = ""
+    while True:
+        with catalog.reading() as session:
+            page = blobs_after(session, after)
+        yield from page
+        if not page:
+            return
+        after = page[-1].digest
+
+
 def _look_again(
     catalog: Catalog, blobs: BlobStore, suspects: Iterable[BlobRow], read_data: Share | None, report: VerifyReport
 ) -> list[BlobRow]:
@@ -149,17 +162,8 @@ def _look_again(
 
 def _quarantine(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
     """Mark as corrupt what still points at the stored bytes that were found faulty; how many that were."""
-    checked = {row.digest: row for row in faulty}
     with catalog.writing() as session:
-        current = blobs_by_digest(session, checked).values()
-        unchanged = [row for row in current if _same_bytes(row, checked[row.digest])]
-        for row in unchanged:
-            mark_corrupt(session, row.digest)
-    return len(unchanged)
-
-
-def _same_bytes(row: BlobRow, other: BlobRow) -> bool:
-    return (row.file, row.inline) == (other.file, other.inline)
+        return sum(mark_corrupt(session, row) for row in faulty)
 
 
 def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:

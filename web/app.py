@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flask import Flask, Response, jsonify, render_template, request
+from flask import Flask, Response, current_app, jsonify, render_template, request
 from werkzeug.exceptions import HTTPException
 
-from registry.errors import Ambiguous, BadDigest, BadName, NotFound, OrganError
+from registry.errors import Ambiguous, BadDigest, BadName, Busy, NotFound, OrganError
 from registry.registry import Registry
 from web.health import health
 from web.pages import pages, wants_json
@@ -23,6 +23,7 @@ _STATUS: tuple[tuple[type[OrganError], int], ...] = (
     (BadName, 404),
     (BadDigest, 404),
     (Ambiguous, 409),
+    (Busy, 503),
 )
 
 
@@ -48,6 +49,8 @@ def _secured(response: Response) -> Response:
 
 def _refused(error: OrganError) -> tuple[str | Response, int]:
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    if status >= 500:
+        current_app.logger.error("%s", error, exc_info=error)
     sentence = str(error) if status < 500 else "The registry cannot answer just now; its log says why."
     return _error_body(sentence, status), status
 

@@ -17,6 +17,9 @@ pages = Blueprint("pages", __name__)
 
 JSON_SUFFIX = ".json"
 MODELS_SHOWN = 200
+GRID_CELLS_MAX = 20_000
+"""A hostile file could ask for a cell for each pair of its tensors."""
+LISTED_MAX = 500
 
 
 @pages.get("/index.json", endpoint="home_twin")
@@ -100,6 +103,13 @@ def _grid(placements: list[Values]) -> Values:
     slots = sorted(kinds, key=lambda slot: (kinds[slot], slot))
     cells = {(placement["tower"], placement["block"], placement["slot"]): placement for placement in inside}
     rows = sorted({(placement["tower"], placement["block"]) for placement in inside})
+    if len(rows) * len(slots) > GRID_CELLS_MAX:
+        return {
+            "slots": [],
+            "rows": [],
+            "caps": placements[:LISTED_MAX],
+            "left_out": max(0, len(placements) - LISTED_MAX),
+        }
     return {
         "slots": slots,
         "rows": [
@@ -109,5 +119,6 @@ def _grid(placements: list[Values]) -> Values:
             }
             for tower, block in rows
         ],
-        "caps": [placement for placement in placements if placement["block"] is None],
+        "caps": [placement for placement in placements if placement["block"] is None][:LISTED_MAX],
+        "left_out": 0,
     }

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Engine, create_engine, event, make_url, text
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.orm import Session
 
 from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
@@ -77,7 +77,7 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
         raise CatalogError(f"no database can be opened by a URL that begins with {kind!r}: {error}") from error
     try:
         with translated():
-            if _revision(catalog.writer) != head:
+            if _revision(catalog.reader) != head:
                 migrate(catalog.writer)
     except OrganError:
         catalog.close()
@@ -125,13 +125,10 @@ def _begin_deferred(connection: Any) -> None:
 
 
 def _revision(engine: Engine) -> str | None:
-    try:
-        with engine.begin() as connection:
-            return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    except OperationalError as error:
-        if "no such table" in str(error.orig):
+    with engine.connect() as connection:
+        if not inspect(connection).has_table("alembic_version"):
             return None
-        raise
+        return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
 def _make_folder(folder: Path) -> None:

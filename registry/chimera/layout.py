@@ -5,15 +5,15 @@ The tensors' bytes stay what they are; headers are written anew from the metadat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import blobs_by_id
+from registry.catalog.queries.blobs import BlobRow, blobs_by_id
 from registry.catalog.queries.models import files_of, tensor_blobs_of
 from registry.catalog.tables import Model
-from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, plan_model
+from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, check_usable, plan_model
 from registry.chimera.stream import FileStream
 from registry.errors import CorruptBlob, NotAssemblable
 from registry.gguf import (
@@ -42,10 +42,11 @@ class _Parsed:
 
 
 def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> list[FilePlan]:
-    """One file `name` with all tensors of `model`, without the keys of a split set."""
+    """One file `name` with all tensors of `model`, without the keys of a split set; of one file, that file itself."""
+    if len(files_of(session, model.id)) == 1:
+        return plan_model(session, model)
     parsed, tensors = _contents(session, store, model)
-    metadata = _metadata(parsed)
-    return [_plan(session, model, name, metadata, tensors, parsed.header.alignment)]
+    return [_plan(name, _metadata(parsed), tensors, parsed.header.alignment, _tensor_rows(session, model))]
 
 
 def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int) -> list[FilePlan]:
@@ -61,6 +62,7 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
     if len(groups) > SHARDS_MAX:
         raise NotAssemblable(model.name, [f"it would be {len(groups)} shards; a split set has at most {SHARDS_MAX}"])
     plans = []
+    rows = _tensor_rows(session, model)
     for number, group in enumerate(groups):
         split: list[Metadata] = [
             KeyValue(SPLIT_NUMBER_KEY, ValueType.UINT16, number),
@@ -69,7 +71,7 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
         ]
         metadata = [*_metadata(parsed), *split] if number == 0 else split
         name = str(ShardName(stem, number + 1, len(groups)))
-        plans.append(_plan(session, model, name, metadata, group, alignment))
+        plans.append(_plan(name, metadata, group, alignment, rows))
     return plans
 
 
@@ -118,20 +120,25 @@ def _cut(tensors: Sequence[TensorSpec], shard_bytes: int, alignment: int) -> lis
     return groups
 
 
+def _tensor_rows(session: Session, model: Model) -> dict[str, BlobRow]:
+    ids = tensor_blobs_of(session, model.id)
+    rows = blobs_by_id(session, ids.values())
+    for name, blob_id in ids.items():
+        check_usable(rows[blob_id], name)
+    return {name: rows[blob_id] for name, blob_id in ids.items()}
+
+
 def _plan(
-    session: Session,
-    model: Model,
     name: str,
     metadata: Sequence[Metadata],
     tensors: Sequence[TensorSpec],
     alignment: int,
+    rows: Mapping[str, BlobRow],
 ) -> FilePlan:
     literal = encode_header(metadata, tensors, alignment)
-    by_name = tensor_blobs_of(session, model.id)
-    blobs = blobs_by_id(session, [by_name[tensor.name] for tensor in tensors])
     slices = []
     offset = len(literal)
     for tensor in tensors:
-        slices.append(PlannedSlice(offset, tensor.size_bytes, blobs[by_name[tensor.name]], 0))
+        slices.append(PlannedSlice(offset, tensor.size_bytes, rows[tensor.name], 0, tensor.name))
         offset += padded(tensor.size_bytes, alignment)
     return FilePlan(name, offset, None, literal, tuple(slices))

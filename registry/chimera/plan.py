@@ -12,7 +12,7 @@ from registry.catalog.queries.blobs import BlobRow, blobs_by_id
 from registry.catalog.queries.models import Segment, files_of, parts_of, tensors_of
 from registry.catalog.tables import Model
 from registry.digest import Digest
-from registry.errors import MissingBlob, NotAssemblable
+from registry.errors import CorruptBlob, MissingBlob, NotAssemblable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,8 @@ class PlannedSlice:
     size_bytes: int
     blob: BlobRow
     blob_offset_bytes: int
+    what: str = "header"
+    """What it is, for errors: a tensor's name, or the header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +58,27 @@ def check_assemblable(model: Model) -> None:
 
 
 def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice, ...]:
-    """`segments` with the rows of their blobs; empty ones are left out."""
+    """`segments` with the rows of their blobs; empty ones are left out.
+
+    Raises MissingBlob, and CorruptBlob for what has been set aside.
+    """
     blobs = blobs_by_id(session, [segment.blob_id for segment in segments])
     slices = []
     for segment in segments:
         blob = blobs.get(segment.blob_id)
         if blob is None:
             raise MissingBlob(f"blob {segment.blob_id} has no row any more")
+        check_usable(blob, segment.what)
         if segment.size_bytes:
-            slices.append(PlannedSlice(segment.offset_bytes, segment.size_bytes, blob, segment.blob_offset_bytes))
+            offset, begin = segment.offset_bytes, segment.blob_offset_bytes
+            slices.append(PlannedSlice(offset, segment.size_bytes, blob, begin, segment.what))
     return tuple(slices)
+
+
+def check_usable(blob: BlobRow, what: str) -> None:
+    """Raise CorruptBlob when the blob has been found faulty before: it is not handed out until it is healed."""
+    if blob.state == "corrupt":
+        raise CorruptBlob(f"of {what} ({blob.digest[:12]})", "it was set aside as faulty")
 
 
 def _offset(segment: Segment) -> int:

@@ -6,9 +6,11 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from registry.chimera.plan import FilePlan, PlannedSlice
+from registry.errors import CorruptBlob, MissingBlob
 from registry.store import BlobReader, BlobStore
 from registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
 
@@ -23,6 +25,7 @@ class _Task:
     """The part of one chunk that belongs into the file at `offset`."""
 
     offset: int
+    piece: PlannedSlice
     reader: BlobReader
     chunk: StoredChunk
     begin: int
@@ -89,17 +92,30 @@ class FileStream:
 
     def _tasks(self) -> Iterator[_Task]:
         for piece in self._plan.slices:
-            reader = self._store.open(piece.blob)
+            with _naming(piece):
+                reader = self._store.open(piece.blob)
             self._open.add(reader)
             yield from _tasks_of(piece, reader)
 
     def _decode(self, task: _Task, buffer: bytearray) -> memoryview:
         whole = memoryview(buffer)[: task.chunk.plain_size_bytes]
-        task.reader.read_chunk(task.chunk, whole)
+        with _naming(task.piece):
+            task.reader.read_chunk(task.chunk, whole)
         view = whole[task.begin : task.end]
         if self._sink is not None:
             self._sink(task.offset, view)
         return view
+
+
+@contextmanager
+def _naming(piece: PlannedSlice) -> Iterator[None]:
+    """What is wrong with a blob is told with the name of the tensor that needs it."""
+    try:
+        yield
+    except CorruptBlob as error:
+        raise CorruptBlob(f"of {piece.what} ({piece.blob.digest[:12]})", error.reason) from error
+    except MissingBlob as error:
+        raise MissingBlob(f"{piece.what} ({piece.blob.digest[:12]}) is missing from the store") from error
 
 
 def _tasks_of(piece: PlannedSlice, reader: BlobReader) -> Iterator[_Task]:
@@ -113,7 +129,7 @@ def _tasks_of(piece: PlannedSlice, reader: BlobReader) -> Iterator[_Task]:
         begin = max(0, first - chunk.plain_offset_bytes)
         offset = piece.offset_bytes + chunk.plain_offset_bytes + begin - first
         size = min(chunk.plain_size_bytes, end - chunk.plain_offset_bytes)
-        yield _Task(offset, reader, chunk, begin, size, chunk is wanted[-1])
+        yield _Task(offset, piece, reader, chunk, begin, size, chunk is wanted[-1])
 
 
 def _zeros(size: int) -> Iterator[memoryview]:

@@ -37,6 +37,10 @@ from registry.gguf.types import (
 
 TENSOR_INFO_MIN_BYTES = 24
 FIELD_MIN_BYTES = 13
+FIELDS_MAX = 65_536
+"""Real models have some forty metadata entries."""
+EAGER_TOTAL_MAX_BYTES = 4 * 1024 * 1024
+"""Strings beyond this, all together, stay in the file."""
 
 _PRINTABLE = re.compile(rb"[\x20-\x7e]+")
 _DIMENSIONS = {count: struct.Struct(f"<{count}Q") for count in range(1, DIMENSIONS_MAX + 1)}
@@ -51,6 +55,8 @@ def read_header(source: ByteSource) -> Header:
     tensor_count, field_count = cursor.unpack(_COUNTS, "counts")
     if tensor_count * TENSOR_INFO_MIN_BYTES > cursor.remaining:
         cursor.refuse("n_tensors", f"{tensor_count} tensors cannot fit in {cursor.remaining} bytes", 8)
+    if field_count > FIELDS_MAX:
+        cursor.refuse("n_kv", f"{field_count} metadata entries are over the limit of {FIELDS_MAX}", 16)
     if field_count * FIELD_MIN_BYTES > cursor.remaining:
         cursor.refuse("n_kv", f"{field_count} metadata entries cannot fit in {cursor.remaining} bytes", 16)
     fields = _read_fields(cursor, field_count)
@@ -78,6 +84,8 @@ def read_array(source: ByteSource, field: Field) -> list[bytes] | NDArray[np.gen
 
 
 def _read_version(cursor: Cursor) -> int:
+    if not cursor.remaining:
+        cursor.refuse("magic", "the file is empty")
     magic = cursor.take(4, "magic")
     if magic == MAGIC[::-1]:
         cursor.refuse("magic", "a big-endian GGUF; only little-endian files are read", 0)
@@ -95,6 +103,7 @@ def _read_version(cursor: Cursor) -> int:
 
 def _read_fields(cursor: Cursor, count: int) -> tuple[Field, ...]:
     fields: dict[str, Field] = {}
+    eager_bytes = 0
     for index in range(count):
         begin = cursor.offset
         size = cursor.u64(f"key {index}")
@@ -106,16 +115,18 @@ def _read_fields(cursor: Cursor, count: int) -> tuple[Field, ...]:
         key = raw.decode("ascii")
         if key in fields:
             cursor.refuse(key, "the key stands twice", begin)
-        fields[key] = _read_value(cursor, key)
+        room = min(EAGER_STRING_MAX_BYTES, EAGER_TOTAL_MAX_BYTES - eager_bytes)
+        fields[key] = _read_value(cursor, key, room)
+        eager_bytes += size + (fields[key].size_bytes if fields[key].value is not None else 0)
     return tuple(fields.values())
 
 
-def _read_value(cursor: Cursor, key: str) -> Field:
+def _read_value(cursor: Cursor, key: str, room: int) -> Field:
     kind = _value_type(cursor, key)
     if kind is ValueType.ARRAY:
         return _read_array_span(cursor, key)
     if kind is ValueType.STRING:
-        return _read_string(cursor, key)
+        return _read_string(cursor, key, room)
     offset, size = cursor.offset, SCALAR_SIZES[kind]
     value: Scalar = struct.unpack(SCALAR_FORMATS[kind], cursor.take(size, key))[0]
     if kind is ValueType.BOOL and value in (0, 1):
@@ -132,13 +143,13 @@ def _value_type(cursor: Cursor, key: str) -> ValueType:
         cursor.refuse(key, f"value type {number} is unknown", begin)
 
 
-def _read_string(cursor: Cursor, key: str) -> Field:
+def _read_string(cursor: Cursor, key: str, room: int) -> Field:
     begin = cursor.offset
     size = cursor.u64(key)
     if size > VALUE_MAX:
         cursor.refuse(key, f"a string of {size} bytes is over the limit of {VALUE_MAX}", begin)
     offset = cursor.offset
-    if size > EAGER_STRING_MAX_BYTES:
+    if size > room:
         cursor.skip(size, key)
         return Field(key, ValueType.STRING, None, 1, offset, size, None)
     raw = cursor.take(size, key)

@@ -107,9 +107,6 @@ class Files:
     def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
         return os.pread(descriptor, size, offset)
 
-    def read_into(self, descriptor: int, buffer: memoryview, offset: int) -> int:
-        return os.preadv(descriptor, [buffer], offset)
-
     def free_bytes(self, path: Path) -> int:
         """Room that is left for this user."""
         return shutil.disk_usage(path).free

@@ -47,6 +47,8 @@ class LocalStore:
         self.files = files or Files()
         self.buffers = AlignedBuffers()
         self._temporary = root / "tmp"
+        self._durable: set[Path] = set()
+        """Folders that this process knows to be durable."""
         self._making_folder = threading.Lock()
 
     def prepare(self) -> None:
@@ -70,7 +72,8 @@ class LocalStore:
         except OSError as error:
             raise translated(error, self.root) from error
         if free < expected_bytes + FREE_MARGIN_BYTES:
-            raise DiskFull(f"the disk of {self.root} is full: {expected_bytes} bytes wanted, {free} free")
+            needed = f"{expected_bytes / 1e6:.1f} MB and a reserve of {FREE_MARGIN_BYTES / 1e6:.0f} MB are needed"
+            raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free: {needed}")
         return PendingFile(self, digest, front_bytes)
 
     def open(self, file: str) -> StoredFile:
@@ -125,9 +128,12 @@ class LocalStore:
     def make_folder_of(self, path: Path) -> None:
         """Make the folder that `path` will lie in. Whoever finds it there, finds it durable."""
         with self._making_folder:
-            if not path.parent.is_dir():
-                self.files.make_folder(path.parent)
-                self.files.sync_folder(self.root)
+            if path.parent in self._durable:
+                return
+            # Also when it is there: whoever made it may have died before it was durable.
+            self.files.make_folder(path.parent)
+            self.files.sync_folder(self.root)
+            self._durable.add(path.parent)
 
     def _strays(self, folder: Path) -> Iterator[StrayFile]:
         for path in sorted(folder.iterdir()):

@@ -17,7 +17,7 @@ from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.register.models import Registered, register_model
 from registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
 from registry.digest import digest_of
-from registry.errors import BadValue, CatalogError
+from registry.errors import BadValue, CatalogError, MissingBlob
 from registry.names import ModelName
 from registry.registry import Registry
 from registry.store import StoredBlob
@@ -61,8 +61,8 @@ def register(registry: Registry, wanted: ModelRecord, *, keep_name: bool = False
         return registered
 
 
-def test_a_model_without_the_rows_of_its_blobs_is_our_mistake(registry: Registry) -> None:
-    with pytest.raises(KeyError), registry.catalog.writing() as session:
+def test_a_model_whose_blobs_were_swept_meanwhile_is_refused(registry: Registry) -> None:
+    with pytest.raises(MissingBlob, match="run it again"), registry.catalog.writing() as session:
         register_model(session, record(), keep_name=False)
     assert set(row_counts(registry).values()) == {0}
 
@@ -176,7 +176,7 @@ def test_line_50_a_corrupt_blob_is_replaced_by_whoever_brings_its_bytes(registry
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "one")
         record_blobs(session, ingest_id, [stored(large, first)])
-        mark_corrupt(session, digest_of(large))
+        assert mark_corrupt(session, blobs_by_digest(session, [digest_of(large)])[digest_of(large)])
         assert record_blobs(session, ingest_id, [stored(large, second)]) == [first]
         (row,) = blobs_by_digest(session, [digest_of(large)]).values()
     assert (row.file, row.state) == (second, "present")
@@ -186,7 +186,7 @@ def test_a_corrupt_inline_blob_is_replaced_in_its_row(registry: Registry, tmp_pa
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, "one")
         record_blobs(session, ingest_id, [stored()])
-        mark_corrupt(session, digest_of(BYTES))
+        assert mark_corrupt(session, blobs_by_digest(session, [digest_of(BYTES)])[digest_of(BYTES)])
         fresh = replace(stored(), inline=b"healed", stored_bytes=6)
         assert record_blobs(session, ingest_id, [fresh]) == []
         (row,) = blobs_by_digest(session, [digest_of(BYTES)]).values()

@@ -14,6 +14,7 @@ from registry.chimera import layout
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan
+from registry.digest import digest_of
 from registry.errors import NotAssemblable
 from registry.gguf import Header, KeyValue, MemorySource, RawKeyValue, TensorSpec, ValueType, padded, read_header
 from registry.names import parse_model_name
@@ -93,13 +94,14 @@ def test_the_first_shard_has_all_metadata_and_the_others_three_keys(registry: Re
         assert kinds == [ValueType.UINT16, ValueType.UINT16, ValueType.INT32]
 
 
-def test_what_fits_into_one_shard_is_one_file_without_the_keys_of_a_split(registry: Registry, tmp_path: Path) -> None:
-    registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
-    (plan,) = shards_of(registry, 672)
-    assert plan.name == "new.gguf"
-    assert plan.sha256 is None
-    ((header, _),) = written(registry, [plan], tmp_path / "out")
-    assert header.field("split.count") is None
+def test_what_came_as_one_file_and_fits_into_one_shard_is_that_file(registry: Registry, tmp_path: Path) -> None:
+    data = file_bytes(METADATA, TENSORS)
+    registered(registry, tmp_path, data)
+    for plans in (shards_of(registry, 672), merged_of(registry)):
+        (plan,) = plans
+        assert plan.sha256 == digest_of(data)
+        ((header, _),) = written(registry, [plan], tmp_path / "out")
+        assert header.field("split.count") is None
 
 
 def test_a_model_without_tensors_is_one_file(registry: Registry, tmp_path: Path) -> None:
@@ -152,10 +154,10 @@ def test_odd_padding_and_an_old_version_are_written_new(registry: Registry, tmp_
     data = bytearray(clean[: len(clean) - 20])
     data[4] = 2
     registered(registry, tmp_path, bytes(data))
-    ((header, tensors),) = written(registry, merged_of(registry), tmp_path / "out")
-    assert header.version == 3
-    assert tensors["odd"] == tensor("odd", (3,))[1]
-    assert (tmp_path / "out" / "merged.gguf").read_bytes() == clean
+    shards = written(registry, shards_of(registry, 1), tmp_path / "out")
+    assert {header.version for header, _ in shards} == {3}
+    assert shards[-1][1]["odd"] == tensor("odd", (3,))[1]
+    assert all(header.file_size_bytes % 32 == 0 for header, _ in shards)
 
 
 def test_an_alignment_that_only_the_first_shard_says_holds_for_the_merged_file(

@@ -17,7 +17,7 @@ from registry.catalog.register.blobs import doom_blobs, lease_blobs, mark_corrup
 from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
 from registry.catalog.tables import Blob, Ingest, Organ
 from registry.digest import digest_of
-from registry.errors import Busy, StoreError
+from registry.errors import Busy, MissingBlob, StoreError
 from registry.registry import Registry
 from registry.store import StoredBlob
 from registry.upkeep import GRACE, SweepReport, sweep
@@ -134,7 +134,7 @@ class Race:
                 reader.verify()
         except StoreError:
             with self.registry.catalog.writing() as session:
-                mark_corrupt(session, row.digest)
+                mark_corrupt(session, row)
             return False
         return True
 
@@ -177,7 +177,7 @@ def prepared(registry: Registry, state: str, plain: bytes) -> None:
         own = update(Blob).where(Blob.digest == blob.digest)
         session.execute(own.values(touched_at=long_ago, state="doomed" if "doomed" in state else "present"))
         if state == "corrupt":
-            mark_corrupt(session, blob.digest)
+            assert mark_corrupt(session, blobs_by_digest(session, [blob.digest])[blob.digest])
     if "corrupt" in state:
         overwrite(registry.settings.blobs / (blob.file or ""), bytes(blob.stored_bytes))
 
@@ -414,3 +414,22 @@ def test_line_58_files_without_a_row_are_protected_while_their_ingest_lives(regi
     let_leases_expire(registry)
     assert run_sweep(registry).stray_files == 1
     pending.discard()
+
+
+def test_line_58_an_ingest_that_slept_beyond_its_lease_and_lost_its_blobs_fails_and_can_be_run_again(
+    registry: Registry, tmp_path: Path
+) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    swept: list[SweepReport] = []
+
+    def sleep() -> None:
+        if rows(registry) and not swept:
+            let_leases_expire(registry)
+            let_time_pass(registry)
+            swept.extend(run_sweep(registry) for _ in range(2))
+
+    with pytest.raises(MissingBlob, match="run it again"):
+        take_in(Registry(registry.settings, Watched(registry.catalog, sleep), registry.blobs), path)
+    assert (rows(registry), files_below(registry)) == ([], [])
+    assert take_in(registry, path).created
+    assert read_all(registry).faults == []

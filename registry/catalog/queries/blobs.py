@@ -51,10 +51,9 @@ def blobs_by_id(session: Session, ids: Iterable[int]) -> dict[int, BlobRow]:
     return found
 
 
-def all_blobs(session: Session) -> Iterator[BlobRow]:
-    """Every row in the order of digests, streamed."""
-    statement = _blob_rows().order_by(Blob.digest).execution_options(yield_per=1000)
-    yield from _rows(session, statement)
+def blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
+    """The next rows in the order of digests, behind `digest`."""
+    return list(_rows(session, _blob_rows().where(Blob.digest > digest).order_by(Blob.digest).limit(limit)))
 
 
 def known_files(session: Session) -> set[str]:

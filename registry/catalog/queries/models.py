@@ -22,6 +22,8 @@ class Segment:
     size_bytes: int
     blob_id: int
     blob_offset_bytes: int
+    what: str
+    """A tensor's name, or `header` for all that stands around the tensors."""
 
 
 def model_by_name(session: Session, name: ModelName) -> Model:
@@ -67,7 +69,7 @@ def parts_of(session: Session, file_id: int) -> list[Segment]:
     """Header and padding of a file, by offset."""
     statement = select(FilePart).where(FilePart.file_id == file_id).order_by(FilePart.offset_bytes)
     return [
-        Segment(part.offset_bytes, part.size_bytes, part.blob_id, part.blob_offset_bytes)
+        Segment(part.offset_bytes, part.size_bytes, part.blob_id, part.blob_offset_bytes, "header")
         for part in session.scalars(statement)
     ]
 
@@ -75,12 +77,12 @@ def parts_of(session: Session, file_id: int) -> list[Segment]:
 def tensors_of(session: Session, file_id: int) -> list[Segment]:
     """The tensors of a file, by offset."""
     statement = (
-        select(Placement.offset_bytes, Placement.size_bytes, Organ.blob_id)
+        select(Placement.offset_bytes, Placement.size_bytes, Organ.blob_id, Placement.name)
         .join(Organ, Organ.id == Placement.organ_id)
         .where(Placement.file_id == file_id)
         .order_by(Placement.offset_bytes)
     )
-    return [Segment(offset, size, blob_id, 0) for offset, size, blob_id in session.execute(statement)]
+    return [Segment(offset, size, blob_id, 0, name) for offset, size, blob_id, name in session.execute(statement)]
 
 
 def tensor_blobs_of(session: Session, model_id: int) -> dict[str, int]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
-from registry.catalog.queries.blobs import blobs_by_digest, unneeded, unneeded_blobs
+from registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded, unneeded_blobs
 from registry.catalog.tables import Blob, BlobLease, InlineBlob
 from registry.catalog.upsert import insert_missing
-from registry.digest import Digest
 from registry.store import StoredBlob
 
 
@@ -46,15 +45,23 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
 
 def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> None:
     """Keep blobs from the sweep until the ingest ends; one that was doomed is spared."""
+    session.execute(select(Blob.id).where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update())
     insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in sorted(blob_ids)])
     touched = now()
     session.execute(update(Blob).where(Blob.id.in_(blob_ids)).values(touched_at=touched))
     session.execute(update(Blob).where(Blob.id.in_(blob_ids), Blob.state == "doomed").values(state="present"))
 
 
-def mark_corrupt(session: Session, digest: Digest) -> None:
-    """From now on the blob counts as absent for whoever wants to store it, so that an upload heals it."""
-    session.execute(update(Blob).where(Blob.digest == digest).values(state="corrupt"))
+def mark_corrupt(session: Session, checked: BlobRow) -> bool:
+    """From now on the blob is not handed out and counts as absent for whoever wants to store it: an ingest heals it.
+
+    False, and nothing is changed, when the row points at other stored bytes than those that were checked.
+    """
+    current = blobs_by_digest(session, [checked.digest]).get(checked.digest)
+    if current is None or (current.file, current.inline) != (checked.file, checked.inline):
+        return False
+    session.execute(update(Blob).where(Blob.id == current.id).values(state="corrupt"))
+    return True
 
 
 def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
@@ -73,6 +80,7 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
 
     Its physical name, to be unlinked after the commit; empty for an inline blob.
     """
+    session.execute(select(Blob.id).where(Blob.id == blob_id).with_for_update())  # no lease slips in from here on
     statement = unneeded(now()).where(Blob.id == blob_id, Blob.state == "doomed")
     blob = session.scalars(statement).one_or_none()
     if blob is None:

@@ -32,6 +32,7 @@ from registry.catalog.tables import (
 from registry.catalog.upsert import batches
 from registry.catalog.vocabulary import checked_text, shown_text
 from registry.digest import Digest
+from registry.errors import MissingBlob
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,10 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
     if same is not None:
         return Registered(same, created=False)
-    blobs = blobs_by_digest(session, _digests(record))
+    wanted = _digests(record)
+    blobs = blobs_by_digest(session, wanted)
+    if swept := wanted - blobs.keys():
+        raise MissingBlob(f"{len(swept)} blobs were swept while the ingest slept; run it again")
     organs = register_organs(session, record.placements, blobs)
     measured = _measured(session, organs)
     model = _insert_model(session, record, measured, organs)
