@@ -120,6 +120,8 @@ def _print_organ(values: Values) -> None:
     click.echo(f"sha256:{values['digest']}")
     gain = f"{size_text(values['size_bytes'])}, stored in {size_text(values['stored_bytes'])} by {values['codec']}"
     click.echo(f"{values['dtype']} {values['shape']}, {values['elements']} values, {gain}, {values['state']}")
+    for other in values["also"]:
+        click.echo(f"the same bytes also stand as {other['dtype']} {other['shape']}")
     for reading in values["measurements"]:
         click.echo(f"\n{reading.pop('method')}")
         for name, value in reading.items():

@@ -91,7 +91,7 @@ def placement_values(placement: Placement) -> Values:
 def organ_page(session: Session, prefix: str) -> Values:
     """The organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
 
-    Bytes that stand under several dtypes or shapes are several organs: the first is shown, the others are listed.
+    Bytes that stand under several dtypes or shapes are several organs: `also` has what was measured of the others.
     """
     rows = organs_by_prefix(session, prefix)
     organ, blob = rows[0]
@@ -104,11 +104,19 @@ def organ_page(session: Session, prefix: str) -> Values:
         "stored_bytes": blob.stored_bytes,
         "codec": f"{blob.codec}/{blob.codec_version}",
         "state": blob.state,
-        "also": [{"dtype": other.dtype, "shape": other.shape} for other, _ in rows[1:]],
         "measurements": [measurement_values(row) for row in measurements_of(session, organ.id)],
+        "also": [
+            {
+                "dtype": other.dtype,
+                "shape": other.shape,
+                "measurements": [measurement_values(row) for row in measurements_of(session, other.id)],
+            }
+            for other, _ in rows[1:]
+        ],
         "places": [
             {"model": model_name(model)} | placement_values(placement)
-            for placement, model in places_of_organ(session, organ.id)
+            for one, _ in rows
+            for placement, model in places_of_organ(session, one.id)
         ],
     }
 

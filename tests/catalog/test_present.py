@@ -115,7 +115,9 @@ def test_the_shapes_and_types_that_share_an_organs_bytes_are_listed_beside_it(
     with registry.catalog.reading() as session:
         values = organ_page(session, digest_of(data))
     assert (values["dtype"], values["shape"]) == ("F32", "256")
-    assert values["also"] == [{"dtype": "F32", "shape": "16x16"}, {"dtype": "F16", "shape": "512"}]
+    assert [(other["dtype"], other["shape"]) for other in values["also"]] == [("F32", "16x16"), ("F16", "512")]
+    assert all(other["measurements"] for other in values["also"])
+    assert [place["name"] for place in values["places"]] == ["a", "b", "c"]
 
 
 def test_a_reading_of_zero_is_a_reading(registry: Registry, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_what_is_no_size_is_wrong_usage(size: str, filled: Organ, out: Path) -> 
 
 def test_a_folder_that_is_not_there_and_one_in_the_way_are_named(filled: Organ, out: Path) -> None:
     ended = filled("assemble", "little", "-o", out / "nowhere" / "a.gguf")
-    assert (ended.status, ended.err) == (1, f"organ: {out / 'nowhere'}: no such folder\n")
+    assert (ended.status, ended.err) == (1, f"organ: {out / 'nowhere'}: no such folder; a file's name ends in .gguf\n")
     (out / "little.gguf").mkdir()
     ended = filled("assemble", "little", "-o", out)
     assert (ended.status, ended.err) == (1, f"organ: {out / 'little.gguf'}: a folder is there\n")

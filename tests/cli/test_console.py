@@ -128,7 +128,7 @@ def test_what_was_not_measured_is_a_dash() -> None:
         (SchemaTooNew("x"), "pip install --upgrade"),
         (CorruptBlob("x", "y"), "organ verify --read-data --repair"),
         (MissingBlob("x"), "organ verify --repair"),
-        (DiskFull("x"), "--home"),
+        (DiskFull("x"), "free some space"),
         (StoreUnwritable("x"), "permissions"),
         (NotFound("x"), "organ models"),
         (CatalogError("x"), "ORGAN_DATABASE_URL"),

@@ -36,7 +36,7 @@ def test_json_is_an_object_a_file_a_line_each(organ: Organ, model: Path, tmp_pat
     assert bad.keys() >= FIELDS
     assert good.keys() >= FIELDS | {"digest", "created", "size_bytes", "stored_bytes", "seconds", "stages", "flags"}
     assert (bad["file"], bad["model"], bad["organs"], bad["new"]) == (str(tmp_path / "bad.gguf"), None, None, None)
-    assert bad["error"].startswith("bad.gguf: magic at byte 0")
+    assert bad["error"].startswith(f"{tmp_path / 'bad.gguf'}: magic at byte 0")
     assert (good["file"], good["model"], good["organs"], good["new"]) == (str(model), "local/little@1", 10, 11)
     assert good["error"] is None
     assert ended.err == ""
@@ -53,7 +53,7 @@ def test_a_bad_file_is_named_and_the_others_go_on(organ: Organ, model: Path, tmp
     ended = organ("ingest", tmp_path)
     assert ended.status == 1
     assert [line.partition(":")[0] for line in ended.lines] == ["local/little@1", "local/z-other@1"]
-    assert ended.err.startswith("organ: a-bad.gguf: ")
+    assert ended.err.startswith(f"organ: {tmp_path / 'a-bad.gguf'}: ")
     assert len(ended.err.splitlines()) == 1
 
 
@@ -80,7 +80,7 @@ def test_a_dry_run_says_what_would_come_and_stores_nothing(
     ended = organ("ingest", "--dry-run", model, tmp_path / "bad.gguf")
     assert ended.status == 1
     assert ended.out == f"{model}: would be local/little, 10 tensors, {model.stat().st_size / 1000:.1f} kB\n"
-    assert ended.err.startswith("organ: bad.gguf: ")
+    assert ended.err.startswith(f"organ: {tmp_path / 'bad.gguf'}: ")
     assert row_counts(registry) == before
     assert not registry.settings.blobs.exists()
 

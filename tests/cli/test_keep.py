@@ -56,7 +56,7 @@ def test_a_rotten_organ_is_named_with_who_needs_it_when_data_is_read(large: Orga
     ended = large("verify", "--read-data")
     assert ended.status == 1
     digest, needed_by, summary = ended.lines
-    assert digest.startswith(blob_files(registry)[0].name.partition(".")[0])
+    assert digest.startswith(f"corrupt blob {blob_files(registry)[0].name.partition('.')[0]} chunk 0: ")
     assert needed_by.startswith("  needed by local/large@1: blk.")
     assert summary.endswith(": 1 are faulty")
     (fault,) = large("verify", "--read-data", "--json").values["faults"]
@@ -81,7 +81,7 @@ def test_a_file_without_a_row_is_told_beside_the_result(large: Organ, registry: 
     stray = blob_files(registry)[0]
     (stray.parent / f"{stray.name.partition('.')[0]}.{'0' * 16}").write_bytes(b"left by a crash")
     ended = large.done("verify")
-    assert ended.err == "1 files belong to no blob; organ sweep removes them\n"
+    assert ended.err == "1 files belong to no blob; organ sweep removes them when they are a day old\n"
 
 
 def test_a_sweep_of_a_registry_that_needs_everything_removes_nothing(large: Organ, registry: Registry) -> None:

@@ -194,4 +194,4 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     _, err = process.communicate()
     assert process.returncode == 130
-    assert err.strip() == "organ: interrupted; run the same command again to go on from here"
+    assert err.strip() == "organ: interrupted; nothing is left half done, run the same command again"

@@ -29,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_bytes_are_read_where_they_are_asked_for(path: Path) -> None:
     with FileSource(path) as source:
-        assert (source.name, source.size_bytes) == ("a.gguf", len(DATA))
+        assert (source.name, source.size_bytes) == (str(path), len(DATA))
         assert source.read_at(0, 4) == DATA[:4]
         assert source.read_at(1_000, 5_000) == DATA[1_000:6_000]
         assert source.read_at(len(DATA), 0) == b""
