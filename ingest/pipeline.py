@@ -174,7 +174,8 @@ class Pipeline:
             return {}
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
             renew_lease(session, self._ingest_id)
-            still = blobs_by_digest(session, [row.digest for row in rows])
+            found = blobs_by_digest(session, [row.digest for row in rows])
+            still = {digest: row for digest, row in found.items() if row.state != "corrupt"}
             lease_blobs(session, self._ingest_id, [row.id for row in still.values()])
         return still
 

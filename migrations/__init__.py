@@ -7,6 +7,7 @@ does"`.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 HEAD = "0001"
 LOCATION = Path(__file__).parent
+
+_one_at_a_time = threading.Lock()
+"""Alembic keeps what it is doing in a place that all threads share. A second upgrade finds nothing left to do."""
 
 
 def configuration(engine: Engine | None = None) -> Config:
@@ -36,7 +40,8 @@ def migrate(engine: Engine) -> None:
     from alembic.util import CommandError
 
     try:
-        command.upgrade(configuration(engine), "head")
+        with _one_at_a_time:
+            command.upgrade(configuration(engine), "head")
     except CommandError as error:
         if "Can't locate revision" in str(error):
             raise SchemaTooNew("a newer version of organ-registry wrote this database: upgrade the program") from error
