@@ -34,6 +34,9 @@ class Architecture:
 SMALL = Architecture(28, 1024, 2048, 1024, 3072, 151_936, 128)
 """About 0.6 billion parameters in 310 tensors: 1.19 GB in BF16."""
 
+MEDIUM = Architecture(28, 2048, 2048, 1024, 6144, 151_936, 128)
+"""About 1.7 billion parameters in 310 tensors: 3.44 GB in BF16."""
+
 
 def specs(shape: Architecture, dtype: str = "BF16") -> list[TensorSpec]:
     """The tensors of a decoder with grouped queries, query and key norms and tied embeddings."""

@@ -1,6 +1,6 @@
 """Ingest and assemble a BF16 model of realistic shapes, with peers side by side, each in a process of its own.
 
-python -m bench.ingest [--model FILE] [--blocks 28] [--runs 5]
+python -m bench.ingest [--model FILE | --small] [--runs 5]
 
 In turns: `hashlib.sha256` over the file, `organ ingest` into a fresh registry, `borg create` (zstd,3) and `restic
 backup` into fresh repositories, `organ assemble`, `cp`. Peers that are not installed are left out. Quoted are medians
@@ -22,10 +22,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.generated import SMALL, write_model
+from bench.generated import MEDIUM, SMALL, Architecture, write_model
 
 SHA256 = (
     "import hashlib, sys\n"
@@ -66,14 +66,13 @@ def main() -> None:
     """Run everything in turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a BF16 GGUF; by default one is generated")
-    parser.add_argument("--blocks", type=int, default=SMALL.blocks, help="blocks of the generated model")
-    parser.add_argument("--width", type=int, default=1, help="the generated model's width, as a multiple of 1,024")
+    parser.add_argument("--small", action="store_true", help="generate 1.19 GB instead of 3.44 GB")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="where to work; by default a temporary folder")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="organ-bench-") as name:
         folder = Path(name)
-        model = arguments.model or generate(folder, arguments.blocks, arguments.width)
+        model = arguments.model or generate(folder, SMALL if arguments.small else MEDIUM)
         contenders = available(folder, model)
         figures = {contender.name: Figures() for contender in contenders}
         for number in range(arguments.runs):
@@ -84,15 +83,8 @@ def main() -> None:
         stages(folder)
 
 
-def generate(folder: Path, blocks: int, width: int) -> Path:
+def generate(folder: Path, shape: Architecture) -> Path:
     """A model with weight-like statistics."""
-    shape = replace(
-        SMALL,
-        blocks=blocks,
-        width=SMALL.width * width,
-        heads_width=SMALL.heads_width * width if width > 1 else SMALL.heads_width,
-        feed_forward=SMALL.feed_forward * width,
-    )
     path = folder / "generated.gguf"
     print(f"generating {path}", file=sys.stderr, flush=True)
     write_model(path, shape)

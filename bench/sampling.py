@@ -158,6 +158,7 @@ def print_report(trials: Sequence[Trial], hard_trials: Sequence[Trial]) -> None:
     print(f"\ngoal: median {GOAL_MEDIAN}°, nine in ten {GOAL_NINE_TENTHS}°: {'reached' if reached else 'MISSED'}")
     print("\nharder than trained matrices, not counted:")
     print_families(hard_trials)
+    print_line("all, these included", [*trials, *hard_trials])
 
 
 def print_families(trials: Sequence[Trial]) -> None:
