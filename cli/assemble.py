@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from cli.console import plain, print_json, print_path, progress_bar, size_text
+from cli.console import plain, print_json, print_path, progress_bar
 from registry.catalog.queries.models import model_by_name
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
@@ -15,6 +15,7 @@ from registry.chimera.plan import FilePlan, plan_model
 from registry.errors import BadSource
 from registry.gguf.split import parse_shard_name
 from registry.names import parse_model_name
+from registry.present.text import size_text
 from registry.registry import Registry
 
 SUFFIX = ".gguf"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from cli.console import print_table, progress_bar, share_text, size_text, theta_text
+from cli.console import print_table, progress_bar
 from ingest.service import IngestReport, ingest_all, total_bytes
 from ingest.sources import find_sources
 from registry.catalog.queries.models import model_by_name, ranked_models
@@ -17,7 +17,9 @@ from registry.chimera.place import place_file
 from registry.chimera.plan import plan_model
 from registry.errors import BadSource, OrganError
 from registry.names import parse_model_name
-from registry.present import Values, figures, model_page, model_summary
+from registry.present.models import figures, model_page, model_summary
+from registry.present.text import share_text, size_text, theta_text
+from registry.present.values import Values
 from registry.registry import Registry
 
 ZOO = Path(__file__).parents[1] / "examples" / "zoo"

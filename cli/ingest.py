@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from cli.console import plain, print_json_line, progress_bar, size_text
+from cli.console import plain, print_json_line, progress_bar
 from ingest.files import FileSource
 from ingest.service import Outcome, ingest_all, total_bytes
 from ingest.sources import ModelSource, find_hub_sources, find_sources
@@ -17,6 +17,7 @@ from registry.errors import BadSource, OrganError
 from registry.gguf import read_header
 from registry.gguf.split import check_split, is_shard
 from registry.names import parse_model_name
+from registry.present.text import size_text
 from registry.registry import Registry
 from registry.settings import DEBUG_VARIABLE
 

@@ -8,8 +8,9 @@ from datetime import timedelta
 
 import click
 
-from cli.console import plain, print_json, progress_bar, size_text
-from registry.present import figures
+from cli.console import plain, print_json, progress_bar
+from registry.present.models import figures
+from registry.present.text import size_text
 from registry.registry import Registry
 from registry.upkeep import GRACE, Share, SweepReport, VerifyReport
 from registry.upkeep import sweep as run_sweep

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import click
 
-from cli.console import count_text, plain, print_json, print_table, share_text, size_text, theta_text
+from cli.console import plain, print_json, print_table
 from registry.catalog.queries.models import model_by_name, ranked_models, visible_models
 from registry.digest import looks_like_prefix
 from registry.errors import BadName, NotFound
 from registry.names import parse_model_name
-from registry.present import Values, figures, model_page, model_summary, organ_page
+from registry.present.models import figures, model_page, model_summary
+from registry.present.organs import organ_page
+from registry.present.text import count_text, share_text, size_text, theta_text
+from registry.present.values import Values
 from registry.registry import Registry
 
 _NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")

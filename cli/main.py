@@ -15,9 +15,14 @@ EXIT_INTERRUPTED = 130
 
 _COMMANDS = {
     "ingest": ("cli.ingest", "Take GGUF files apart and register them."),
+    "search": ("cli.search", "Find organs by type, place, measure, model and likeness."),
     "models": ("cli.look", "List the registered models."),
     "show": ("cli.look", "Show a model or an organ."),
-    "assemble": ("cli.assemble", "Write a registered model as a GGUF file again."),
+    "compare": ("cli.compare", "Two models side by side: how alike they are, and what changed."),
+    "report": ("cli.report", "The registry, or one model, in figures that are explained."),
+    "measure": ("cli.measure", "Measure GGUF files without registering them."),
+    "extract": ("cli.extract", "Take a model apart into a folder of organ files."),
+    "assemble": ("cli.assemble", "Write a registered model, or a folder of organ files, as a GGUF file again."),
     "verify": ("cli.keep", "Check that every blob is there and gives its bytes."),
     "sweep": ("cli.keep", "Remove stored bytes that nothing needs."),
     "serve": ("cli.serve", "Browse the registry in a web browser."),

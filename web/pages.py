@@ -10,7 +10,10 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.queries.models import model_by_name, ranked_models, visible_models
 from registry.names import parse_model_name
-from registry.present import Values, figures, model_page, model_summary, organ_page
+from registry.present.models import figures, model_page, model_summary
+from registry.present.organs import organ_page
+from registry.present.text import size_text, theta_text
+from registry.present.values import Values
 from web.shown import theta_class
 
 pages = Blueprint("pages", __name__)
@@ -59,13 +62,8 @@ def _theta_class(theta: float | None) -> str:
     return theta_class(theta)
 
 
-@pages.app_template_filter("size")
-def _size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
+pages.add_app_template_filter(size_text, "size")
+pages.add_app_template_filter(theta_text, "degrees")
 
 
 @pages.app_template_filter("number")
@@ -73,11 +71,6 @@ def _number(value: object) -> str:
     if value is None:
         return "–"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-@pages.app_template_filter("degrees")
-def _degrees(theta: float | None) -> str:
-    return "–" if theta is None else f"{theta:.1f}°"
 
 
 def wants_json(path: str) -> bool:

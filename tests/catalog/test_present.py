@@ -13,7 +13,8 @@ from registry.catalog.queries.models import model_by_name
 from registry.digest import digest_of
 from registry.gguf import TensorSpec, dtype_by_name
 from registry.names import parse_model_name
-from registry.present import figures, model_page, model_summary, organ_page
+from registry.present.models import figures, model_page, model_summary
+from registry.present.organs import organ_page
 from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import ingest_file, little_model

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.console import count_text, hint_for, plain, print_json, print_json_line, share_text, size_text, theta_text
+from cli.console import hint_for, plain, print_json, print_json_line
 from registry.errors import (
     BadName,
     CatalogError,
@@ -21,6 +21,7 @@ from registry.errors import (
     SchemaTooNew,
     StoreUnwritable,
 )
+from registry.present.text import count_text, share_text, size_text, theta_text
 from tests.strategies import PATIENT
 
 HOSTILE = [

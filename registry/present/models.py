@@ -1,9 +1,8 @@
-"""Rows as plain values: the one shape that page, JSON and command show."""
+"""Models as plain values."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -16,10 +15,8 @@ from registry.catalog.queries.models import (
     placements_of,
     type_means,
 )
-from registry.catalog.queries.organs import measurements_of, organs_by_prefix, places_of_organ
-from registry.catalog.tables import Measurement, Model, Placement
-
-Values = dict[str, Any]
+from registry.catalog.tables import Model, Placement
+from registry.present.values import Values
 
 
 def model_name(model: Model) -> str:
@@ -88,51 +85,7 @@ def placement_values(placement: Placement) -> Values:
     }
 
 
-def organ_page(session: Session, prefix: str) -> Values:
-    """The organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
-
-    Bytes that stand under several dtypes or shapes are several organs: `also` has what was measured of the others.
-    """
-    rows = organs_by_prefix(session, prefix)
-    organ, blob = rows[0]
-    return {
-        "digest": blob.digest,
-        "dtype": organ.dtype,
-        "shape": organ.shape,
-        "elements": organ.elements,
-        "size_bytes": blob.size_bytes,
-        "stored_bytes": blob.stored_bytes,
-        "codec": f"{blob.codec}/{blob.codec_version}",
-        "state": blob.state,
-        "measurements": [measurement_values(row) for row in measurements_of(session, organ.id)],
-        "also": [
-            {
-                "dtype": other.dtype,
-                "shape": other.shape,
-                "measurements": [measurement_values(row) for row in measurements_of(session, other.id)],
-            }
-            for other, _ in rows[1:]
-        ],
-        "places": [
-            {"model": model_name(model)} | placement_values(placement)
-            for one, _ in rows
-            for placement, model in places_of_organ(session, one.id)
-        ],
-    }
-
-
-def measurement_values(row: Measurement) -> Values:
-    """What one method read, without the columns that it does not give."""
-    values = {name: getattr(row, name) for name in _MEASUREMENT_COLUMNS}
-    return {name: value for name, value in values.items() if value is not None and (value or name not in _ODDITIES)}
-
-
 def figures(session: Session) -> Values:
     """The registry in numbers."""
     blobs, plain, stored = totals(session)
     return {"models": count_models(session), "blobs": blobs, "size_bytes": plain, "stored_bytes": stored}
-
-
-_ODDITIES = ("nan_count", "infinite_count", "constant")
-"""Said only where there are any; any other zero is a reading."""
-_MEASUREMENT_COLUMNS = tuple(column.key for column in Measurement.__table__.columns if column.key != "organ_id")
