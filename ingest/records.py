@@ -10,10 +10,13 @@ from registry.anatomy import OrganType
 from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from registry.catalog.register.organs import shape_text
 from registry.digest import Digest, digest_of
-from registry.gguf import Header
+from registry.gguf import Header, ValueType
+from registry.gguf.read import read_array
 from registry.names import ModelName
 
 BASE_MODELS_MAX = 64
+TAGS_KEY = "general.tags"
+TAGS_MAX_BYTES = 16 * 1024
 
 
 def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
@@ -33,6 +36,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         size_label=header.text("general.size_label"),
         metadata=tuple((field.key, shown_type(field), shown_value(field)) for field in header.fields),
         files=records,
+        tags=tuple(_tags(files[0])),
         parents=tuple(_parents(header, kind)),
         flags=tuple(dict.fromkeys(flag for file in files for flag in file.flags)),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),
@@ -93,6 +97,15 @@ def _kind(header: Header, has_tensors: bool) -> str:
     if header.text("general.type") == "adapter":
         return "adapter"
     return "model" if has_tensors else "vocabulary"
+
+
+def _tags(file: DissectedFile) -> Iterator[str]:
+    """What `general.tags` holds, as far as it is text of a bearable length."""
+    field = file.header.field(TAGS_KEY)
+    if field is None or field.element_type is not ValueType.STRING or field.size_bytes > TAGS_MAX_BYTES:
+        return
+    for tag in read_array(file.source, field):
+        yield bytes(tag).decode("utf-8", errors="replace")
 
 
 def _complete(header: Header, kind: str, placements: Sequence[PlacementRecord]) -> bool:

@@ -7,13 +7,18 @@ from typing import Literal
 from alembic import context
 
 from registry.catalog.tables import Base, Timestamp
+from registry.catalog.tables.base import Flag
 
 engine = context.config.attributes["engine"]
 
 
 def render_plainly(kind: str, item: object, _context: object) -> str | Literal[False]:
     """Migrations name SQLAlchemy's own types, so that they stay true when ours change."""
-    return "sa.DateTime(timezone=True)" if kind == "type" and isinstance(item, Timestamp) else False
+    if kind == "type" and isinstance(item, Timestamp):
+        return "sa.DateTime(timezone=True).with_variant(sa.TEXT(), 'sqlite')"
+    if kind == "type" and isinstance(item, Flag):
+        return "sa.Boolean().with_variant(sa.Integer(), 'sqlite')"
+    return False
 
 
 with engine.connect() as connection:

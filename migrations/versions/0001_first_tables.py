@@ -17,16 +17,16 @@ def upgrade() -> None:
     op.create_table(
         "blobs",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("stored_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("codec", sa.String(length=32), nullable=False),
+        sa.Column("digest", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("stored_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("codec", sa.String(length=32).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("codec_version", sa.Integer(), nullable=False),
-        sa.Column("file", sa.String(length=128), nullable=True),
-        sa.Column("state", sa.String(length=16), nullable=False),
+        sa.Column("file", sa.String(length=128).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("state", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("depends_on", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("touched_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("touched_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.CheckConstraint("state IN ('present', 'doomed', 'corrupt')", name=op.f("ck_blobs_state_known")),
         sa.CheckConstraint("length(codec) <= 32", name=op.f("ck_blobs_codec_length")),
         sa.CheckConstraint("length(digest) = 64", name=op.f("ck_blobs_digest_length")),
@@ -36,6 +36,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_blobs")),
         sa.UniqueConstraint("digest", name=op.f("uq_blobs_digest")),
         sa.UniqueConstraint("file", name=op.f("uq_blobs_file")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("blobs", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_blobs_depends_on"), ["depends_on"], unique=False)
@@ -44,18 +45,52 @@ def upgrade() -> None:
     op.create_table(
         "contributors",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("name", sa.String(length=96), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("name", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.CheckConstraint("length(name) <= 96", name=op.f("ck_contributors_name_length")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_contributors")),
         sa.UniqueConstraint("name", name=op.f("uq_contributors_name")),
+        sqlite_strict=True,
     )
     op.create_table(
         "facets",
-        sa.Column("field", sa.String(length=32), nullable=False),
-        sa.Column("value", sa.String(length=96), nullable=False),
-        sa.Column("placements", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("field", "value", name=op.f("pk_facets")),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("type", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("tower", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("slot", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("dtype", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("architecture", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("license", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.CheckConstraint(
+            "tower IN ('text', 'encoder', 'decoder', 'vision', 'audio')", name=op.f("ck_facets_tower_known")
+        ),
+        sa.CheckConstraint(
+            "type IN ('skeleton', 'organ', 'embed', 'norm', 'adapter', 'other')", name=op.f("ck_facets_type_known")
+        ),
+        sa.CheckConstraint("length(architecture) <= 96", name=op.f("ck_facets_architecture_length")),
+        sa.CheckConstraint("length(dtype) <= 16", name=op.f("ck_facets_dtype_length")),
+        sa.CheckConstraint("length(license) <= 96", name=op.f("ck_facets_license_length")),
+        sa.CheckConstraint("length(slot) <= 64", name=op.f("ck_facets_slot_length")),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_facets")),
+        sa.UniqueConstraint(
+            "type",
+            "tower",
+            "slot",
+            "dtype",
+            "architecture",
+            "license",
+            name=op.f("uq_facets_type_tower_slot_dtype_architecture_license"),
+        ),
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "facet_counts",
+        sa.Column("facet_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("theta_bin", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("placements", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.ForeignKeyConstraint(["facet_id"], ["facets.id"], name=op.f("fk_facet_counts_facet_id_facets")),
+        sa.PrimaryKeyConstraint("facet_id", "theta_bin", name=op.f("pk_facet_counts")),
+        sqlite_strict=True,
     )
     op.create_table(
         "inline_blobs",
@@ -65,31 +100,33 @@ def upgrade() -> None:
             ["blob_id"], ["blobs.id"], name=op.f("fk_inline_blobs_blob_id_blobs"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("blob_id", name=op.f("pk_inline_blobs")),
+        sqlite_strict=True,
     )
     op.create_table(
         "models",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("namespace", sa.String(length=96), nullable=False),
-        sa.Column("name", sa.String(length=96), nullable=False),
+        sa.Column("namespace", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("name", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("kind", sa.String(length=16), nullable=False),
-        sa.Column("complete", sa.Boolean(), nullable=False),
+        sa.Column("digest", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("state", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("kind", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("complete", sa.Boolean().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("contributor_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("architecture", sa.String(length=96), nullable=True),
-        sa.Column("title", sa.String(length=4096), nullable=True),
-        sa.Column("description", sa.String(length=4096), nullable=True),
-        sa.Column("license", sa.String(length=96), nullable=True),
-        sa.Column("size_label", sa.String(length=96), nullable=True),
-        sa.Column("parameters", sa.BigInteger(), nullable=False),
-        sa.Column("tensors", sa.BigInteger(), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("mean_theta", sa.Float(precision=53), nullable=True),
-        sa.Column("mean_signal", sa.Float(precision=53), nullable=True),
+        sa.Column("architecture", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("title", sa.String(length=4096).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("description", sa.String(length=4096).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("license", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("size_label", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("tags", sa.Text(), nullable=False),
+        sa.Column("parameters", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("tensors", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("mean_theta", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("mean_signal", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
         sa.Column("flags", sa.Text(), nullable=False),
         sa.Column("unassemblable", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.CheckConstraint("kind IN ('model', 'adapter', 'vocabulary')", name=op.f("ck_models_kind_known")),
         sa.CheckConstraint(
             "state IN ('visible', 'quarantined', 'yanked', 'removed')", name=op.f("ck_models_state_known")
@@ -107,39 +144,43 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_models")),
         sa.UniqueConstraint("namespace", "name", "version", name=op.f("uq_models_namespace_name_version")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("models", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_models_contributor_id"), ["contributor_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_models_digest"), ["digest"], unique=False)
         batch_op.create_index("ix_models_state_created_at", ["state", "created_at"], unique=False)
+        batch_op.create_index("ix_models_state_mean_theta", ["state", "mean_theta"], unique=False)
 
     op.create_table(
         "organs",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("blob_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("dtype", sa.String(length=16), nullable=False),
-        sa.Column("shape", sa.String(length=96), nullable=False),
-        sa.Column("elements", sa.BigInteger(), nullable=False),
+        sa.Column("dtype", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("shape", sa.String(length=96).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("elements", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.CheckConstraint("length(dtype) <= 16", name=op.f("ck_organs_dtype_length")),
         sa.CheckConstraint("length(shape) <= 96", name=op.f("ck_organs_shape_length")),
         sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name=op.f("fk_organs_blob_id_blobs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_organs")),
         sa.UniqueConstraint("blob_id", "dtype", "shape", name=op.f("uq_organs_blob_id_dtype_shape")),
+        sqlite_strict=True,
     )
     op.create_table(
         "events",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("contributor_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("action", sa.String(length=32), nullable=False),
+        sa.Column("action", sa.String(length=32).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("model_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("text", sa.String(length=4096), nullable=False),
+        sa.Column("text", sa.String(length=4096).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.CheckConstraint("length(text) <= 4096", name=op.f("ck_events_text_length")),
         sa.ForeignKeyConstraint(
             ["contributor_id"], ["contributors.id"], name=op.f("fk_events_contributor_id_contributors")
         ),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_events_model_id_models")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("events", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_events_at"), ["at"], unique=False)
@@ -152,15 +193,16 @@ def upgrade() -> None:
         sa.Column("values", sa.LargeBinary(length=256), nullable=False),
         sa.ForeignKeyConstraint(["organ_id"], ["organs.id"], name=op.f("fk_fingerprints_organ_id_organs")),
         sa.PrimaryKeyConstraint("organ_id", name=op.f("pk_fingerprints")),
+        sqlite_strict=True,
     )
     op.create_table(
         "ingests",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("source", sa.String(length=4096), nullable=False),
-        sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("started_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("source", sa.String(length=4096).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("state", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("started_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("finished_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("lease_expires_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("model_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("report", sa.Text(), nullable=True),
         sa.CheckConstraint(
@@ -169,6 +211,7 @@ def upgrade() -> None:
         sa.CheckConstraint("length(source) <= 4096", name=op.f("ck_ingests_source_length")),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_ingests_model_id_models")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_ingests")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("ingests", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_ingests_model_id"), ["model_id"], unique=False)
@@ -180,11 +223,11 @@ def upgrade() -> None:
         sa.Column("child_organ_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("parent_model_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("parent_organ_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
-        sa.Column("parent_text", sa.String(length=4096), nullable=True),
-        sa.Column("relation", sa.String(length=16), nullable=False),
-        sa.Column("evidence", sa.String(length=16), nullable=False),
-        sa.Column("score", sa.Float(precision=53), nullable=True),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("parent_text", sa.String(length=4096).with_variant(sa.TEXT(), "sqlite"), nullable=True),
+        sa.Column("relation", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("evidence", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("score", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("created_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.CheckConstraint("evidence IN ('declared', 'recorded', 'measured')", name=op.f("ck_lineage_evidence_known")),
         sa.CheckConstraint(
             "relation IN ('finetune', 'quantized', 'adapter', 'grafted', 'purified', 'merged', 'dissected', 'relative')",
@@ -197,6 +240,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["parent_model_id"], ["models.id"], name=op.f("fk_lineage_parent_model_id_models")),
         sa.ForeignKeyConstraint(["parent_organ_id"], ["organs.id"], name=op.f("fk_lineage_parent_organ_id_organs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_lineage")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("lineage", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_lineage_child_model_id"), ["child_model_id"], unique=False)
@@ -207,41 +251,43 @@ def upgrade() -> None:
     op.create_table(
         "measurements",
         sa.Column("organ_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("method", sa.String(length=16), nullable=False),
-        sa.Column("sample_size", sa.BigInteger(), nullable=False),
-        sa.Column("theta", sa.Float(precision=53), nullable=True),
-        sa.Column("magnitude", sa.Float(precision=53), nullable=True),
-        sa.Column("signal", sa.Float(precision=53), nullable=True),
-        sa.Column("entropy", sa.Float(precision=53), nullable=True),
-        sa.Column("kurtosis", sa.Float(precision=53), nullable=True),
-        sa.Column("coherence", sa.Float(precision=53), nullable=True),
-        sa.Column("mean", sa.Float(precision=53), nullable=True),
-        sa.Column("standard_deviation", sa.Float(precision=53), nullable=True),
-        sa.Column("minimum", sa.Float(precision=53), nullable=True),
-        sa.Column("maximum", sa.Float(precision=53), nullable=True),
-        sa.Column("nan_count", sa.BigInteger(), nullable=False),
-        sa.Column("infinite_count", sa.BigInteger(), nullable=False),
-        sa.Column("constant", sa.Boolean(), nullable=False),
-        sa.Column("spectral_signal", sa.Float(precision=53), nullable=True),
-        sa.Column("stable_rank", sa.Float(precision=53), nullable=True),
-        sa.Column("reason", sa.String(length=256), nullable=True),
+        sa.Column("method", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("sample_size", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("theta", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("magnitude", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("signal", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("entropy", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("kurtosis", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("coherence", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("mean", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("standard_deviation", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("minimum", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("maximum", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("nan_count", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("infinite_count", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("constant", sa.Boolean().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("spectral_signal", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("stable_rank", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("reason", sa.String(length=256).with_variant(sa.TEXT(), "sqlite"), nullable=True),
         sa.ForeignKeyConstraint(["organ_id"], ["organs.id"], name=op.f("fk_measurements_organ_id_organs")),
         sa.PrimaryKeyConstraint("organ_id", "method", name=op.f("pk_measurements")),
+        sqlite_strict=True,
     )
     op.create_table(
         "model_files",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("model_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
-        sa.Column("name", sa.String(length=255), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("sha256", sa.String(length=64), nullable=False),
-        sa.Column("header_sha256", sa.String(length=64), nullable=False),
-        sa.Column("header_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("name", sa.String(length=255).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("sha256", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("header_sha256", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("header_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.CheckConstraint("length(name) <= 255", name=op.f("ck_model_files_name_length")),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_model_files_model_id_models")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_model_files")),
         sa.UniqueConstraint("model_id", "position", name=op.f("uq_model_files_model_id_position")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("model_files", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_model_files_sha256"), ["sha256"], unique=False)
@@ -250,14 +296,27 @@ def upgrade() -> None:
         "model_metadata",
         sa.Column("model_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
-        sa.Column("key", sa.String(length=4096), nullable=False),
-        sa.Column("type", sa.String(length=32), nullable=False),
-        sa.Column("value", sa.String(length=4096), nullable=False),
+        sa.Column("key", sa.String(length=4096).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("type", sa.String(length=32).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("value", sa.String(length=4096).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.CheckConstraint("length(key) <= 4096", name=op.f("ck_model_metadata_key_length")),
         sa.CheckConstraint("length(value) <= 4096", name=op.f("ck_model_metadata_value_length")),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_model_metadata_model_id_models")),
         sa.PrimaryKeyConstraint("model_id", "position", name=op.f("pk_model_metadata")),
+        sqlite_strict=True,
     )
+    op.create_table(
+        "model_words",
+        sa.Column("word", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("model_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.CheckConstraint("length(word) <= 64", name=op.f("ck_model_words_word_length")),
+        sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_model_words_model_id_models")),
+        sa.PrimaryKeyConstraint("word", "model_id", name=op.f("pk_model_words")),
+        sqlite_strict=True,
+    )
+    with op.batch_alter_table("model_words", schema=None) as batch_op:
+        batch_op.create_index("ix_model_words_model_id", ["model_id"], unique=False)
+
     op.create_table(
         "blob_leases",
         sa.Column("ingest_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
@@ -267,6 +326,7 @@ def upgrade() -> None:
             ["ingest_id"], ["ingests.id"], name=op.f("fk_blob_leases_ingest_id_ingests"), ondelete="CASCADE"
         ),
         sa.PrimaryKeyConstraint("ingest_id", "blob_id", name=op.f("pk_blob_leases")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("blob_leases", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_blob_leases_blob_id"), ["blob_id"], unique=False)
@@ -274,13 +334,14 @@ def upgrade() -> None:
     op.create_table(
         "file_parts",
         sa.Column("file_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("offset_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("offset_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("blob_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("blob_offset_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("blob_offset_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.ForeignKeyConstraint(["blob_id"], ["blobs.id"], name=op.f("fk_file_parts_blob_id_blobs")),
         sa.ForeignKeyConstraint(["file_id"], ["model_files.id"], name=op.f("fk_file_parts_file_id_model_files")),
         sa.PrimaryKeyConstraint("file_id", "offset_bytes", name=op.f("pk_file_parts")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("file_parts", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_file_parts_blob_id"), ["blob_id"], unique=False)
@@ -289,23 +350,24 @@ def upgrade() -> None:
         "placements",
         sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("model_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("position", sa.BigInteger(), nullable=False),
+        sa.Column("position", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("file_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("offset_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("name", sa.String(length=64), nullable=False),
-        sa.Column("type", sa.String(length=16), nullable=False),
-        sa.Column("tower", sa.String(length=16), nullable=False),
-        sa.Column("block", sa.BigInteger(), nullable=True),
-        sa.Column("slot", sa.String(length=64), nullable=False),
+        sa.Column("offset_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("name", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("type", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("tower", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("block", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
+        sa.Column("slot", sa.String(length=64).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("organ_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.Column("visible", sa.Boolean(), nullable=False),
-        sa.Column("dtype", sa.String(length=16), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("theta", sa.Float(precision=53), nullable=True),
-        sa.Column("magnitude", sa.Float(precision=53), nullable=True),
-        sa.Column("signal", sa.Float(precision=53), nullable=True),
-        sa.Column("spectral_signal", sa.Float(precision=53), nullable=True),
-        sa.Column("stable_rank", sa.Float(precision=53), nullable=True),
+        sa.Column("visible", sa.Boolean().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("facet_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("dtype", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("theta", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("magnitude", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("signal", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("spectral_signal", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("stable_rank", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
         sa.CheckConstraint(
             "tower IN ('text', 'encoder', 'decoder', 'vision', 'audio')", name=op.f("ck_placements_tower_known")
         ),
@@ -315,15 +377,41 @@ def upgrade() -> None:
         sa.CheckConstraint("length(dtype) <= 16", name=op.f("ck_placements_dtype_length")),
         sa.CheckConstraint("length(name) <= 64", name=op.f("ck_placements_name_length")),
         sa.CheckConstraint("length(slot) <= 64", name=op.f("ck_placements_slot_length")),
+        sa.ForeignKeyConstraint(["facet_id"], ["facets.id"], name=op.f("fk_placements_facet_id_facets")),
         sa.ForeignKeyConstraint(["file_id"], ["model_files.id"], name=op.f("fk_placements_file_id_model_files")),
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_placements_model_id_models")),
         sa.ForeignKeyConstraint(["organ_id"], ["organs.id"], name=op.f("fk_placements_organ_id_organs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_placements")),
         sa.UniqueConstraint("model_id", "position", name=op.f("uq_placements_model_id_position")),
+        sqlite_strict=True,
     )
     with op.batch_alter_table("placements", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_placements_facet_id"), ["facet_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_placements_file_id"), ["file_id"], unique=False)
+        batch_op.create_index(
+            "ix_placements_magnitude",
+            ["visible", "type", "magnitude", "id", "facet_id", "block", "model_id"],
+            unique=False,
+        )
         batch_op.create_index(batch_op.f("ix_placements_organ_id"), ["organ_id"], unique=False)
-        batch_op.create_index("ix_placements_type_theta", ["visible", "type", "theta", "id"], unique=False)
+        batch_op.create_index("ix_placements_place", ["slot", "block", "tower", "organ_id"], unique=False)
+        batch_op.create_index(
+            "ix_placements_size_bytes",
+            ["visible", "type", "size_bytes", "id", "facet_id", "block", "model_id"],
+            unique=False,
+        )
+        batch_op.create_index(
+            "ix_placements_spectral_signal",
+            ["visible", "type", "spectral_signal", "id", "facet_id", "block", "model_id"],
+            unique=False,
+        )
+        batch_op.create_index(
+            "ix_placements_stable_rank",
+            ["visible", "type", "stable_rank", "id", "facet_id", "block", "model_id"],
+            unique=False,
+        )
+        batch_op.create_index(
+            "ix_placements_theta", ["visible", "type", "theta", "id", "facet_id", "block", "model_id"], unique=False
+        )
 
     # ### end Alembic commands ###

@@ -70,6 +70,7 @@ class ModelRecord:
     metadata: tuple[tuple[str, str, str], ...]
     """Key, type and value as text, in header order."""
     files: tuple[FileRecord, ...]
+    tags: tuple[str, ...] = ()
     parents: tuple[ParentRecord, ...] = ()
     flags: tuple[str, ...] = ()
     unassemblable: tuple[str, ...] = ()

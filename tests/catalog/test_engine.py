@@ -13,7 +13,8 @@ from sqlalchemy import event, select, text
 
 from registry.catalog.engine import BUSY_TIMEOUT_MS
 from registry.catalog.register.contributors import contributor_id
-from registry.catalog.tables import Contributor, Facet, Organ
+from registry.catalog.register.facets import FacetKey, facet_ids
+from registry.catalog.tables import Contributor, FacetCount, Organ
 from registry.catalog.upsert import insert_or_add
 from registry.errors import Busy, CatalogError, DiskFull, StoreUnwritable
 from registry.registry import Registry
@@ -59,7 +60,7 @@ def test_a_commit_is_on_the_disk_when_it_returns(registry: Registry) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "INSERT INTO facets VALUES ('type', 'norm', 1)",
+        "INSERT INTO facet_counts VALUES (1, 5, 1)",
         "UPDATE contributors SET name = 'x'",
         "DELETE FROM contributors",
         "DROP TABLE facets",
@@ -90,9 +91,9 @@ def test_a_block_that_fails_commits_nothing(registry: Registry) -> None:
 
 def test_what_a_reading_session_adds_is_not_kept(registry: Registry) -> None:
     with registry.catalog.reading() as session:
-        session.add(Facet(field="type", value="norm", placements=1))
+        session.add(FacetCount(facet_id=1, theta_bin=5, placements=1))
     with registry.catalog.reading() as session:
-        assert session.scalars(select(Facet)).all() == []
+        assert session.scalars(select(FacetCount)).all() == []
 
 
 def test_a_reader_sees_one_state_however_much_is_written_meanwhile(registry: Registry) -> None:
@@ -114,7 +115,8 @@ def test_a_reader_does_not_stop_a_writer_nor_a_writer_a_reader(registry: Registr
 
 
 def test_lines_69_and_70_eight_writers_wait_for_each_other_and_no_count_is_lost(tmp_path: Path) -> None:
-    Registry.open(tmp_path).close()
+    with Registry.open(tmp_path) as registry, registry.catalog.writing() as session:
+        (facet_id,) = facet_ids(session, [FacetKey("norm", "text", "a", "F32", "", "")]).values()
     start = threading.Barrier(8)
 
     def write(number: int) -> None:
@@ -125,14 +127,14 @@ def test_lines_69_and_70_eight_writers_wait_for_each_other_and_no_count_is_lost(
                     # Read, then write: this is what fails halfway when a lock is taken late.
                     names = set(session.scalars(select(Contributor.name)))
                     assert f"writer {number}" in names or contributor_id(session, f"writer {number}")
-                    row = {"field": "type", "value": "norm", "placements": 1}
-                    insert_or_add(session, Facet, ["field", "value"], "placements", [row])
+                    row = {"facet_id": facet_id, "theta_bin": 5, "placements": 1}
+                    insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", [row])
 
     with ThreadPoolExecutor(8) as pool:
         for done in [pool.submit(write, number) for number in range(8)]:
             done.result()
     with Registry.open(tmp_path) as registry, registry.catalog.reading() as session:
-        assert session.scalars(select(Facet.placements)).all() == [320]
+        assert session.scalars(select(FacetCount.placements)).all() == [320]
         assert len(session.scalars(select(Contributor)).all()) == 8
 
 

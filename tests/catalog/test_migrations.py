@@ -66,6 +66,13 @@ def test_the_tables_of_a_fresh_database_are_those_of_the_models(migrated: Engine
     assert differences(migrated) == []
 
 
+def test_line_62_every_table_is_strict_also_when_it_is_migrated(migrated: Engine) -> None:
+    with migrated.connect() as connection:
+        listed = connection.exec_driver_sql("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'").all()
+    strict = {name: bool(flag) for name, flag in listed if not name.startswith(("sqlite_", "alembic_"))}
+    assert strict == dict.fromkeys(Base.metadata.tables, True)
+
+
 def test_constraints_and_indexes_are_the_same_by_migrating_as_by_creating(migrated: Engine, tmp_path: Path) -> None:
     created = create_engine(f"sqlite:///{tmp_path / 'created.sqlite3'}")
     Base.metadata.create_all(created)
@@ -148,21 +155,23 @@ def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_p
 def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from registry.catalog.tables import Facet\n"
+        "from registry.catalog.tables import FacetCount\n"
+        "from registry.catalog.register.facets import FacetKey, facet_ids\n"
         "from registry.catalog.upsert import insert_or_add\n"
         "from registry.registry import Registry\n"
         "with Registry.open(sys.argv[1]) as registry:\n"
         "    for _ in range(25):\n"
         "        with registry.catalog.writing() as session:\n"
-        "            row = {'field': 'type', 'value': 'norm', 'placements': 1}\n"
-        "            insert_or_add(session, Facet, ['field', 'value'], 'placements', [row])\n"
+        "            (facet_id,) = facet_ids(session, [FacetKey('norm', 'text', 'a', 'F32', '', '')]).values()\n"
+        "            row = {'facet_id': facet_id, 'theta_bin': 5, 'placements': 1}\n"
+        "            insert_or_add(session, FacetCount, ['facet_id', 'theta_bin'], 'placements', [row])\n"
     )
     command_line = [sys.executable, "-c", script, str(tmp_path / "home")]
     running = [subprocess.Popen(command_line, cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     ends = [(process.communicate()[1], process.returncode) for process in running]
     assert ends == [("", 0)] * 4
     with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
-        assert session.execute(text("SELECT field, value, placements FROM facets")).all() == [("type", "norm", 100)]
+        assert session.execute(text("SELECT theta_bin, placements FROM facet_counts")).all() == [(5, 100)]
 
 
 def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from registry.catalog.tables import (
     Contributor,
     Event,
     Facet,
+    FacetCount,
     FilePart,
     Ingest,
     InlineBlob,
@@ -64,6 +65,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "parameters": 4,
         "tensors": 1,
         "size_bytes": 16,
+        "tags": "[]",
         "flags": "[]",
         "unassemblable": "[]",
         "created_at": NOON,
@@ -80,6 +82,17 @@ ROWS: dict[str, dict[str, Any]] = {
     },
     "file_parts": {"file_id": 1, "offset_bytes": 0, "size_bytes": 8, "blob_id": 1, "blob_offset_bytes": 0},
     "model_metadata": {"model_id": 1, "position": 0, "key": "k", "type": "string", "value": "v"},
+    "facets": {
+        "id": 1,
+        "type": "norm",
+        "tower": "text",
+        "slot": "output_norm",
+        "dtype": "F32",
+        "architecture": "llama",
+        "license": "mit",
+    },
+    "facet_counts": {"facet_id": 1, "theta_bin": 40, "placements": 1},
+    "model_words": {"word": "a", "model_id": 1},
     "placements": {
         "id": 1,
         "model_id": 1,
@@ -91,6 +104,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "tower": "text",
         "slot": "output_norm",
         "organ_id": 1,
+        "facet_id": 1,
         "visible": True,
         "dtype": "F32",
         "size_bytes": 16,
@@ -104,7 +118,6 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": NOON,
     },
     "events": {"id": 1, "at": NOON, "contributor_id": 1, "action": "ingest", "model_id": 1, "text": "local/a@1"},
-    "facets": {"field": "type", "value": "norm", "placements": 1},
 }
 """A row of each table, in an order in which they can be inserted."""
 
@@ -206,7 +219,8 @@ def test_an_edge_has_one_child_a_model_or_an_organ(model: int | None, organ: int
         (FilePart, {"size_bytes": 7}),
         (ModelMetadata, {"key": "other"}),
         (Placement, {"id": 2}),
-        (Facet, {"placements": 2}),
+        (Facet, {"id": 2}),
+        (FacetCount, {"placements": 2}),
         (InlineBlob, {"stored": b"other"}),
     ],
 )

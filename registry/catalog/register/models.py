@@ -16,7 +16,7 @@ from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.models import visible_model_with_digest
 from registry.catalog.records import FileRecord, ModelRecord, PlacementRecord
 from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.facets import count_placements
+from registry.catalog.register.facets import FacetKey, count_placements, facet_ids
 from registry.catalog.register.organs import OrganKey, organ_key, register_organs
 from registry.catalog.tables import (
     Event,
@@ -26,11 +26,13 @@ from registry.catalog.tables import (
     Model,
     ModelFile,
     ModelMetadata,
+    ModelWord,
     Organ,
     Placement,
 )
-from registry.catalog.upsert import batches
+from registry.catalog.upsert import batches, insert_missing
 from registry.catalog.vocabulary import checked_text, shown_text
+from registry.catalog.words import different_words
 from registry.digest import Digest
 from registry.errors import MissingBlob
 
@@ -59,12 +61,14 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     organs = register_organs(session, record.placements, blobs)
     measured = _measured(session, organs)
     model = _insert_model(session, record, measured, organs)
+    facets = facet_ids(session, (_facet_key(model, placement) for placement in record.placements))
     placements: list[Placement] = []
     for position, file in enumerate(record.files):
-        placements += _insert_file(session, model, position, file, blobs, organs, measured, first=len(placements))
+        placements += _insert_file(session, model, position, file, blobs, organs, measured, facets, len(placements))
     _insert_metadata(session, model, record)
     _insert_parents(session, model, record)
-    count_placements(session, model, placements)
+    _insert_words(session, model, record)
+    count_placements(session, placements)
     text = f"{record.name.namespace}/{record.name.name}@{model.version}"
     session.add(
         Event(at=model.created_at, contributor_id=model.contributor_id, action="ingest", model_id=model.id, text=text)
@@ -117,6 +121,7 @@ def _insert_model(
         description=_shown(record.description),
         license=_shown(record.license, 96),
         size_label=_shown(record.size_label, 96),
+        tags=json.dumps([shown_text(tag, 96) for tag in record.tags]),
         parameters=sum(prod(placement.shape) for placement in record.placements),
         tensors=len(record.placements),
         size_bytes=sum(file.size_bytes for file in record.files),
@@ -149,7 +154,7 @@ def _insert_file(
     blobs: Mapping[Digest, BlobRow],
     organs: Mapping[OrganKey, int],
     measured: Mapping[int, Mapping[str, float | None]],
-    *,
+    facets: Mapping[FacetKey, int],
     first: int,
 ) -> list[Placement]:
     row = ModelFile(
@@ -176,7 +181,8 @@ def _insert_file(
     placements = []
     for order, placement in enumerate(file.placements, first):
         organ_id = organs[organ_key(placement)]
-        placements.append(_placement(model, row, order, placement, organ_id, measured[organ_id]))
+        facet_id = facets[_facet_key(model, placement)]
+        placements.append(_placement(model, row, order, placement, organ_id, facet_id, measured[organ_id]))
     session.add_all(placements)
     session.flush()
     return placements
@@ -188,6 +194,7 @@ def _placement(
     order: int,
     record: PlacementRecord,
     organ_id: int,
+    facet_id: int,
     numbers: Mapping[str, float | None],
 ) -> Placement:
     return Placement(
@@ -201,11 +208,18 @@ def _placement(
         block=record.place.block,
         slot=record.place.slot,
         organ_id=organ_id,
+        facet_id=facet_id,
         visible=model.state == "visible",
         dtype=record.dtype,
         size_bytes=record.size_bytes,
         **numbers,
     )
+
+
+def _facet_key(model: Model, record: PlacementRecord) -> FacetKey:
+    place = record.place
+    named = (model.architecture or "", model.license or "")
+    return FacetKey(place.type.value, place.tower.value, place.slot, record.dtype, *named)
 
 
 def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> None:
@@ -221,6 +235,11 @@ def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> Non
     ]
     if rows:
         session.execute(insert(ModelMetadata), rows)
+
+
+def _insert_words(session: Session, model: Model, record: ModelRecord) -> None:
+    words = different_words([model.namespace, model.name, model.title, *record.tags, model.description])
+    insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
 
 
 def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None:

@@ -4,22 +4,27 @@ base      types and checks that all share
 storage   ingests (one row a dissection), blobs, inline_blobs (the small ones' bytes), blob_leases
 organs    organs, measurements (a row a method), fingerprints
 models    models, model_files and file_parts (the exact bytes around the tensors), model_metadata, placements
-history   contributors, lineage, events (append-only), facets (counts over visible placements)
+finding   facets and facet_counts (visible placements by what searches narrow by), model_words
+history   contributors, lineage, events (append-only)
 """
 
 from registry.catalog.tables.base import Base, Timestamp
-from registry.catalog.tables.history import Contributor, Event, Facet, Lineage
-from registry.catalog.tables.models import FilePart, Model, ModelFile, ModelMetadata, Placement
+from registry.catalog.tables.finding import UNMEASURED, Facet, FacetCount, ModelWord
+from registry.catalog.tables.history import Contributor, Event, Lineage
+from registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
 from registry.catalog.tables.organs import Fingerprint, Measurement, Organ
 from registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
 
 __all__ = [
+    "RANKED_MEASURES",
+    "UNMEASURED",
     "Base",
     "Blob",
     "BlobLease",
     "Contributor",
     "Event",
     "Facet",
+    "FacetCount",
     "FilePart",
     "Fingerprint",
     "Ingest",
@@ -29,6 +34,7 @@ __all__ = [
     "Model",
     "ModelFile",
     "ModelMetadata",
+    "ModelWord",
     "Organ",
     "Placement",
     "Timestamp",

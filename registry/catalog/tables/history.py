@@ -1,19 +1,16 @@
-"""Who did what, who came from what, and the counts that are kept of it."""
+"""Who did what, and who came from what."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
-    Float,
     ForeignKey,
-    String,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Identity, Timestamp, at_most, one_of
+from registry.catalog.tables.base import Base, Big, Number, Timestamp, at_most, one_of, text
 from registry.catalog.vocabulary import (
     EVIDENCE,
     RELATIONS,
@@ -27,8 +24,8 @@ class Contributor(Base):
     __tablename__ = "contributors"
     __table_args__ = (at_most("name", 96),)
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
-    name: Mapped[str] = mapped_column(String(96), unique=True)
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    name: Mapped[str] = mapped_column(text(96), unique=True)
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 
@@ -43,15 +40,15 @@ class Lineage(Base):
         at_most("parent_text", TEXT_MAX),
     )
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
     child_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
     child_organ_id: Mapped[int | None] = mapped_column(ForeignKey("organs.id"), index=True)
     parent_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
     parent_organ_id: Mapped[int | None] = mapped_column(ForeignKey("organs.id"), index=True)
-    parent_text: Mapped[str | None] = mapped_column(String(TEXT_MAX))
-    relation: Mapped[str] = mapped_column(String(16))
-    evidence: Mapped[str] = mapped_column(String(16))
-    score: Mapped[float | None] = mapped_column(Float(53))
+    parent_text: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    relation: Mapped[str] = mapped_column(text(16))
+    evidence: Mapped[str] = mapped_column(text(16))
+    score: Mapped[float | None] = mapped_column(Number)
     """For measured edges: the mean correlation, -1 to 1."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
@@ -62,19 +59,9 @@ class Event(Base):
     __tablename__ = "events"
     __table_args__ = (at_most("text", TEXT_MAX),)
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
     at: Mapped[datetime] = mapped_column(Timestamp, index=True)
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
-    action: Mapped[str] = mapped_column(String(32))
+    action: Mapped[str] = mapped_column(text(32))
     model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
-    text: Mapped[str] = mapped_column(String(TEXT_MAX))
-
-
-class Facet(Base):
-    """How many visible placements have `value` in `field`; θ is counted in bins of 5 degrees."""
-
-    __tablename__ = "facets"
-
-    field: Mapped[str] = mapped_column(String(32), primary_key=True)
-    value: Mapped[str] = mapped_column(String(96), primary_key=True)
-    placements: Mapped[int] = mapped_column(BigInteger)
+    text: Mapped[str] = mapped_column(text(TEXT_MAX))

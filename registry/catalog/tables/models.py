@@ -5,19 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
-    Float,
     ForeignKey,
     Index,
     Integer,
-    String,
     Text,
     UniqueConstraint,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Identity, Timestamp, at_most, one_of
+from registry.catalog.tables.base import Base, Big, Flag, Number, Timestamp, at_most, one_of, text
 from registry.catalog.vocabulary import (
     MODEL_KINDS,
     MODEL_STATES,
@@ -44,29 +41,32 @@ class Model(Base):
         at_most("size_label", 96),
         CheckConstraint("version >= 1", name="version_positive"),
         Index("ix_models_state_created_at", "state", "created_at"),
+        Index("ix_models_state_mean_theta", "state", "mean_theta"),
     )
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
-    namespace: Mapped[str] = mapped_column(String(96))
-    name: Mapped[str] = mapped_column(String(96))
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    namespace: Mapped[str] = mapped_column(text(96))
+    name: Mapped[str] = mapped_column(text(96))
     version: Mapped[int] = mapped_column(Integer)
-    digest: Mapped[str] = mapped_column(String(64), index=True)
+    digest: Mapped[str] = mapped_column(text(64), index=True)
     """Of its bytes: the SHA-256 of its one file, or of its files' SHA-256s in order, one a line."""
-    state: Mapped[str] = mapped_column(String(16))
-    kind: Mapped[str] = mapped_column(String(16))
-    complete: Mapped[bool]
+    state: Mapped[str] = mapped_column(text(16))
+    kind: Mapped[str] = mapped_column(text(16))
+    complete: Mapped[bool] = mapped_column(Flag)
     """Whether all of its organs are here; partial uploads name a base and stay out of the rankings."""
     contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
-    architecture: Mapped[str | None] = mapped_column(String(96))
-    title: Mapped[str | None] = mapped_column(String(TEXT_MAX))
-    description: Mapped[str | None] = mapped_column(String(TEXT_MAX))
-    license: Mapped[str | None] = mapped_column(String(96))
-    size_label: Mapped[str | None] = mapped_column(String(96))
-    parameters: Mapped[int] = mapped_column(BigInteger)
-    tensors: Mapped[int] = mapped_column(BigInteger)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    mean_theta: Mapped[float | None] = mapped_column(Float(53))
-    mean_signal: Mapped[float | None] = mapped_column(Float(53))
+    architecture: Mapped[str | None] = mapped_column(text(96))
+    title: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    description: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    license: Mapped[str | None] = mapped_column(text(96))
+    size_label: Mapped[str | None] = mapped_column(text(96))
+    tags: Mapped[str] = mapped_column(Text)
+    """JSON list of texts."""
+    parameters: Mapped[int] = mapped_column(Big)
+    tensors: Mapped[int] = mapped_column(Big)
+    size_bytes: Mapped[int] = mapped_column(Big)
+    mean_theta: Mapped[float | None] = mapped_column(Number)
+    mean_signal: Mapped[float | None] = mapped_column(Number)
     flags: Mapped[str] = mapped_column(Text)
     """JSON list of sentences: what is odd about it."""
     unassemblable: Mapped[str] = mapped_column(Text)
@@ -80,14 +80,14 @@ class ModelFile(Base):
     __tablename__ = "model_files"
     __table_args__ = (UniqueConstraint("model_id", "position"), at_most("name", 255))
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
     position: Mapped[int] = mapped_column(Integer)
-    name: Mapped[str] = mapped_column(String(255))
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    sha256: Mapped[str] = mapped_column(String(64), index=True)
-    header_sha256: Mapped[str] = mapped_column(String(64))
-    header_bytes: Mapped[int] = mapped_column(BigInteger)
+    name: Mapped[str] = mapped_column(text(255))
+    size_bytes: Mapped[int] = mapped_column(Big)
+    sha256: Mapped[str] = mapped_column(text(64), index=True)
+    header_sha256: Mapped[str] = mapped_column(text(64))
+    header_bytes: Mapped[int] = mapped_column(Big)
     """From the magic to the last tensor info, padding not included."""
 
 
@@ -97,10 +97,10 @@ class FilePart(Base):
     __tablename__ = "file_parts"
 
     file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), primary_key=True)
-    offset_bytes: Mapped[int] = mapped_column(BigInteger, primary_key=True)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    offset_bytes: Mapped[int] = mapped_column(Big, primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(Big)
     blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), index=True)
-    blob_offset_bytes: Mapped[int] = mapped_column(BigInteger)
+    blob_offset_bytes: Mapped[int] = mapped_column(Big)
 
 
 class ModelMetadata(Base):
@@ -111,9 +111,19 @@ class ModelMetadata(Base):
 
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
     position: Mapped[int] = mapped_column(Integer, primary_key=True)
-    key: Mapped[str] = mapped_column(String(TEXT_MAX))
-    type: Mapped[str] = mapped_column(String(32))
-    value: Mapped[str] = mapped_column(String(TEXT_MAX))
+    key: Mapped[str] = mapped_column(text(TEXT_MAX))
+    type: Mapped[str] = mapped_column(text(32))
+    value: Mapped[str] = mapped_column(text(TEXT_MAX))
+
+
+RANKED_MEASURES = ("theta", "magnitude", "spectral_signal", "stable_rank", "size_bytes")
+"""What searches sort by; the signal, sin θ, sorts as θ does."""
+
+
+def _ranking(measure: str) -> Index:
+    """Answers a filter by type with a sort by `measure`. What stands behind the id is tested without the row."""
+    columns = ("visible", "type", measure, "id", "facet_id", "block", "model_id")
+    return Index(f"ix_placements_{measure}", *columns)
 
 
 class Placement(Base):
@@ -127,28 +137,30 @@ class Placement(Base):
         at_most("name", 64),
         at_most("slot", 64),
         at_most("dtype", 16),
-        Index("ix_placements_type_theta", "visible", "type", "theta", "id"),
+        *(_ranking(measure) for measure in RANKED_MEASURES),
+        Index("ix_placements_place", "slot", "block", "tower", "organ_id"),
     )
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
-    position: Mapped[int] = mapped_column(BigInteger)
+    position: Mapped[int] = mapped_column(Big)
     """The order over all of the model's files."""
     file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), index=True)
-    offset_bytes: Mapped[int] = mapped_column(BigInteger)
+    offset_bytes: Mapped[int] = mapped_column(Big)
     """Where the tensor begins in its file."""
-    name: Mapped[str] = mapped_column(String(64))
-    type: Mapped[str] = mapped_column(String(16))
-    tower: Mapped[str] = mapped_column(String(16))
-    block: Mapped[int | None] = mapped_column(BigInteger)
-    slot: Mapped[str] = mapped_column(String(64))
+    name: Mapped[str] = mapped_column(text(64))
+    type: Mapped[str] = mapped_column(text(16))
+    tower: Mapped[str] = mapped_column(text(16))
+    block: Mapped[int | None] = mapped_column(Big)
+    slot: Mapped[str] = mapped_column(text(64))
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), index=True)
-    visible: Mapped[bool]
+    visible: Mapped[bool] = mapped_column(Flag)
     """Copied from the model's state: searches look at nothing else."""
-    dtype: Mapped[str] = mapped_column(String(16))
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    theta: Mapped[float | None] = mapped_column(Float(53))
-    magnitude: Mapped[float | None] = mapped_column(Float(53))
-    signal: Mapped[float | None] = mapped_column(Float(53))
-    spectral_signal: Mapped[float | None] = mapped_column(Float(53))
-    stable_rank: Mapped[float | None] = mapped_column(Float(53))
+    facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
+    dtype: Mapped[str] = mapped_column(text(16))
+    size_bytes: Mapped[int] = mapped_column(Big)
+    theta: Mapped[float | None] = mapped_column(Number)
+    magnitude: Mapped[float | None] = mapped_column(Number)
+    signal: Mapped[float | None] = mapped_column(Number)
+    spectral_signal: Mapped[float | None] = mapped_column(Number)
+    stable_rank: Mapped[float | None] = mapped_column(Number)

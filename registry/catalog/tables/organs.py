@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from sqlalchemy import (
-    BigInteger,
-    Float,
     ForeignKey,
     LargeBinary,
-    String,
     UniqueConstraint,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Identity, at_most
+from registry.catalog.tables.base import Base, Big, Flag, Number, at_most, text
 
 
 class Organ(Base):
@@ -21,11 +18,11 @@ class Organ(Base):
     __tablename__ = "organs"
     __table_args__ = (UniqueConstraint("blob_id", "dtype", "shape"), at_most("dtype", 16), at_most("shape", 96))
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
     blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"))
-    dtype: Mapped[str] = mapped_column(String(16))
-    shape: Mapped[str] = mapped_column(String(96))
-    elements: Mapped[int] = mapped_column(BigInteger)
+    dtype: Mapped[str] = mapped_column(text(16))
+    shape: Mapped[str] = mapped_column(text(96))
+    elements: Mapped[int] = mapped_column(Big)
 
 
 class Measurement(Base):
@@ -34,25 +31,25 @@ class Measurement(Base):
     __tablename__ = "measurements"
 
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
-    method: Mapped[str] = mapped_column(String(16), primary_key=True)
-    sample_size: Mapped[int] = mapped_column(BigInteger)
-    theta: Mapped[float | None] = mapped_column(Float(53))
+    method: Mapped[str] = mapped_column(text(16), primary_key=True)
+    sample_size: Mapped[int] = mapped_column(Big)
+    theta: Mapped[float | None] = mapped_column(Number)
     """Degrees, 0 noise to 90 signal."""
-    magnitude: Mapped[float | None] = mapped_column(Float(53))
-    signal: Mapped[float | None] = mapped_column(Float(53))
-    entropy: Mapped[float | None] = mapped_column(Float(53))
-    kurtosis: Mapped[float | None] = mapped_column(Float(53))
-    coherence: Mapped[float | None] = mapped_column(Float(53))
-    mean: Mapped[float | None] = mapped_column(Float(53))
-    standard_deviation: Mapped[float | None] = mapped_column(Float(53))
-    minimum: Mapped[float | None] = mapped_column(Float(53))
-    maximum: Mapped[float | None] = mapped_column(Float(53))
-    nan_count: Mapped[int] = mapped_column(BigInteger, default=0)
-    infinite_count: Mapped[int] = mapped_column(BigInteger, default=0)
-    constant: Mapped[bool] = mapped_column(default=False)
-    spectral_signal: Mapped[float | None] = mapped_column(Float(53))
-    stable_rank: Mapped[float | None] = mapped_column(Float(53))
-    reason: Mapped[str | None] = mapped_column(String(256))
+    magnitude: Mapped[float | None] = mapped_column(Number)
+    signal: Mapped[float | None] = mapped_column(Number)
+    entropy: Mapped[float | None] = mapped_column(Number)
+    kurtosis: Mapped[float | None] = mapped_column(Number)
+    coherence: Mapped[float | None] = mapped_column(Number)
+    mean: Mapped[float | None] = mapped_column(Number)
+    standard_deviation: Mapped[float | None] = mapped_column(Number)
+    minimum: Mapped[float | None] = mapped_column(Number)
+    maximum: Mapped[float | None] = mapped_column(Number)
+    nan_count: Mapped[int] = mapped_column(Big, default=0)
+    infinite_count: Mapped[int] = mapped_column(Big, default=0)
+    constant: Mapped[bool] = mapped_column(Flag, default=False)
+    spectral_signal: Mapped[float | None] = mapped_column(Number)
+    stable_rank: Mapped[float | None] = mapped_column(Number)
+    reason: Mapped[str | None] = mapped_column(text(256))
 
 
 class Fingerprint(Base):

@@ -5,18 +5,16 @@ from __future__ import annotations
 from datetime import datetime
 
 from sqlalchemy import (
-    BigInteger,
     CheckConstraint,
     ForeignKey,
     Index,
     Integer,
     LargeBinary,
-    String,
     Text,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Identity, Timestamp, at_most, one_of
+from registry.catalog.tables.base import Base, Big, Timestamp, at_most, one_of, text
 from registry.catalog.vocabulary import (
     BLOB_STATES,
     INGEST_STATES,
@@ -30,9 +28,9 @@ class Ingest(Base):
     __tablename__ = "ingests"
     __table_args__ = (one_of("state", INGEST_STATES), at_most("source", TEXT_MAX))
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
-    source: Mapped[str] = mapped_column(String(TEXT_MAX))
-    state: Mapped[str] = mapped_column(String(16))
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    source: Mapped[str] = mapped_column(text(TEXT_MAX))
+    state: Mapped[str] = mapped_column(text(16))
     started_at: Mapped[datetime] = mapped_column(Timestamp)
     finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
     lease_expires_at: Mapped[datetime] = mapped_column(Timestamp)
@@ -54,14 +52,14 @@ class Blob(Base):
         Index("ix_blobs_state_touched_at", "state", "touched_at"),
     )
 
-    id: Mapped[int] = mapped_column(Identity, primary_key=True)
-    digest: Mapped[str] = mapped_column(String(64), unique=True)
-    size_bytes: Mapped[int] = mapped_column(BigInteger)
-    stored_bytes: Mapped[int] = mapped_column(BigInteger)
-    codec: Mapped[str] = mapped_column(String(32))
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    digest: Mapped[str] = mapped_column(text(64), unique=True)
+    size_bytes: Mapped[int] = mapped_column(Big)
+    stored_bytes: Mapped[int] = mapped_column(Big)
+    codec: Mapped[str] = mapped_column(text(32))
     codec_version: Mapped[int] = mapped_column(Integer)
-    file: Mapped[str | None] = mapped_column(String(128), unique=True)
-    state: Mapped[str] = mapped_column(String(16))
+    file: Mapped[str | None] = mapped_column(text(128), unique=True)
+    state: Mapped[str] = mapped_column(text(16))
     depends_on: Mapped[int | None] = mapped_column(ForeignKey("blobs.id"), index=True)
     """The blob that this one is encoded against, for codecs that need one."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
