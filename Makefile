@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   ?= .demo
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow fuzz lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
@@ -31,6 +31,10 @@ test: $(BIN)/pytest  ## the tests
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow
+
+fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged blobs: some minutes
+	$(BIN)/python -m tests.faults.fuzzing headers --cases 1000000 --workers 2
+	$(BIN)/python -m tests.faults.fuzzing blobs --cases 100000 --workers 2
 
 lint: $(BIN)/pytest
 	$(BIN)/ruff check .

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SCRIPTS = ("header", "sampling", "codecs", "ingest")
+SCRIPTS = ("header", "sampling", "codecs", "ingest", "search")
 
 
 def main() -> None:

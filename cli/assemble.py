@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from cli.console import plain, print_json, print_path, progress_bar
+from ingest.directory.folder import is_organ_directory
+from ingest.directory.place import place_virtual
+from ingest.directory.virtual import VirtualFile
+from ingest.opening import open_files
+from ingest.sources import directory_source
 from registry.catalog.queries.models import model_by_name
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan, plan_model
-from registry.errors import BadSource
+from registry.digest import Digest
+from registry.errors import BadSource, NotAssemblable
 from registry.gguf.split import parse_shard_name
 from registry.names import parse_model_name
 from registry.present.text import size_text
@@ -20,11 +28,16 @@ from registry.registry import Registry
 
 SUFFIX = ".gguf"
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
+_PROOFS = {
+    "identical": "the file that came in, byte for byte",
+    "new file": "a new file",
+    "not compared yet": "compared with the file that the folder was made from",
+}
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", metavar="MODEL|DIR")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder."
 )
@@ -41,21 +54,67 @@ def assemble(
 
     Every organ is checked on its way, and the whole against the SHA-256 that the file came in with. OUT appears whole
     or not at all. A model that came in shards gives its own shards, into the folder OUT or named after the file OUT.
+
+    DIR is an organ directory, as `organ extract` writes it: its GGUF is put together without a registry, and compared
+    with the one that it was made from. Organs that were edited since are told, and make another file.
     """
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
-    with Registry.open() as registry:
-        plans = _plans(registry, model, output, shards, merge)
-        targets = [_target(output, plan, len(plans)) for plan in plans]
-        _check_targets(targets, force=force)
-        results = []
-        total = sum(plan.size_bytes for plan in plans)
-        with progress_bar("assemble", total, quiet=quiet or as_json or dry_run) as advance:
-            for plan, target in zip(plans, targets, strict=True):
-                digest = plan.sha256 if dry_run else place_file(registry.blobs, plan, target, advance)
-                proof = "identical" if plan.sha256 is not None else "new file"
-                results.append({"file": str(target), "size_bytes": plan.size_bytes, "sha256": digest, "proof": proof})
+    if is_organ_directory(Path(model)):
+        if shards or merge:
+            raise click.UsageError("--shards and --merge are for registered models: organ ingest DIR first")
+        results = _from_directory(Path(model), output, force=force, dry_run=dry_run, quiet=quiet or as_json)
+    else:
+        with Registry.open() as registry:
+            plans = _plans(registry, model, output, shards, merge)
+            results = _from_registry(registry, plans, output, force=force, dry_run=dry_run, quiet=quiet or as_json)
     _print(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
+
+
+def _from_registry(
+    registry: Registry, plans: Sequence[FilePlan], output: Path, *, force: bool, dry_run: bool, quiet: bool
+) -> list[dict[str, object]]:
+    targets = [_target(output, plan.name, len(plans)) for plan in plans]
+    _check_targets(targets, force=force)
+    results = []
+    total = sum(plan.size_bytes for plan in plans)
+    with progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
+        for plan, target in zip(plans, targets, strict=True):
+            digest = plan.sha256 if dry_run else place_file(registry.blobs, plan, target, advance)
+            results.append(_result(target, plan.size_bytes, digest, "new file" if plan.sha256 is None else "identical"))
+    return results
+
+
+def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool, quiet: bool) -> list[dict[str, object]]:
+    results = []
+    with ExitStack() as opened:
+        files = _virtual_files(opened, path)
+        targets = [_target(output, file.path.name, len(files)) for file in files]
+        _check_targets(targets, force=force)
+        with progress_bar("assemble", sum(file.size_bytes for file in files), quiet=quiet or dry_run) as advance:
+            for file, target in zip(files, targets, strict=True):
+                digest = None if dry_run else place_virtual(file, target, advance)
+                results.append(_result(target, file.size_bytes, digest, _proof(file, digest)))
+                for note in file.remarks if digest is None else file.notes(digest):
+                    click.echo(f"  note: {plain(note)}", err=True)
+    return results
+
+
+def _virtual_files(opened: ExitStack, path: Path) -> list[VirtualFile]:
+    files = open_files(opened, directory_source(path))
+    if reasons := [reason for file in files for reason in file.unassemblable]:
+        raise NotAssemblable(str(path), reasons)
+    return [file.source for file in files if isinstance(file.source, VirtualFile)]
+
+
+def _proof(file: VirtualFile, digest: Digest | None) -> str:
+    if digest is None and not file.remarks:
+        return "not compared yet"
+    return "identical" if digest is not None and digest == file.sha256 else "new file"
+
+
+def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) -> dict[str, object]:
+    return {"file": str(target), "size_bytes": size_bytes, "sha256": digest, "proof": proof}
 
 
 def _plans(registry: Registry, model: str, output: Path, shards: str | None, merge: bool) -> list[FilePlan]:
@@ -77,13 +136,13 @@ def _parse_size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
-def _target(output: Path, plan: FilePlan, count: int) -> Path:
+def _target(output: Path, name: str, count: int) -> Path:
     if output.is_dir() or not output.name.endswith(SUFFIX):
-        return output / Path(plan.name).name
+        return output / Path(name).name
     if count == 1:
         return output
-    shard = parse_shard_name(plan.name)
-    suffix = plan.name if shard is None else f"-{shard.number:05d}-of-{shard.count:05d}{SUFFIX}"
+    shard = parse_shard_name(name)
+    suffix = name if shard is None else f"-{shard.number:05d}-of-{shard.count:05d}{SUFFIX}"
     return output.with_name(output.name.removesuffix(SUFFIX) + suffix)
 
 
@@ -108,6 +167,6 @@ def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, qu
         size = result["size_bytes"]
         assert isinstance(size, int)
         verb = "would be" if dry_run else "is"
-        proof = "the file that came in, byte for byte" if result["proof"] == "identical" else "a new file"
+        proof = _PROOFS[str(result["proof"])]
         digest = f", sha256:{result['sha256']}" if result["sha256"] else ""
         click.echo(f"{plain(result['file'])}: {size_text(size)}{digest}; {verb} {proof}")

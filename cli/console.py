@@ -18,6 +18,7 @@ from rich.text import Text
 
 from ingest.tasks import Progress as Advance
 from registry.errors import (
+    BadQuery,
     CatalogError,
     CorruptBlob,
     DiskFull,
@@ -40,6 +41,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (MissingBlob, "try: organ verify --repair, then ingest a file that has the organ"),
     (DiskFull, "free some space, or choose another place"),
     (StoreUnwritable, "check the owner and the permissions, or choose another place"),
+    (BadQuery, "organ search --help and organ models --help list the fields"),
     (NotFound, "try: organ models"),
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
 )

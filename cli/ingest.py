@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,10 @@ from typing import Any
 import click
 
 from cli.console import plain, print_json_line, progress_bar
-from ingest.files import FileSource
+from ingest.opening import open_files
 from ingest.service import Outcome, ingest_all, total_bytes
 from ingest.sources import ModelSource, find_hub_sources, find_sources
 from registry.errors import BadSource, OrganError
-from registry.gguf import read_header
-from registry.gguf.split import check_split, is_shard
 from registry.names import parse_model_name
 from registry.present.text import size_text
 from registry.registry import Registry
@@ -32,7 +31,8 @@ from registry.settings import DEBUG_VARIABLE
 def ingest(paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bool, as_json: bool, quiet: bool) -> int:
     """Take GGUF files apart: store each organ once, measure it, register the model.
 
-    FILE is a file, a folder (searched through), a pattern, or any shard of a split set. A file that is refused is
+    FILE is a file, a folder (searched through), a pattern, any shard of a split set, or an organ directory as
+    `organ extract` writes it, also one whose organs were edited since. A file that is refused is
     named and the others go on; the exit status is 1 then. The same file again adds nothing, and an ingest that was
     cut short goes on.
     """
@@ -94,14 +94,10 @@ def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
 
 
 def _contents(source: ModelSource) -> tuple[int, int]:
-    """Tensors and bytes of all files of `source`, whose headers alone are read; raises BadInput as an ingest would."""
-    headers = []
-    for path in source.paths:
-        with FileSource(path) as opened:
-            headers.append((path.name, read_header(opened)))
-    if len(headers) > 1 or is_shard(headers[0][1]):
-        check_split(source.name.name, headers)
-    return sum(len(header.tensors) for _, header in headers), sum(header.file_size_bytes for _, header in headers)
+    """Tensors and bytes of all files of `source`, which is opened and looked at as for an ingest; raises BadInput."""
+    with ExitStack() as opened:
+        headers = [file.header for file in open_files(opened, source)]
+    return sum(len(header.tensors) for header in headers), sum(header.file_size_bytes for header in headers)
 
 
 def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
@@ -123,6 +119,9 @@ def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         click.echo(f"{report.model}: {report.organs} organs, {gain}, {report.seconds:.1f} s")
         for flag in report.flags:
             click.echo(f"  note: {plain(flag)}", err=True)
+    if report is not None:
+        for note in report.notes:
+            click.echo(f"  note: {plain(note)}", err=True)
 
 
 def _values(outcome: Outcome) -> dict[str, Any]:

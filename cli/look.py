@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from cli.console import plain, print_json, print_table
-from registry.catalog.queries.models import model_by_name, ranked_models, visible_models
+from cli.querying import QueryCommand
+from cli.relatives import print_lineage
+from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.search import PAGE_MAX
+from registry.catalog.search import MODELS, parse_query
 from registry.digest import looks_like_prefix
 from registry.errors import BadName, NotFound
 from registry.names import parse_model_name
@@ -18,31 +25,48 @@ from registry.registry import Registry
 _NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
 
 
-@click.command()
+def _fields_help() -> str:
+    return "\n".join(f"  {field.name + ':':10} {field.meaning}" for field in MODELS.fields.values())
+
+
+@click.command(
+    cls=QueryCommand,
+    epilog="\b\nFields\n"
+    + _fields_help()
+    + f"\n  sort:      {', '.join(MODELS.sorts)}; -theta is the highest first\n\n"
+    "Any other word is looked for in names, titles, tags and descriptions.",
+)
+@click.argument("query", nargs=-1)
 @click.option("--rank", is_flag=True, help="Complete models only, by falling mean θ.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page.")
+@click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
-def models(rank: bool, as_json: bool, quiet: bool) -> None:
-    """List the registered models, newest first.
+def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
+    """List the registered models, newest first, or those that a query finds.
 
     θ is the mean over the model's tensors: the shape of its weights' distributions between noise (0°) and signal
     (90°). It does not say how good the model is.
     """
+    text = " ".join(query)
     with Registry.open() as registry, registry.catalog.reading() as session:
-        found = [model_summary(model) for model in (ranked_models if rank else visible_models)(session)]
+        asked = parse_query(text if not rank or "sort:" in text else f"{text} sort:-theta", MODELS)
+        page = search_models(session, asked, limit, after, ranked=rank)
+        found = [model_summary(model) for model in page.items]
         numbers = figures(session)
+    for note in page.notes:
+        click.echo(f"note: {plain(note)}", err=True)
     if as_json:
-        print_json({"items": found, "next": None})
-    elif quiet:
+        print_json({"items": found, "next": page.next, "notes": list(page.notes)})
+        return
+    if quiet:
         for model in found:
             click.echo(model["name"])
-    elif not found:
-        click.echo("No models yet. Try: organ ingest FILE.gguf", err=True)
     else:
-        columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
-        print_table(columns, [_model_row(model) for model in found], _NUMBERS)
-        plain_size, stored = size_text(numbers["size_bytes"]), size_text(numbers["stored_bytes"])
-        click.echo(f"{numbers['models']} models; {numbers['blobs']} blobs, {plain_size} stored in {stored}", err=True)
+        _print_models(found, numbers)
+    if page.next is not None:
+        words = " ".join([*(["--rank"] if rank else []), *([shlex.quote(text)] if text else [])])
+        click.echo(f"more: organ models {words} --limit {limit} --after {page.next}".replace("  ", " "), err=True)
 
 
 @click.command()
@@ -65,6 +89,16 @@ def show(what: str, as_json: bool) -> None:
         _print_organ(values)
     else:
         _print_model(values)
+
+
+def _print_models(found: list[Values], numbers: Values) -> None:
+    if not numbers["models"]:
+        click.echo("No models yet. Try: organ ingest FILE.gguf", err=True)
+        return
+    columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
+    print_table(columns, [_model_row(model) for model in found], _NUMBERS)
+    plain_size, stored = size_text(numbers["size_bytes"]), size_text(numbers["stored_bytes"])
+    click.echo(f"{numbers['models']} models; {numbers['blobs']} blobs, {plain_size} stored in {stored}", err=True)
 
 
 def _model_row(model: Values) -> tuple[object, ...]:
@@ -101,6 +135,7 @@ def _print_model(values: Values) -> None:
         for kind in values["types"]
     ]
     print_table(("type", "tensors", "size", "θ", "spectral"), rows, _NUMBERS)
+    print_lineage(values)
     click.echo()
     organs = [_placement_row(placement) for placement in values["placements"]]
     print_table(("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ"), organs, _NUMBERS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ingest.files import FileSource
+from ingest.files import OpenFile
 from registry.anatomy import Place, place_of
 from registry.errors import BadGguf
 from registry.gguf import Field, Header, TensorInfo, ValueType, padded, read_header
@@ -35,7 +35,7 @@ class Span:
 class DissectedFile:
     """One file of a model, taken apart on paper: nothing but its header has been read."""
 
-    source: FileSource
+    source: OpenFile
     header: Header
     arrays: tuple[Span, ...]
     """Metadata arrays, and the rare long strings, that become blobs of their own, in file order."""
@@ -62,7 +62,7 @@ class DissectedFile:
         return b"".join([*runs, *(data for _, data in self.paddings)])
 
 
-def dissect(source: FileSource) -> DissectedFile:
+def dissect(source: OpenFile) -> DissectedFile:
     """Read the header of `source` and look at its paddings; raises BadGguf, BadSource."""
     header = read_header(source)
     arrays = tuple(
@@ -101,7 +101,7 @@ def shown_type(field: Field) -> str:
     return field.type.name.lower()
 
 
-def _paddings(source: FileSource, header: Header) -> Iterator[tuple[int, bytes]]:
+def _paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
     spans = [Span(header.end, min(header.data_offset, header.file_size_bytes) - header.end)]
     for tensor in header.tensors:
         end = header.data_offset + tensor.offset + tensor.size_bytes

@@ -1,13 +1,49 @@
-"""One open file from outside: a plain file that stays the same while it is read."""
+"""Open files from outside: what all have in common, and a plain file that stays the same while it is read."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from registry.digest import Digest
 from registry.errors import BadSource
+
+
+class OpenFile(Protocol):
+    """One GGUF file that is read at offsets from several threads: a file on the disk, or one that is put together."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, or would be."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What a person calls it."""
+        ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
+        ...
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset`; raises BadSource when the file ends before."""
+        ...
+
+    def check_unchanged(self) -> None:
+        """Raise BadSource when it is no longer what it was when it was opened."""
+        ...
+
+    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
+        """What a person should know, now that the digest of the whole and those of its organs, by offset, are known."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +114,10 @@ class FileSource:
             raise BadSource(f"{self.path}: gone while it was read: {error.strerror}") from error
         if now != self.identity or there != self.identity:
             raise BadSource(f"{self.path}: changed while it was read; nothing was registered")
+
+    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
+        """Nothing: a file is what it is."""
+        return ()
 
     def close(self) -> None:
         """Give the descriptor back; safe to call twice."""

@@ -77,6 +77,7 @@ class FilePass:
         self._to_hash: queue.SimpleQueue[tuple[int, SharedBuffer] | None] = queue.SimpleQueue()
         self._file_digest, self._header_digest = hashlib.sha256(), hashlib.sha256()
         self._hasher = threading.Thread(target=self._hash_file, name="file-hash", daemon=True)
+        self._hasher_failed: BaseException | None = None
 
     def run(self, pieces: Sequence[Piece], emit: Callable[[HashedPiece], None]) -> FileDigests:
         """Hash everything; `emit` each of `pieces`, in file order, as soon as its digest is known.
@@ -94,6 +95,8 @@ class FilePass:
         finally:
             self._to_hash.put(None)
             self._hasher.join()
+        if self._hasher_failed is not None:
+            raise self._hasher_failed
         return FileDigests(Digest(self._file_digest.hexdigest()), Digest(self._header_digest.hexdigest()))
 
     def _pass_over(self, begin: int, end: int) -> None:
@@ -131,14 +134,20 @@ class FilePass:
         return buffer
 
     def _hash_file(self) -> None:
-        header_end = self._file.header.end
         while (item := self._to_hash.get()) is not None:
             offset, buffer = item
-            with self._stages.timed("hash file", len(buffer.data)):
-                self._file_digest.update(buffer.data)
-            if offset < header_end:
-                self._header_digest.update(buffer.data[: header_end - offset])
-            buffer.release()
+            try:
+                self._hash(offset, buffer.data)
+            except BaseException as error:  # noqa: BLE001  # carried over to the reader, which raises it
+                self._hasher_failed = error
+            buffer.release()  # also then: the reader may be waiting for it
+
+    def _hash(self, offset: int, data: memoryview) -> None:
+        with self._stages.timed("hash file", len(data)):
+            self._file_digest.update(data)
+        header_end = self._file.header.end
+        if offset < header_end:
+            self._header_digest.update(data[: header_end - offset])
 
 
 def hash_literal(file: DissectedFile) -> HashedPiece:

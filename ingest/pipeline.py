@@ -70,6 +70,8 @@ class Pipeline:
         self._tasks = Tasks(registry.blobs, stages, progress)
         self._writers: dict[Digest, PieceWriter] = {}
         self._seen: set[Digest] = set()
+        self._doubtful: dict[Digest, BlobRow] = {}
+        """What the store has and did not give back: replaced when its bytes are there anew, and not before."""
         self._measuring: set[OrganKey] = set()
         self._batch: list[StoredBlob] = []
         self._batch_bytes = 0
@@ -190,8 +192,8 @@ class Pipeline:
         if event.intact:
             self._known(event.hashed)
             return
-        with self._registry.catalog.writing() as session:
-            mark_corrupt(session, event.row)
+        # Not set aside yet: it may be the disk that fails, and then this ingest will too.
+        self._doubtful[event.row.digest] = event.row
         self.gathered.healed_blobs += 1
         self._store(event.hashed)
 
@@ -223,6 +225,8 @@ class Pipeline:
         batch, self._batch, self._batch_bytes = self._batch, [], 0
         with self._stages.timed("catalog"), self._registry.catalog.writing() as session:
             renew_lease(session, self._ingest_id)
+            for row in [self._doubtful.pop(blob.digest) for blob in batch if blob.digest in self._doubtful]:
+                mark_corrupt(session, row)
             unused = record_blobs(session, self._ingest_id, batch)
         self._remove(unused)
 

@@ -12,9 +12,10 @@ from registry.catalog.register.organs import shape_text
 from registry.digest import Digest, digest_of
 from registry.gguf import Header, ValueType
 from registry.gguf.read import read_array
+from registry.gguf.types import UNQUANTISED
 from registry.names import ModelName
+from registry.relatives.declared import DeclaredParent, folded, numbered_parents
 
-BASE_MODELS_MAX = 64
 TAGS_KEY = "general.tags"
 TAGS_MAX_BYTES = 16 * 1024
 
@@ -121,13 +122,20 @@ def _complete(header: Header, kind: str, placements: Sequence[PlacementRecord]) 
 
 
 def _parents(header: Header, kind: str) -> Iterator[ParentRecord]:
-    """The parents that the metadata declares: `organization/name version`, as far as they are given."""
-    count = min(header.integer("general.base_model.count") or 0, BASE_MODELS_MAX)
-    for number in range(count):
-        prefix = f"general.base_model.{number}"
-        parts = [header.text(f"{prefix}.{key}") for key in ("organization", "name", "version")]
-        organization, name, version = parts
-        text = "/".join(part for part in (organization, name) if part)
-        text = f"{text} {version}" if text and version else text or header.text(f"{prefix}.repo_url") or ""
-        if text:
-            yield ParentRecord(text, "adapter" if kind == "adapter" else "finetune")
+    """The parents that the metadata declares, as far as they are given."""
+    count = header.integer("general.base_model.count") or 0
+    texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
+    for number, parent in numbered_parents(texts):
+        if number < count:
+            yield ParentRecord(parent.text, _relation(header, kind, parent))
+
+
+def _relation(header: Header, kind: str, parent: DeclaredParent) -> str:
+    """How a model says that it stands to `parent`: one that names itself is another encoding of the same weights."""
+    if kind == "adapter":
+        return "adapter"
+    name, version = (folded(header.text(f"general.{key}") or "") for key in ("name", "version"))
+    if not name or name != folded(parent.name) or (version and parent.version and version != folded(parent.version)):
+        return "finetune"
+    quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in header.tensors)
+    return "quantized" if quantised or header.text("general.quantized_by") else "relative"

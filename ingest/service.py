@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
-from ingest.dissect import DissectedFile, dissect
-from ingest.files import FileSource
+from ingest.dissect import DissectedFile
+from ingest.opening import notes_of, open_files, source_size_bytes
 from ingest.pipeline import Gathered, Pipeline
 from ingest.records import model_record
 from ingest.sources import ModelSource
@@ -17,10 +17,10 @@ from ingest.tasks import Progress
 from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.register.models import Registered, register_model
 from registry.digest import Digest
-from registry.errors import BadSplit, DiskFull, OrganError, StoreUnwritable
-from registry.gguf.split import check_split, is_shard
+from registry.errors import DiskFull, OrganError, StoreUnwritable
 from registry.names import ModelName
 from registry.registry import Registry
+from registry.relatives import record_relatives, resolve_declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,8 @@ class IngestReport:
     seconds: float
     stages: dict[str, dict[str, float]]
     flags: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    """About what it was read from, not about the model: an organ directory whose organs were edited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def ingest_model(
     stages = Stages()
     with ExitStack() as opened:
         with stages.timed("open"):
-            files = _open_files(opened, source)
+            files = open_files(opened, source)
         with registry.catalog.writing() as session:
             ingest_id = begin_ingest(session, source.label)
         try:
@@ -94,19 +96,7 @@ def ingest_model(
 
 def total_bytes(sources: Sequence[ModelSource]) -> int:
     """What there is to read, for progress; files that cannot be looked at count as nothing."""
-    return sum(path.stat().st_size for source in sources for path in source.paths if path.is_file())
-
-
-def _open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
-    files = [dissect(opened.enter_context(FileSource(path))) for path in source.paths]
-    if len(files) == 1 and not is_shard(files[0].header):
-        return files
-    if all(not is_shard(file.header) for file in files):
-        raise BadSplit(
-            source.name.name, ["the files are named like shards, but none says in its header that it is one"]
-        )
-    order = check_split(source.name.name, [(file.source.path.name, file.header) for file in files])
-    return [files[index] for index in order]
+    return sum(source_size_bytes(source) for source in sources)
 
 
 def _ingest(
@@ -126,6 +116,10 @@ def _ingest(
     with registry.catalog.writing() as session:
         with stages.timed("register"):
             registered = register_model(session, record, keep_name=name is not None)
+        if registered.created:
+            with stages.timed("relatives"):  # here, where writers take turns: two that come at once find each other
+                record_relatives(session, registered.model)
+                resolve_declared(session, registered.model)
         report = _report(registered, len(record.placements), files, gathered, stages)
         end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), registered.model.id)
     return report
@@ -149,6 +143,7 @@ def _report(
         seconds=round(stages.wall_seconds, 4),
         stages=stages.summary(),
         flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable))),
+        notes=notes_of(files, {index: found.file for index, found in gathered.files.items()}, gathered.digests),
     )
 
 

@@ -1,4 +1,4 @@
-"""What there is to ingest: files, folders, globs, split sets and the hub's cache, as a list of models to be."""
+"""What there is to ingest, as models to be: files, folders, globs, split sets, organ directories, the hub's cache."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingest.directory.folder import is_organ_directory
+from ingest.directory.layout import MANIFEST_FILE
 from registry.errors import BadSource
 from registry.gguf.split import ShardName, parse_shard_name
 from registry.names import ModelName, name_from_text, namespace_from_text
@@ -18,7 +20,10 @@ _HUB_FOLDER = "models--"
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """The files of one model to be (one GGUF, or the shards of a split set) and the name that it would get."""
+    """The files of one model to be (one GGUF, or the shards of a split set) and the name that it would get.
+
+    An organ directory is one path, that of the folder.
+    """
 
     paths: tuple[Path, ...]
     name: ModelName
@@ -42,9 +47,16 @@ def find_sources(arguments: Iterable[str]) -> list[ModelSource]:
         except OSError as error:
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not found:
-            raise BadSource(f"{argument}: nothing there to ingest: no such file, or a folder without GGUF files")
+            raise BadSource(
+                f"{argument}: nothing there to ingest: no such file, or a folder without GGUF files or organs"
+            )
         paths.update(dict.fromkeys(found))
     return _group(paths, LOCAL_NAMESPACE)
+
+
+def directory_source(path: Path) -> ModelSource:
+    """The model in the organ directory `path`, named after its folder."""
+    return ModelSource((path,), ModelName(LOCAL_NAMESPACE, name_from_text(path.resolve().name)))
 
 
 def find_hub_sources(cache: Path) -> list[ModelSource]:
@@ -60,17 +72,26 @@ def find_hub_sources(cache: Path) -> list[ModelSource]:
 def _expand(argument: str) -> Iterator[Path]:
     path = Path(argument)
     if path.is_dir():
-        yield from (found for found in sorted(path.rglob(f"*{GGUF_SUFFIX}")) if found.is_file())
+        yield from _below(path)
     elif path.exists() or path.is_symlink():
         yield path
     elif glob.has_magic(argument):
         matches = (Path(found) for found in sorted(glob.glob(argument, recursive=True)))
-        yield from (found for found in matches if not found.is_dir())
+        yield from (found for found in matches if not found.is_dir() or is_organ_directory(found))
+
+
+def _below(folder: Path) -> list[Path]:
+    files = [found for found in folder.rglob(f"*{GGUF_SUFFIX}") if found.is_file()]
+    directories = [found.parent for found in folder.rglob(MANIFEST_FILE) if is_organ_directory(found.parent)]
+    return sorted([*files, *directories])
 
 
 def _group(paths: Iterable[Path], namespace: str) -> list[ModelSource]:
     sources: dict[tuple[Path, ShardName | str], ModelSource] = {}
     for path in paths:
+        if path.is_dir():
+            sources[path, ""] = directory_source(path)
+            continue
         shard = parse_shard_name(path.name)
         if shard is None or shard.count > 1 << 16:
             key: ShardName | str = path.name

@@ -86,7 +86,8 @@ class Tasks:
             self._cancelled.set()
         self._to_store.put(None)
         for thread in self._threads:
-            thread.join()
+            if thread.ident is not None:  # the system may have refused to start it
+                thread.join()
         self._workers.shutdown(cancel_futures=cancel)
         self._syncers.shutdown()
 
@@ -117,6 +118,8 @@ class Tasks:
                     self._guarded(self._workers, partial(self._store_chunk, writer, index))
         except Cancelled:
             return
+        except BaseException as error:  # noqa: BLE001  # without a feeder the coordinator would wait for ever
+            self.events.put(Failed(error))
 
     def _wait_for(self, slots: threading.Semaphore) -> None:
         while not slots.acquire(timeout=WAIT_SECONDS):

@@ -7,7 +7,9 @@
     store                       immutable blobs, compressed
     catalog                     the SQL: tables, queries, registrations
     chimera                     from plans to streams of bytes
+    relatives                   who shares weights with whom, and who says so
     present                     the one shape that page, JSON and command show
+    reports                     what was measured, in tables that explain themselves
     registry                    `Registry`, the object that scripts and faces hold
 
 An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable

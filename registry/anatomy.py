@@ -50,6 +50,9 @@ class Place:
     slot: str
 
 
+EXAMPLE_SLOTS = ("ffn_up", "ffn_down")
+"""For help texts."""
+
 LORA_SUFFIXES = (".lora_a", ".lora_b")
 BLOCK_DIGITS_MAX = 9
 

@@ -4,9 +4,11 @@ OrganError                  everything below; its text is one sentence for a per
 ├── BadInput                what came from outside is refused; nothing was kept
 │   ├── BadGguf             a GGUF file: source, field, offset
 │   ├── BadSplit            a split set: the list of what is wrong with it
+│   ├── BadDirectory        an organ directory: the list of what is wrong with it
 │   ├── BadSource           a path that is no regular file, or changed while it was read
 │   ├── BadDigest           not a digest, or a prefix too short to be one
-│   └── BadName             a model name that breaks the rules of names
+│   ├── BadName             a model name that breaks the rules of names
+│   └── BadQuery            a search that means nothing: the term, and the nearest one that would
 ├── BadSetting              a setting that means nothing here
 ├── UnsupportedDType        no kernel for this tensor type here
 ├── NotFound                no such model, organ or blob
@@ -56,6 +58,14 @@ class BadSplit(BadInput):
         self.reasons = tuple(reasons)
 
 
+class BadDirectory(BadInput):
+    """An organ directory that is refused as a whole, with everything that is wrong with it."""
+
+    def __init__(self, path: str, reasons: Sequence[str]) -> None:
+        super().__init__(f"{path}: not a sound organ directory: {'; '.join(reasons)}")
+        self.reasons = tuple(reasons)
+
+
 class BadSource(BadInput):
     """A path that cannot be read as a file, or that changed while it was read."""
 
@@ -66,6 +76,15 @@ class BadDigest(BadInput):
 
 class BadName(BadInput):
     """A model name or namespace that breaks the rules of names."""
+
+
+class BadQuery(BadInput):
+    """A query, or a part of it, that means nothing here."""
+
+    def __init__(self, term: str, reason: str) -> None:
+        super().__init__(f"{term[:80]!r}: {reason}")
+        self.term = term
+        self.reason = reason
 
 
 class BadSetting(OrganError):

@@ -24,7 +24,7 @@ from registry.catalog.queries.blobs import (
 )
 from registry.catalog.register.blobs import doom_blobs, mark_corrupt, reclaim_blob
 from registry.digest import Digest
-from registry.errors import CorruptBlob, StoreError
+from registry.errors import CorruptBlob, MissingBlob, StoreError
 from registry.store import BlobStore
 
 GRACE = timedelta(hours=24)
@@ -89,8 +89,9 @@ def verify(
 ) -> VerifyReport:
     """Compare rows with stored bytes; with `read_data`, read that share of the plain bytes and hash it again.
 
-    With `repair`, faulty blobs are marked corrupt: they are no longer handed out, and whoever brings the bytes heals
-    them.
+    With `repair`, blobs whose bytes are wrong or gone are marked corrupt: they are no longer handed out, and whoever
+    brings the bytes heals them. A blob that could not be read for another reason is a fault of the system's, which may
+    pass; an ingest that brings its bytes stores them anew all the same.
     """
     report = VerifyReport()
     suspects = []
@@ -145,7 +146,7 @@ def _all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
 def _look_again(
     catalog: Catalog, blobs: BlobStore, suspects: Iterable[BlobRow], read_data: Share | None, report: VerifyReport
 ) -> list[BlobRow]:
-    """The `suspects` that are faulty by what the catalog says now, reported.
+    """Report the `suspects` that are faulty by what the catalog says now; those whose bytes are wrong or gone.
 
     While the others were read, a sweep may have removed a blob, or an ingest healed it.
     """
@@ -156,6 +157,7 @@ def _look_again(
             error = _check(blobs, row, read_data, report)
             if error is not None:
                 report.faults.append(Fault(row.digest, str(error), tuple(names_of_blob(session, row.id))))
+            if isinstance(error, CorruptBlob | MissingBlob):
                 faulty.append(row)
     return faulty
 

@@ -7,7 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.lineage import Organ, Slot, correlation, similarity
+from registry.lineage import (
+    CLOSE,
+    NOISE,
+    RELATED,
+    Kinship,
+    Organ,
+    Similarity,
+    Slot,
+    correlation,
+    correlations,
+    is_another_encoding,
+    probes,
+    similarity,
+)
 from registry.measure import fingerprint
 from tests.strategies import PATIENT
 
@@ -24,6 +37,11 @@ def print_of(seed: int, parent: int | None = None, share: float = 0.0) -> bytes:
     return found
 
 
+def organ(kind: str, shape: tuple[int, ...], fingerprint: bytes | None, dtype: str = "F16") -> Organ:
+    """An organ that is told from others by all that is known of it."""
+    return Organ(kind, shape, dtype, fingerprint, (shape, dtype, fingerprint))
+
+
 def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int = 6) -> dict[Slot, Organ]:
     """A model of some blocks, each with an attention and a feed-forward organ and a norm."""
     organs: dict[Slot, Organ] = {}
@@ -31,8 +49,8 @@ def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int 
         for index, (kind, slot) in enumerate((("skeleton", "attn_q"), ("organ", "ffn_up"))):
             place = 10 * block + index
             relative = None if parent is None else parent * 1000 + place
-            organs["text", block, slot] = (kind, SHAPE, print_of(seed * 1000 + place, relative, share))
-        organs["text", block, "attn_norm"] = ("norm", (2048,), print_of(5))
+            organs["text", block, slot] = organ(kind, SHAPE, print_of(seed * 1000 + place, relative, share))
+        organs["text", block, "attn_norm"] = organ("norm", (2048,), print_of(5), "F32")
     return organs
 
 
@@ -79,7 +97,7 @@ def test_relatives_are_as_alike_as_their_organs(share: float) -> None:
 
 def test_similarity_is_told_by_type_and_by_block_in_order() -> None:
     first, second = model(1), model(2, parent=1, share=0.99)
-    second["text", 3, "ffn_up"] = ("organ", SHAPE, print_of(77))
+    second["text", 3, "ffn_up"] = organ("organ", SHAPE, print_of(77))
     found = similarity(first, second)
     assert list(found.by_block) == [("text", block) for block in range(6)]
     assert min(found.by_block, key=lambda place: found.by_block[place]) == ("text", 3)
@@ -90,9 +108,9 @@ def test_similarity_is_told_by_type_and_by_block_in_order() -> None:
 
 def test_block_ten_comes_after_block_nine_and_what_is_outside_the_blocks_first() -> None:
     organs: dict[Slot, Organ] = {}
-    organs |= {("text", block, "ffn_up"): ("organ", SHAPE, print_of(block)) for block in (10, 9, 0)}
-    organs |= {("text", None, "output"): ("embed", SHAPE, print_of(50))}
-    organs |= {("audio", 2, "ffn_up"): ("organ", SHAPE, print_of(51))}
+    organs |= {("text", block, "ffn_up"): organ("organ", SHAPE, print_of(block)) for block in (10, 9, 0)}
+    organs |= {("text", None, "output"): organ("embed", SHAPE, print_of(50))}
+    organs |= {("audio", 2, "ffn_up"): organ("organ", SHAPE, print_of(51))}
     found = similarity(organs, organs)
     assert list(found.by_block) == [("audio", 2), ("text", None), ("text", 0), ("text", 9), ("text", 10)]
     assert found.mean == pytest.approx(1.0)
@@ -101,21 +119,22 @@ def test_block_ten_comes_after_block_nine_and_what_is_outside_the_blocks_first()
 def test_only_organs_of_one_shape_at_one_place_are_compared() -> None:
     first = model(1)
     second = dict(first)
-    second["text", 0, "attn_q"] = ("skeleton", (32, 64), first["text", 0, "attn_q"][2])
+    second["text", 0, "attn_q"] = organ("skeleton", (32, 64), first["text", 0, "attn_q"].fingerprint)
     second["text", 1, "moved"] = second.pop(("text", 1, "attn_q"))
-    assert similarity(first, second).organ_count == 10
+    found = similarity(first, second)
+    assert (found.organ_count, found.first_count, found.second_count) == (10, 12, 12)
 
 
 def test_a_matrix_of_one_row_is_a_vector_and_a_stack_of_experts_is_none() -> None:
     own = print_of(1)
     for shape, count in (((2048, 1), 0), ((1, 2048, 1), 0), ((64, 32), 1), ((16, 16, 8), 1)):
-        organs: dict[Slot, Organ] = {("text", 0, "x"): ("organ", shape, own)}
+        organs: dict[Slot, Organ] = {("text", 0, "x"): organ("organ", shape, own)}
         assert similarity(organs, organs).organ_count == count
 
 
 def test_constant_organs_say_nothing() -> None:
     first, second = model(1), model(1)
-    second["text", 0, "attn_q"] = ("skeleton", SHAPE, bytes(256))
+    second["text", 0, "attn_q"] = organ("skeleton", SHAPE, bytes(256))
     found = similarity(first, second)
     assert found.organ_count == 11
     assert found.mean == pytest.approx(1.0)
@@ -124,3 +143,121 @@ def test_constant_organs_say_nothing() -> None:
 def test_models_that_share_no_place_have_no_similarity() -> None:
     found = similarity(model(1), {})
     assert (found.mean, found.organ_count, dict(found.by_type), dict(found.by_block)) == (None, 0, {}, {})
+    assert found.kinship is Kinship.INCOMPARABLE
+
+
+def test_the_very_same_organ_is_fully_alike_whatever_can_be_read_of_it() -> None:
+    unreadable = organ("organ", SHAPE, None, "Q1_0")
+    for same in (unreadable, organ("organ", SHAPE, bytes(256))):
+        organs: dict[Slot, Organ] = {("text", 0, "x"): same}
+        found = similarity(organs, dict(organs))
+        assert (found.mean, found.organ_count, found.identical_count) == (1.0, 1, 1)
+    other: dict[Slot, Organ] = {("text", 0, "x"): organ("organ", SHAPE, print_of(1))}
+    assert similarity({("text", 0, "x"): unreadable}, other).mean is None
+
+
+def test_vectors_count_as_identical_and_not_as_alike() -> None:
+    found = similarity(model(1), model(2))
+    assert (found.identical_count, found.organ_count) == (6, 12)
+
+
+def test_a_similarity_has_no_direction() -> None:
+    first, second = model(1), model(2, parent=1, share=0.5)
+    there, back = similarity(first, second), similarity(second, first)
+    assert (there.mean, there.by_organ, there.by_block) == (back.mean, back.by_organ, back.by_block)
+
+
+def test_many_correlations_are_those_of_the_pairs() -> None:
+    own, others = print_of(1), [print_of(2), print_of(1), bytes(256), print_of(3, parent=1, share=0.7)]
+    assert correlations(own, others) == [correlation(own, other) for other in others]
+    assert correlations(own, []) == []
+
+
+def test_the_noise_of_strangers_is_what_the_thresholds_count_with() -> None:
+    prints = [print_of(seed) for seed in range(60)]
+    values = [value for own in prints for value in correlations(own, prints) if value is not None and value < 0.99]
+    assert len(values) == 60 * 59
+    assert NOISE / 2 < float(np.std(values)) < NOISE
+    assert max(values) < 5 * NOISE
+
+
+@pytest.mark.parametrize(
+    ("mean", "organ_count", "expected"),
+    [
+        (1.0, 1, Kinship.CLOSE),
+        (CLOSE, 29, Kinship.CLOSE),
+        (0.9799, 29, Kinship.KIN),
+        (RELATED, 29, Kinship.KIN),
+        (0.1999, 29, Kinship.UNRELATED),
+        (0.3, 1, Kinship.UNRELATED),
+        (0.36, 1, Kinship.KIN),
+        (-1.0, 1, Kinship.UNRELATED),
+        (None, 0, Kinship.INCOMPARABLE),
+    ],
+)
+def test_kin_is_called_what_is_beyond_chance_for_so_many_organs(
+    mean: float | None, organ_count: int, expected: Kinship
+) -> None:
+    assert Similarity(mean, organ_count, 29, 29, 0, {}, {}, {}).kinship is expected
+
+
+def test_probes_are_spread_over_types_and_blocks_and_never_norms() -> None:
+    organs = model(1, blocks=24)
+    organs["text", None, "token_embd"] = organ("embed", SHAPE, print_of(9))
+    organs["text", 3, "attn_q"] = organ("skeleton", SHAPE, bytes(256))
+    chosen = probes(organs, 8)
+    kinds = [organs[slot].type for slot in chosen]
+    assert len(set(chosen)) == 8
+    assert sorted(kinds) == ["embed"] + 4 * ["organ"] + 3 * ["skeleton"] or sorted(kinds) == [
+        "embed",
+        *(3 * ["organ"]),
+        *(4 * ["skeleton"]),
+    ]
+    assert len({slot[:2] for slot in chosen}) == 8
+    assert ("text", 3, "attn_q") not in chosen, "a constant tells nothing"
+
+
+def test_models_of_one_build_are_probed_at_the_same_places() -> None:
+    first, second = model(1), model(2)
+    assert probes(first, 6) == probes(dict(reversed(second.items())), 6)
+    assert len(probes(first, 100)) == 12
+
+
+def test_what_has_no_fingerprints_is_probed_by_its_matrices() -> None:
+    organs: dict[Slot, Organ] = {("text", block, "x"): organ("organ", SHAPE, None) for block in range(3)}
+    assert len(probes(organs, 2)) == 2
+    assert probes({("text", 0, "n"): organ("norm", (2048,), print_of(1))}, 2) == []
+
+
+def encoded(organs: dict[Slot, Organ], dtype: str, noise: float) -> dict[Slot, Organ]:
+    """The same model with its matrices rounded to another dtype, as far as a fingerprint sees it."""
+    random = np.random.default_rng(3)
+    found = dict(organs)
+    for slot, own in organs.items():
+        if own.is_matrix and own.fingerprint is not None:
+            values = np.frombuffer(own.fingerprint, np.int8).astype(np.float64)
+            rounded = fingerprint(values + noise * values.std() * random.standard_normal(values.size))
+            found[slot] = organ(own.type, own.shape, rounded, dtype)
+    return found
+
+
+@pytest.mark.parametrize(("dtype", "noise"), [("Q8_0", 0.005), ("Q4_K", 0.07), ("Q2_K", 0.25)])
+def test_one_set_of_weights_in_two_encodings_is_told_by_dtypes_vectors_and_rounding(dtype: str, noise: float) -> None:
+    own = model(1)
+    other = encoded(own, dtype, noise)
+    assert is_another_encoding(own, other, similarity(own, other))
+    assert is_another_encoding(other, own, similarity(other, own))
+
+
+def test_a_fine_tune_is_no_other_encoding() -> None:
+    own = model(1)
+    too_far = encoded(own, "Q8_0", 0.25)
+    assert not is_another_encoding(own, too_far, similarity(own, too_far)), "more than rounding to 8 bits explains"
+    same_dtype = encoded(own, "F16", 0.005)
+    assert not is_another_encoding(own, same_dtype, similarity(own, same_dtype))
+    tuned = encoded(own, "Q8_0", 0.005)
+    tuned["text", 2, "attn_norm"] = organ("norm", (2048,), print_of(6), "F32")
+    assert not is_another_encoding(own, tuned, similarity(own, tuned)), "training changes norms"
+    longer = encoded(own, "Q8_0", 0.005) | {("text", None, "output"): organ("embed", SHAPE, print_of(8))}
+    assert not is_another_encoding(own, longer, similarity(own, longer))
+    assert not is_another_encoding({}, {}, similarity({}, {}))

@@ -382,32 +382,33 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["model_id"], ["models.id"], name=op.f("fk_placements_model_id_models")),
         sa.ForeignKeyConstraint(["organ_id"], ["organs.id"], name=op.f("fk_placements_organ_id_organs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_placements")),
-        sa.UniqueConstraint("model_id", "position", name=op.f("uq_placements_model_id_position")),
         sqlite_strict=True,
     )
     with op.batch_alter_table("placements", schema=None) as batch_op:
+        batch_op.create_index("ix_placements_block", ["block"], unique=False)
         batch_op.create_index(batch_op.f("ix_placements_facet_id"), ["facet_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_placements_file_id"), ["file_id"], unique=False)
         batch_op.create_index(
             "ix_placements_magnitude",
-            ["visible", "type", "magnitude", "id", "facet_id", "block", "model_id"],
+            ["visible", "type", "magnitude", "id", "facet_id", "block", "model_id", "theta"],
             unique=False,
         )
+        batch_op.create_index("ix_placements_model", ["model_id", "position"], unique=True)
         batch_op.create_index(batch_op.f("ix_placements_organ_id"), ["organ_id"], unique=False)
         batch_op.create_index("ix_placements_place", ["slot", "block", "tower", "organ_id"], unique=False)
         batch_op.create_index(
             "ix_placements_size_bytes",
-            ["visible", "type", "size_bytes", "id", "facet_id", "block", "model_id"],
+            ["visible", "type", "size_bytes", "id", "facet_id", "block", "model_id", "theta"],
             unique=False,
         )
         batch_op.create_index(
             "ix_placements_spectral_signal",
-            ["visible", "type", "spectral_signal", "id", "facet_id", "block", "model_id"],
+            ["visible", "type", "spectral_signal", "id", "facet_id", "block", "model_id", "theta"],
             unique=False,
         )
         batch_op.create_index(
             "ix_placements_stable_rank",
-            ["visible", "type", "stable_rank", "id", "facet_id", "block", "model_id"],
+            ["visible", "type", "stable_rank", "id", "facet_id", "block", "model_id", "theta"],
             unique=False,
         )
         batch_op.create_index(

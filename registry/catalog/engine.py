@@ -17,8 +17,11 @@ from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.orm import Session
 
 from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
+from registry.store.files import Files, make_durable_folder
 
 BUSY_TIMEOUT_MS = 30_000
+MAPPED_BYTES = 1 << 31
+"""How much of the database readers see as memory, instead of asking the system for every page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
     try:
         url = make_url(database_url)
         if url.get_backend_name() == "sqlite":
-            _make_folder(Path(_database_file(url)).parent)
+            _make_folder_of(Path(_database_file(url)))
         catalog = Catalog(_engine(url, writes=False), _engine(url, writes=True))
     except (ArgumentError, ModuleNotFoundError) as error:  # no URL, or one for a driver that is not installed
         kind = database_url.partition("://")[0][:40]  # not the rest, which may hold a password
@@ -95,9 +98,21 @@ def _database_file(url: URL) -> str:
 def _engine(url: URL, *, writes: bool) -> Engine:
     engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
     if engine.dialect.name == "sqlite":
+        _heed_hints(engine)
         event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
         event.listen(engine, "begin", _begin_immediate if writes else _begin_deferred)
     return engine
+
+
+def _heed_hints(engine: Engine) -> None:
+    """Let `with_hint(table, "INDEXED BY …", "sqlite")` reach SQLite: SQLAlchemy itself leaves its hints out."""
+    from sqlalchemy.dialects.sqlite.base import SQLiteCompiler
+
+    class Hinted(SQLiteCompiler):
+        def get_from_hint_text(self, table: Any, text: str | None) -> str | None:
+            return text
+
+    engine.dialect.statement_compiler = Hinted
 
 
 def _sqlite_writer(connection: Any, _record: object) -> None:
@@ -105,7 +120,7 @@ def _sqlite_writer(connection: Any, _record: object) -> None:
 
 
 def _sqlite_reader(connection: Any, _record: object) -> None:
-    _pragmas(connection, ("query_only = ON",))
+    _pragmas(connection, ("query_only = ON", f"mmap_size = {MAPPED_BYTES}"))
 
 
 def _pragmas(connection: Any, more: tuple[str, ...]) -> None:
@@ -131,8 +146,11 @@ def _revision(engine: Engine) -> str | None:
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder_of(database: Path) -> None:
+    """The folder that a new database will lie in: SQLite brings its files to the disk, not the folders above them."""
+    if database.exists():
+        return
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_durable_folder(Files(), database.parent)
     except OSError as error:
-        raise StoreUnwritable(f"{folder} cannot be made: {error.strerror}") from error
+        raise StoreUnwritable(f"{database.parent} cannot be made: {error.strerror}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +51,7 @@ def place_file(
 
 
 def _write(store: BlobStore, plan: FilePlan, files: Files, descriptor: int, progress: Progress | None) -> Digest:
-    os.ftruncate(descriptor, plan.size_bytes)  # zeros, wherever nothing else is written
+    files.truncate(descriptor, plan.size_bytes)  # zeros, wherever nothing else is written
 
     def write(offset: int, view: memoryview) -> None:
         files.write_at(descriptor, [view], offset)

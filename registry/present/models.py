@@ -16,6 +16,7 @@ from registry.catalog.queries.models import (
     type_means,
 )
 from registry.catalog.tables import Model, Placement
+from registry.present.relatives import lineage_values
 from registry.present.values import Values
 
 
@@ -64,6 +65,7 @@ def model_page(session: Session, model: Model) -> Values:
             for placement, shape, digest in placements_of(session, model.id)
         ],
         "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
+        **lineage_values(session, model),
     }
 
 

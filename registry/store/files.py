@@ -112,6 +112,21 @@ class Files:
         return shutil.disk_usage(path).free
 
 
+def make_durable_folder(files: Files, path: Path) -> None:
+    """Make `path` and its parents, each on disk before the next is made; raises OSError.
+
+    So of what somebody left who died on the way, only the last folder can be one that a power cut takes away: its name
+    is brought to the disk too, unless it lies where we may not look, and so was not made by us.
+    """
+    missing = [folder for folder in (path, *path.parents) if not folder.is_dir()]
+    found = missing[-1].parent if missing else path
+    with suppress(PermissionError):
+        files.sync_folder(found.parent)
+    for folder in reversed(missing):
+        files.make_folder(folder)
+        files.sync_folder(folder.parent)
+
+
 def translated(error: OSError, path: Path) -> OrganError:
     """Our error for what the operating system said about `path`."""
     reason = error.strerror or str(error)

@@ -20,7 +20,7 @@ from pathlib import Path
 from registry.digest import Digest
 from registry.errors import Busy, CorruptBlob, DiskFull
 from registry.store.direct import AlignedBuffers, DirectWriter
-from registry.store.files import Buffer, Files, translated
+from registry.store.files import Buffer, Files, make_durable_folder, translated
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
 """Left on the disk for the database and everybody else."""
@@ -56,8 +56,9 @@ class LocalStore:
         try:
             with self._making_folder:
                 if not self._temporary.is_dir():
+                    make_durable_folder(self.files, self.root)
+                    # Last: whoever finds it there finds the root durable, also after a kill in between.
                     self.files.make_folder(self._temporary)
-                    self.files.sync_folder(self.root.parent)
         except OSError as error:
             raise translated(error, self.root) from error
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from registry.catalog.register.facets import count_placements, theta_bin
+from registry.catalog.bins import theta_bin
+from registry.catalog.register.facets import count_placements
 from registry.catalog.tables import Facet, FacetCount, Model, Placement
 from registry.registry import Registry
 from tests.builders import file_bytes, tensor, text

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ingest.records import BASE_MODELS_MAX
 from registry.catalog.tables import FilePart, Lineage, Model, ModelFile, ModelMetadata, Placement
 from registry.digest import digest_of
 from registry.gguf import KeyValue, ValueType
 from registry.registry import Registry
+from registry.relatives.declared import PARENTS_MAX
 from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
 
@@ -127,7 +127,7 @@ def test_every_declared_parent_is_kept_in_order(registry: Registry, tmp_path: Pa
 @pytest.mark.parametrize(
     ("count", "kept"),
     [
-        (unsigned("general.base_model.count", 2**32 - 1), BASE_MODELS_MAX),
+        (unsigned("general.base_model.count", 2**32 - 1), PARENTS_MAX),
         (KeyValue("general.base_model.count", ValueType.INT64, -5), 0),
         (text("general.base_model.count", "3"), 0),
         (KeyValue("general.base_model.count", ValueType.BOOL, value=True), 0),

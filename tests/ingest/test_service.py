@@ -267,7 +267,8 @@ def test_the_record_of_an_ingest_holds_its_report(registry: Registry, tmp_path: 
     assert row.finished_at is not None
     assert row.finished_at >= row.started_at
     kept = json.loads(row.report or "")
-    assert IngestReport(**(kept | {"flags": tuple(kept["flags"])})) == report
+    parsed = kept | {"flags": tuple(kept["flags"]), "notes": tuple(kept["notes"])}
+    assert IngestReport(**parsed) == report
 
 
 def test_what_the_catalog_says_is_stored_is_what_lies_there(registry: Registry, tmp_path: Path) -> None:

@@ -28,10 +28,11 @@ def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[tuple[str
     return found
 
 
-def organs_by_prefix(session: Session, text: str) -> Sequence[Row[Organ, Blob]]:
+def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> Sequence[Row[Organ, Blob]]:
     """The organs whose digest begins with `text`, in the order of their ids: one blob, one row a dtype and shape.
 
-    Raises BadDigest, NotFound, and Ambiguous when several digests begin so.
+    With `visible`, only organs of visible models: the others count as absent. Raises BadDigest, NotFound, and Ambiguous
+    when several digests begin so.
     """
     prefix = parse_prefix(text)
     # A range instead of LIKE: it uses the index on every database, and means the same on all.
@@ -42,6 +43,10 @@ def organs_by_prefix(session: Session, text: str) -> Sequence[Row[Organ, Blob]]:
         .order_by(Organ.id)
         .limit(100)
     )
+    if visible:
+        statement = statement.where(
+            select(Placement.id).where(Placement.organ_id == Organ.id, Placement.visible).exists()
+        )
     rows = session.execute(statement).all()
     digests = sorted({blob.digest for _, blob in rows})
     if not digests:

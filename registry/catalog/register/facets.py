@@ -9,11 +9,9 @@ from typing import NamedTuple
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import UNMEASURED, Facet, FacetCount, Placement
+from registry.catalog.bins import theta_bin
+from registry.catalog.tables import Facet, FacetCount, Placement
 from registry.catalog.upsert import batches, insert_missing, insert_or_add
-
-THETA_BIN_DEGREES = 5
-THETA_MAX_DEGREES = 90
 
 _KEYS_A_STATEMENT = 100
 
@@ -39,14 +37,6 @@ def facet_ids(session: Session, keys: Iterable[FacetKey]) -> dict[FacetKey, int]
         for facet_id, *key in session.execute(select(Facet.id, *columns).where(tuple_(*columns).in_(batch))):
             found[FacetKey(*key)] = facet_id
     return found
-
-
-def theta_bin(theta: float | None) -> int:
-    """The lower edge of the bin of `theta`, in degrees; 90 counts into the last bin."""
-    if theta is None:
-        return UNMEASURED
-    lower = int(theta // THETA_BIN_DEGREES) * THETA_BIN_DEGREES
-    return max(0, min(lower, THETA_MAX_DEGREES - THETA_BIN_DEGREES))
 
 
 def count_placements(session: Session, placements: Sequence[Placement], sign: int = 1) -> None:

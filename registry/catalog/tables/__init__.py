@@ -9,7 +9,7 @@ history   contributors, lineage, events (append-only)
 """
 
 from registry.catalog.tables.base import Base, Timestamp
-from registry.catalog.tables.finding import UNMEASURED, Facet, FacetCount, ModelWord
+from registry.catalog.tables.finding import Facet, FacetCount, ModelWord
 from registry.catalog.tables.history import Contributor, Event, Lineage
 from registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
 from registry.catalog.tables.organs import Fingerprint, Measurement, Organ
@@ -17,7 +17,6 @@ from registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
 
 __all__ = [
     "RANKED_MEASURES",
-    "UNMEASURED",
     "Base",
     "Blob",
     "BlobLease",

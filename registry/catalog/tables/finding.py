@@ -9,8 +9,6 @@ from registry.catalog.tables.base import Base, Big, at_most, one_of, text
 from registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
 
 WORD_MAX = 64
-UNMEASURED = -1
-"""The θ bin of placements without a θ."""
 
 
 class Facet(Base):
@@ -40,7 +38,7 @@ class Facet(Base):
 
 
 class FacetCount(Base):
-    """How many visible placements of a facet have a θ from `theta_bin` degrees to the next bin, 5 degrees on."""
+    """How many visible placements of a facet lie in a bin of θ (`registry.catalog.bins`)."""
 
     __tablename__ = "facet_counts"
 

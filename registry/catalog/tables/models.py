@@ -122,8 +122,8 @@ RANKED_MEASURES = ("theta", "magnitude", "spectral_signal", "stable_rank", "size
 
 def _ranking(measure: str) -> Index:
     """Answers a filter by type with a sort by `measure`. What stands behind the id is tested without the row."""
-    columns = ("visible", "type", measure, "id", "facet_id", "block", "model_id")
-    return Index(f"ix_placements_{measure}", *columns)
+    columns = ("visible", "type", measure, "id", "facet_id", "block", "model_id", "theta")
+    return Index(f"ix_placements_{measure}", *dict.fromkeys(columns))
 
 
 class Placement(Base):
@@ -131,13 +131,14 @@ class Placement(Base):
 
     __tablename__ = "placements"
     __table_args__ = (
-        UniqueConstraint("model_id", "position"),
         one_of("type", ORGAN_TYPES),
         one_of("tower", TOWERS),
         at_most("name", 64),
         at_most("slot", 64),
         at_most("dtype", 16),
         *(_ranking(measure) for measure in RANKED_MEASURES),
+        Index("ix_placements_model", "model_id", "position", unique=True),
+        Index("ix_placements_block", "block"),
         Index("ix_placements_place", "slot", "block", "tower", "organ_id"),
     )
 

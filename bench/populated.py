@@ -1,0 +1,232 @@
+"""A catalog of a given size, its rows drawn at random: what searches are timed on. No bytes lie behind its blobs."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from registry.anatomy import OrganType, place_of
+from registry.catalog.bins import theta_bin
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.facets import FacetKey, facet_ids
+from registry.catalog.tables import (
+    Base,
+    Blob,
+    FacetCount,
+    Fingerprint,
+    Model,
+    ModelFile,
+    ModelWord,
+    Organ,
+    Placement,
+)
+from registry.catalog.upsert import insert_or_add
+from registry.catalog.words import different_words
+from registry.measure import FINGERPRINT_BYTES
+from registry.registry import Registry
+
+BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
+TENSORS = 3 + 9 * BLOCKS
+"""291, as in a Llama of 7 billion parameters."""
+ARCHITECTURES = {
+    "llama": 0.4,
+    "qwen2": 0.2,
+    "mistral": 0.15,
+    "gemma2": 0.1,
+    "phi3": 0.08,
+    "command-r": 0.05,
+    "rare": 0.02,
+}
+LICENSES = {"apache-2.0": 0.45, "mit": 0.2, "llama3": 0.2, "cc-by-nc-4.0": 0.1, "": 0.05}
+DTYPES = {"Q4_K": 0.35, "Q8_0": 0.25, "F16": 0.2, "BF16": 0.1, "Q6_K": 0.1}
+SUBJECTS = ("coder", "farmer", "doctor", "lawyer", "poet", "teacher", "pilot", "baker", "sailor", "gardener")
+CONTRIBUTORS = 50
+THETA = {"norm": (79.0, 4.0), "skeleton": (47.0, 6.0), "organ": (43.0, 6.0), "embed": (36.0, 7.0)}
+"""Mean and deviation by type, degrees: the bands that models of 1 to 14 billion parameters are known to lie in."""
+SHARED = 0.4
+"""The share of a model's organs that it has from an older one."""
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    name: str
+    shape: str
+    elements: int
+
+
+def populate(registry: Registry, placements: int, seed: int = 1) -> int:
+    """Fill an empty registry with models of 291 tensors until it has `placements`; how many models they are."""
+    with closing(registry.catalog.writer.raw_connection()) as connection:
+        assert isinstance(connection.driver_connection, sqlite3.Connection)
+        connection.driver_connection.execute("PRAGMA synchronous = OFF")
+    random = np.random.default_rng(seed)
+    models = placements // TENSORS
+    slots = list(_slots())
+    organs = _Organs()
+    for first in range(0, models, 50):
+        with registry.catalog.writing() as session:
+            for number in range(first, min(first + 50, models)):
+                _add_model(session, number, slots, organs, random)
+    return models
+
+
+class _Organs:
+    """What has been drawn so far: ids, and the measures by organ."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.by_slot: dict[tuple[int, str], list[int]] = {}
+        self.measures: dict[int, dict[str, float | None]] = {}
+        self.blobs: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
+        self.prints: list[dict[str, Any]] = []
+        """Rows that are not written yet, as the two before."""
+
+
+def _slots() -> Iterator[_Slot]:
+    def slot(name: str, *shape: int) -> _Slot:
+        return _Slot(name, "x".join(map(str, shape)), int(np.prod(shape)))
+
+    yield slot("token_embd.weight", WIDTH, VOCABULARY)
+    for block in range(BLOCKS):
+        yield slot(f"blk.{block}.attn_norm.weight", WIDTH)
+        for part in ("q", "k", "v", "output"):
+            yield slot(f"blk.{block}.attn_{part}.weight", WIDTH, WIDTH)
+        yield slot(f"blk.{block}.ffn_norm.weight", WIDTH)
+        yield slot(f"blk.{block}.ffn_gate.weight", WIDTH, HIDDEN)
+        yield slot(f"blk.{block}.ffn_up.weight", WIDTH, HIDDEN)
+        yield slot(f"blk.{block}.ffn_down.weight", HIDDEN, WIDTH)
+    yield slot("output_norm.weight", WIDTH)
+    yield slot("output.weight", WIDTH, VOCABULARY)
+
+
+def _pick(random: np.random.Generator, weights: dict[str, float]) -> str:
+    return str(random.choice(list(weights), p=list(weights.values())))
+
+
+def _add_model(session: Session, number: int, slots: list[_Slot], organs: _Organs, random: np.random.Generator) -> None:
+    architecture, license_, dtype = (_pick(random, one) for one in (ARCHITECTURES, LICENSES, DTYPES))
+    subject = SUBJECTS[int(random.integers(len(SUBJECTS)))]
+    owner = contributor_id(session, f"contributor-{int(random.integers(CONTRIBUTORS))}")
+    name = f"{architecture}-{subject}-{number}"
+    model = Model(
+        namespace=f"lab-{number % 97}", name=name, version=1, digest=_digest("model", number), state="visible",
+        kind="model", complete=True, contributor_id=owner, architecture=architecture, title=f"{subject} {number}",
+        description=f"A {subject}'s model, tuned on letters and reports", license=license_ or None, tags="[]",
+        parameters=sum(slot.elements for slot in slots), tensors=len(slots), size_bytes=4_000_000_000, mean_theta=45.0,
+        mean_signal=0.7, flags="[]", unassemblable="[]", created_at=NOW + timedelta(minutes=number),
+    )  # fmt: skip
+    session.add(model)
+    session.flush()
+    file = ModelFile(
+        model_id=model.id, position=0, name=f"{name}.gguf", size_bytes=model.size_bytes, sha256=model.digest,
+        header_sha256=model.digest, header_bytes=1000,
+    )  # fmt: skip
+    session.add(file)
+    session.flush()
+    words = different_words([model.namespace, model.name, model.title, model.description])
+    session.execute(insert(ModelWord), [{"word": word, "model_id": model.id} for word in words])
+    _add_placements(session, model, file.id, dtype, slots, organs, random)
+
+
+def _add_placements(
+    session: Session,
+    model: Model,
+    file_id: int,
+    dtype: str,
+    slots: list[_Slot],
+    organs: _Organs,
+    random: np.random.Generator,
+) -> None:
+    keys = [_facet_key(model, slot, dtype) for slot in slots]
+    ids = facet_ids(session, keys)
+    rows: list[dict[str, Any]] = []
+    for position, (slot, key) in enumerate(zip(slots, keys, strict=True)):
+        organ_id = _draw_organ(organs, random, position, slot, key)
+        rows.append(
+            {
+                "model_id": model.id, "position": position, "file_id": file_id, "offset_bytes": 32 * position,
+                "name": slot.name, "type": key.type, "tower": key.tower, "block": place_of(slot.name).block,
+                "slot": key.slot, "organ_id": organ_id, "facet_id": ids[key], "visible": True, "dtype": key.dtype,
+                "size_bytes": slot.elements, **organs.measures[organ_id],
+            }
+        )  # fmt: skip
+    for table, new in ((Blob, organs.blobs), (Organ, organs.rows), (Fingerprint, organs.prints), (Placement, rows)):
+        if new:
+            session.execute(insert(Base.metadata.tables[table.__tablename__]), new)
+    for new in (organs.blobs, organs.rows, organs.prints):
+        new.clear()
+    _count(session, Counter((row["facet_id"], theta_bin(row["theta"])) for row in rows))
+
+
+def _facet_key(model: Model, slot: _Slot, dtype: str) -> FacetKey:
+    place = place_of(slot.name)
+    own = "F32" if place.type is OrganType.NORM else dtype
+    return FacetKey(place.type.value, place.tower.value, place.slot, own, model.architecture or "", model.license or "")
+
+
+def _draw_organ(organs: _Organs, random: np.random.Generator, position: int, slot: _Slot, key: FacetKey) -> int:
+    """An organ that a model of before has at this place, or a new one."""
+    known = organs.by_slot.setdefault((position, key.dtype), [])
+    if known and random.random() < SHARED:
+        return known[int(random.integers(len(known)))]
+    organs.count += 1
+    number = organs.count
+    known.append(number)
+    organs.measures[number] = _measures(random, key.type)
+    organs.blobs.append(_blob(number))
+    organs.rows.append(
+        {"id": number, "blob_id": number, "dtype": key.dtype, "shape": slot.shape, "elements": slot.elements}
+    )
+    organs.prints.append({"organ_id": number, "values": random.bytes(FINGERPRINT_BYTES)})
+    return number
+
+
+def _count(session: Session, counts: Counter[tuple[int, int]]) -> None:
+    rows = [{"facet_id": facet, "theta_bin": lower, "placements": number} for (facet, lower), number in counts.items()]
+    insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rows)
+
+
+def _measures(random: np.random.Generator, kind: str) -> dict[str, float | None]:
+    mean, deviation = THETA[kind]
+    theta = float(np.clip(random.normal(mean, deviation), 0.0, 90.0))
+    matrix = kind != "norm"
+    return {
+        "theta": theta,
+        "magnitude": float(random.normal(0.98, 0.02)),
+        "signal": float(np.sin(np.radians(theta))),
+        "spectral_signal": float(np.clip(random.normal(0.35, 0.12), 0, 1)) if matrix else None,
+        "stable_rank": float(random.uniform(5, 200)) if matrix else None,
+    }
+
+
+def _blob(number: int) -> dict[str, Any]:
+    return {
+        "id": number, "digest": _digest("organ", number), "size_bytes": 1, "stored_bytes": 1, "codec": "bytes",
+        "codec_version": 1, "file": None, "state": "present", "created_at": NOW, "touched_at": NOW,
+    }  # fmt: skip
+
+
+def _digest(kind: str, number: int) -> str:
+    return hashlib.sha256(f"{kind} {number}".encode()).hexdigest()
+
+
+def populated(home: Path, placements: int) -> Registry:
+    """The registry in `home`, filled when it is new."""
+    fresh = not (home / "registry.sqlite3").exists()
+    registry = Registry.open(home)
+    if fresh:
+        populate(registry, placements)
+    return registry

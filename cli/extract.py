@@ -1,0 +1,64 @@
+"""`organ extract`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from cli.console import plain, print_json, print_path, progress_bar
+from ingest.directory.contents import Content, file_contents, registered_contents
+from ingest.directory.extract import ExtractReport
+from ingest.directory.extract import extract as take_apart
+from ingest.opening import open_files
+from ingest.sources import GGUF_SUFFIX, find_sources
+from registry.names import parse_model_name
+from registry.present.text import size_text
+from registry.registry import Registry
+
+
+@click.command()
+@click.argument("what", metavar="FILE|MODEL")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to be made."
+)
+@click.option("--force", is_flag=True, help="Replace an organ directory that is there, with all that is in it.")
+@click.option("--json", "as_json", is_flag=True, help="What was written as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
+def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+    """Take a model apart into the folder DIR: a file for each tensor, and manifest.json.
+
+    FILE is a GGUF file or any shard of a split set, and need not be registered; MODEL is a registered model, every part
+    of which is checked on its way. DIR appears whole or not at all. `organ assemble DIR` gives the identical GGUF back,
+    and `organ ingest DIR` registers it, also after organs in it were edited.
+    """
+    with ExitStack() as opened:
+        contents = _contents(opened, what)
+        total = sum(content.header.file_size_bytes for content in contents)
+        with progress_bar("extract", total, quiet=quiet or as_json) as advance:
+            report = take_apart(contents, output, force=force, progress=advance)
+    _print(report, output, as_json=as_json, quiet=quiet)
+
+
+def _contents(opened: ExitStack, what: str) -> list[Content]:
+    if not what.endswith(GGUF_SUFFIX) and not Path(what).is_file():
+        registry = opened.enter_context(Registry.open())
+        return registered_contents(registry, parse_model_name(what))
+    sources = find_sources([what])
+    if len(sources) != 1:
+        raise click.UsageError(f"one model at a time; {what} gives {len(sources)}")
+    return file_contents(open_files(opened, sources[0]))
+
+
+def _print(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        files = [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files]
+        values = {"directory": str(output), "tensors": report.tensors, "size_bytes": report.size_bytes, "files": files}
+        print_json({"items": [values], "next": None})
+    elif quiet:
+        print_path(output)
+    else:
+        click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+        for name, size, sha256 in report.files:
+            click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")

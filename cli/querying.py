@@ -1,0 +1,18 @@
+"""Commands that take a query."""
+
+from __future__ import annotations
+
+import re
+
+import click
+
+_MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*", re.DOTALL)
+
+
+class QueryCommand(click.Command):
+    """A command whose arguments may begin with a minus: `-type:norm` is a term, not an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        terms = [word for word in args if _MINUS_TERM.fullmatch(word)]
+        others = [word for word in args if not _MINUS_TERM.fullmatch(word)]
+        return super().parse_args(ctx, [*others, *([] if "--" in others else ["--"]), *terms])

@@ -1,0 +1,148 @@
+"""`organ report`."""
+
+from __future__ import annotations
+
+import io
+import secrets
+import shutil
+import textwrap
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+
+import click
+
+from cli.console import plain, print_json, print_table
+from registry.catalog.queries.models import model_by_name
+from registry.errors import BadSource
+from registry.names import parse_model_name
+from registry.registry import Registry
+from registry.reports.dissection import ORGANS_DEFAULT, model_report
+from registry.reports.document import Report, Section, Table
+from registry.reports.markdown import markdown
+from registry.reports.overview import ROWS_DEFAULT, registry_report
+from registry.reports.sheet import sheet
+from registry.store.files import Files, translated
+
+TEXT_WIDTH = 100
+_FORMATS = ("text", "markdown", "json", "csv")
+_BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".csv": "csv"}
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--format", "form", type=click.Choice(_FORMATS), help="By default by the end of -o's name, else text.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--table", metavar="NAME", help="One table only. CSV has one at a time: ranking, or types of a MODEL.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help=f"Rows of a list: {ROWS_DEFAULT} models or {ORGANS_DEFAULT} tensors by default.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it to FILE, whole.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def report(
+    model: str | None,
+    form: str | None,
+    as_json: bool,
+    table: str | None,
+    limit: int | None,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Explain what was measured: the registry, or one MODEL, in tables with what they mean and do not mean.
+
+    The registry's tables are figures, ranking, types, scale, families and wells; a model's are model, notes, dtypes,
+    types, blocks, highest, wells, anomalies and methods.
+    """
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json and --format {form} exclude each other")
+    chosen = "json" if as_json else form or _BY_SUFFIX.get(output.suffix.lower() if output else "", "text")
+    if output is not None:
+        _check_target(output, force=force)
+    made = _made(model, limit)
+    if table is not None:
+        if table not in made.keys:
+            raise click.UsageError(f"{table!r} is no table of this report: it has {', '.join(made.keys)}")
+        made = made.only(table)
+    if output is None:
+        _print(made, chosen)
+        return
+    with redirect_stdout(io.StringIO()) as printed:
+        _print(made, chosen)
+    _place(output, printed.getvalue().encode())
+    click.echo(f"written to {plain(output)}", err=True)
+
+
+def _check_target(output: Path, *, force: bool) -> None:
+    if output.is_dir():
+        raise BadSource(f"{output}: a folder is there")
+    if output.exists() and not force:
+        raise BadSource(f"{output}: there already; --force replaces it")
+
+
+def _made(model: str | None, limit: int | None) -> Report:
+    with Registry.open() as registry, registry.catalog.reading() as session:
+        if model is None:
+            return registry_report(session, limit or ROWS_DEFAULT)
+        return model_report(session, model_by_name(session, parse_model_name(model)), limit or ORGANS_DEFAULT)
+
+
+def _print(made: Report, form: str) -> None:
+    if form == "json":
+        print_json(made.values())
+        return
+    harmless = made.with_texts(plain)
+    if form == "csv":
+        keys, rows = harmless.section(made.main if len(made.sections) > 1 else made.keys[0]).sheet()
+        click.echo(sheet(keys, rows), nl=False)
+    elif form == "markdown":
+        click.echo(markdown(harmless), nl=False)
+    else:
+        _print_text(harmless)
+
+
+def _print_text(made: Report) -> None:
+    click.echo(f"{made.title}\n{'=' * len(made.title)}")
+    _print_paragraphs(made.opening)
+    for section in made.sections:
+        click.echo(f"\n{section.title}\n{'-' * len(section.title)}")
+        _print_section(section)
+    _print_paragraphs(made.closing)
+
+
+def _print_section(section: Section) -> None:
+    if isinstance(section, Table) and not section.rows:
+        _print_paragraphs((section.empty,))
+        return
+    _print_paragraphs(section.before)
+    click.echo()
+    grid = section.grid()
+    numbers = [heading for heading, right in zip(grid.headings, grid.right, strict=True) if right]
+    print_table(grid.headings, grid.rows, numbers)
+    _print_paragraphs(section.after)
+
+
+def _print_paragraphs(texts: tuple[str, ...]) -> None:
+    width = min(TEXT_WIDTH, shutil.get_terminal_size().columns)
+    for text in texts:
+        click.echo("\n" + textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
+
+
+def _place(path: Path, data: bytes) -> None:
+    """`data` at `path`, durable, or nothing."""
+    files = Files()
+    temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"
+    try:
+        descriptor = files.create(temporary)
+        try:
+            files.write_at(descriptor, [data], 0)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        files.rename(temporary, path)
+        files.sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            files.unlink(temporary)
+        raise translated(error, path) from error

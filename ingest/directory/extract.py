@@ -1,0 +1,227 @@
+"""Taking apart: GGUF files, read once from front to back, into an organ directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from ingest.directory.contents import Content
+from ingest.directory.jsontext import MANIFEST_MAX_BYTES, VALUES_MAX
+from ingest.directory.layout import FOLDERS, HEADER_FILE, MANIFEST_FILE, organ_files, safe_file_name
+from ingest.directory.manifest import (
+    GGUF_FILES_MAX,
+    TENSORS_MAX,
+    Measures,
+    Padding,
+    Stretch,
+    WrittenGguf,
+    WrittenTensor,
+    manifest_lines,
+)
+from ingest.directory.metadata import readable_metadata
+from ingest.directory.opening import HEADER_MAX_BYTES
+from ingest.directory.organfile import HEAD_MAX_BYTES, encode_head
+from ingest.directory.staging import StagedFile, Staging, staged, total
+from registry.anatomy import OrganType
+from registry.digest import Digest
+from registry.errors import BadSource
+from registry.gguf import TensorInfo
+from registry.store.files import Files
+
+Progress = Callable[[int], None]
+
+MANIFEST_BYTES_PER_TENSOR = 1024
+"""At most, for the look at the disk's room; its metadata may take three times what they take in the header."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractReport:
+    """What was written: the folder, and the name, size and digest of each GGUF file that it was made from."""
+
+    path: Path
+    tensors: int
+    size_bytes: int
+    files: tuple[tuple[str, int, Digest], ...]
+
+
+def extract(
+    contents: Sequence[Content],
+    target: Path,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    files: Files | None = None,
+) -> ExtractReport:
+    """Write `contents`, the files of one model in order, as the organ directory `target`; whole or not at all.
+
+    Memory does not depend on the sizes of tensors. Raises BadSource when something is in the way, a source changed, or
+    the manifest would be larger than is read again; DiskFull, StoreUnwritable; CorruptBlob and MissingBlob from the
+    registry.
+    """
+    _check_limits(contents)
+    target = Path(os.path.abspath(target))
+    with staged(target, _disk_bytes(contents), replace=force, files=files) as staging:
+        work = _Extraction(contents, staging, progress or _no_progress)
+        work.run()
+    sizes = tuple((file.name, file.size_bytes, file.sha256) for file in work.ggufs)
+    return ExtractReport(target, len(work.tensors), sum(size for _, size, _ in sizes), sizes)
+
+
+def _check_limits(contents: Sequence[Content]) -> None:
+    tensors = sum(len(content.header.tensors) for content in contents)
+    for what, count, most in (
+        ("tensors", tensors, TENSORS_MAX),
+        ("files", len(contents), GGUF_FILES_MAX),
+        ("bytes of a header", max(content.header.end for content in contents), HEADER_MAX_BYTES),
+    ):
+        if count > most:
+            raise BadSource(f"{contents[0].name}: {count} {what}; an organ directory holds at most {most}")
+
+
+def _disk_bytes(contents: Sequence[Content]) -> int:
+    tensors = [tensor.size_bytes for content in contents for tensor in content.header.tensors]
+    headers = sum(content.header.end for content in contents)
+    return total([size + HEAD_MAX_BYTES for size in tensors]) + 4 * headers + len(tensors) * MANIFEST_BYTES_PER_TENSOR
+
+
+@dataclass(slots=True)
+class _Extraction:
+    contents: Sequence[Content]
+    staging: Staging
+    progress: Progress
+    ggufs: list[WrittenGguf] = field(default_factory=list)
+    tensors: list[WrittenTensor] = field(default_factory=list)
+    _measuring: list[Future[Measures]] = field(default_factory=list)
+
+    def run(self) -> None:
+        names = organ_files(tensor.name for content in self.contents for tensor in content.header.tensors)
+        used = {name.partition("/")[0] for name in names}
+        for kind, folder in FOLDERS.items():
+            if kind is not OrganType.OTHER or folder in used:
+                self.staging.make_folder(folder)
+        workers = ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="measure")
+        try:
+            with threadpool_limits(1, "blas"), self.staging.new_file(HEADER_FILE) as kept:  # threads of our own
+                left = iter(names)
+                for number, content in enumerate(self.contents):
+                    self._take_apart(number, content, left, kept, workers)
+                self.tensors = [
+                    replace(tensor, measures=measured.result())
+                    for tensor, measured in zip(self.tensors, self._measuring, strict=True)
+                ]
+        finally:
+            workers.shutdown(cancel_futures=True)
+        for content, gguf in zip(self.contents, self.ggufs, strict=True):
+            content.check(gguf.sha256)
+        self._write_manifest()
+
+    def _take_apart(
+        self, number: int, content: Content, names: Iterator[str], kept: StagedFile, workers: ThreadPoolExecutor
+    ) -> None:
+        header = content.header
+        begun = kept.size_bytes
+        with content.views() as views:
+            bytes_in_order = _Passage(views, self.progress)
+            for view in bytes_in_order.take(header.end):
+                kept.write(view)
+            paddings = list(_odd(bytes_in_order, _until_data(content), kept))
+            for tensor in header.tensors:
+                self._write_organ(number, content, tensor, next(names), bytes_in_order)
+                self._measuring.append(workers.submit(content.measures, tensor))
+                paddings += _odd(bytes_in_order, _until_next(content, tensor), kept)
+        self.ggufs.append(
+            WrittenGguf(
+                name=safe_file_name(content.name),
+                size_bytes=header.file_size_bytes,
+                sha256=bytes_in_order.digest(),
+                alignment=header.alignment,
+                header=Stretch(begun, header.end),
+                paddings=tuple(paddings),
+                metadata=readable_metadata(content.head, header),
+            )
+        )
+
+    def _write_organ(
+        self, number: int, content: Content, tensor: TensorInfo, name: str, bytes_in_order: _Passage
+    ) -> None:
+        digest = hashlib.sha256()
+        with self.staging.new_file(name) as file:
+            file.write(encode_head(tensor))
+            for view in bytes_in_order.take(tensor.size_bytes):
+                digest.update(view)
+                file.write(view)
+        offset = content.header.data_offset + tensor.offset
+        sha256 = Digest(digest.hexdigest())
+        self.tensors.append(WrittenTensor(tensor, name, number, offset, sha256, _UNMEASURED))
+
+    def _write_manifest(self) -> None:
+        architecture = self.contents[0].header.architecture
+        values = 0
+        with self.staging.new_file(MANIFEST_FILE) as file:
+            for line in manifest_lines(architecture, self.ggufs, self.tensors):
+                data = line.encode("utf-8")
+                file.write(data)
+                values += data.count(b",") + data.count(b"[") + data.count(b"{")
+        if file.size_bytes > MANIFEST_MAX_BYTES or values > VALUES_MAX:
+            what = f"{file.size_bytes} bytes and about {values} values"
+            raise BadSource(f"{self.contents[0].name}: its manifest would have {what}, more than are read again")
+
+
+class _Passage:
+    """The bytes of a file, passing by once: taken in stretches, hashed as a whole."""
+
+    def __init__(self, views: Iterator[memoryview], progress: Progress) -> None:
+        self._views = views
+        self._progress = progress
+        self._view = memoryview(b"")
+        self._digest = hashlib.sha256()
+
+    def take(self, size: int) -> Iterator[memoryview]:
+        """The next `size` bytes, in pieces."""
+        while size:
+            if not len(self._view):
+                self._view = next(self._views)
+                self._digest.update(self._view)
+                self._progress(len(self._view))
+            piece, self._view = self._view[:size], self._view[size:]
+            size -= len(piece)
+            yield piece
+
+    def digest(self) -> Digest:
+        """Of everything that has passed."""
+        return Digest(self._digest.hexdigest())
+
+
+_UNMEASURED = Measures(None, None, None, None, None)
+
+
+def _until_data(content: Content) -> tuple[int, int]:
+    header = content.header
+    return header.end, min(header.data_offset, header.file_size_bytes)
+
+
+def _until_next(content: Content, tensor: TensorInfo) -> tuple[int, int]:
+    """From the end of `tensor` to where the next begins, or the file ends."""
+    header = content.header
+    end = header.data_offset + tensor.offset + tensor.size_bytes
+    padding = -tensor.size_bytes % header.alignment
+    return end, min(end + padding, header.file_size_bytes)
+
+
+def _odd(bytes_in_order: _Passage, between: tuple[int, int], kept: StagedFile) -> Iterator[Padding]:
+    """Let the padding `between` two offsets pass; if it is not all zeros it is kept."""
+    begin, end = between
+    data = b"".join(bytes(view) for view in bytes_in_order.take(end - begin))
+    if data.strip(b"\0"):
+        yield Padding(begin, Stretch(kept.size_bytes, len(data)))
+        kept.write(data)
+
+
+def _no_progress(_size_bytes: int) -> None:
+    """Nobody watches."""

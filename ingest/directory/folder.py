@@ -1,0 +1,184 @@
+"""Files below an open folder: by checked relative paths, never through a link, few open at a time."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingest.directory.layout import FOLDERS, FORMAT, MANIFEST_FILE, ORGAN_SUFFIX, path_segments
+from ingest.files import FileIdentity
+from registry.errors import BadSource
+
+OPEN_FILES_MAX = 64
+"""A model may have thousands of tensors, a process often no more than 1,024 descriptors."""
+PEEK_BYTES = 1024
+
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+_FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
+
+
+@dataclass(slots=True)
+class _Open:
+    descriptor: int
+    readers: int = 0
+
+
+class Folder:
+    """An organ directory that is open for reads from several threads. A context manager.
+
+    A file's identity is taken when it is first looked at; from then on it must stay the same.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the folder `path`; raises BadSource."""
+        self.path = path
+        self.identities: dict[str, FileIdentity] = {}
+        self._lock = threading.Lock()
+        self._opened: OrderedDict[str, _Open] = OrderedDict()
+        try:
+            self._descriptor = os.open(path, _FOLDER)
+        except OSError as error:
+            raise BadSource(f"{path}: {error.strerror}") from error
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def size_bytes(self, file: str) -> int:
+        """The size of `file`; raises BadSource for what is no regular file, or lies behind a link."""
+        with self._lent(file):
+            return self.identities[file].size_bytes
+
+    def read_at(self, file: str, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes of `file`; raises BadSource when they are not there."""
+        data = bytearray(size)
+        self.read_into(file, memoryview(data), offset)
+        return bytes(data)
+
+    def read_into(self, file: str, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset` of `file`; raises BadSource when it ends before."""
+        done = 0
+        with self._lent(file) as descriptor:
+            while done < len(buffer):
+                try:
+                    read = os.preadv(descriptor, [buffer[done:]], offset + done)
+                except OSError as error:
+                    raise BadSource(f"{self.path / file}: {error.strerror} at byte {offset + done}") from error
+                if not read:
+                    raise BadSource(
+                        f"{self.path / file}: ends at byte {offset + done}, shorter than when it was opened"
+                    )
+                done += read
+
+    def check_unchanged(self, file: str) -> None:
+        """Raise BadSource when `file` was written to, or another put in its place, since it was first looked at."""
+        try:
+            with self._parent(file) as (parent, name):
+                now = FileIdentity.of(os.stat(name, dir_fd=parent, follow_symlinks=False))
+        except OSError as error:
+            raise BadSource(f"{self.path / file}: gone while it was read: {error.strerror}") from error
+        if now != self.identities[file]:
+            raise BadSource(f"{self.path / file}: changed while it was read; nothing was registered")
+
+    def organ_files(self) -> Iterator[str]:
+        """What is named like an organ's file in the folders that organs are in."""
+        for folder in FOLDERS.values():
+            try:
+                with os.scandir(self.path / folder) as entries:
+                    found = [entry.name for entry in entries if entry.name.lower().endswith(ORGAN_SUFFIX)]
+            except OSError:
+                continue  # not there; what the manifest wants of it is missed by name
+            yield from (f"{folder}/{name}" for name in sorted(found))
+
+    def close(self) -> None:
+        """Give all descriptors back; safe to call twice."""
+        with self._lock:
+            for one in self._opened.values():
+                os.close(one.descriptor)
+            self._opened.clear()
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+                self._descriptor = -1
+
+    @contextmanager
+    def _lent(self, file: str) -> Iterator[int]:
+        """A descriptor of `file` that nobody closes inside the block."""
+        with self._lock:
+            one = self._opened.get(file)
+            if one is None:
+                one = self._opened[file] = _Open(self._open(file))
+            self._opened.move_to_end(file)
+            one.readers += 1
+            self._close_idle()
+        try:
+            yield one.descriptor
+        finally:
+            with self._lock:
+                one.readers -= 1
+
+    def _close_idle(self) -> None:
+        for file, one in list(self._opened.items())[: max(0, len(self._opened) - OPEN_FILES_MAX)]:
+            if not one.readers:
+                os.close(one.descriptor)
+                del self._opened[file]
+
+    def _open(self, file: str) -> int:
+        try:
+            with self._parent(file) as (parent, name):
+                # Before opening: a FIFO would block, a device would act.
+                self._refuse_irregular(file, os.stat(name, dir_fd=parent, follow_symlinks=False))
+                descriptor = os.open(name, _FILE, dir_fd=parent)
+        except OSError as error:
+            raise BadSource(f"{self.path / file}: {error.strerror}") from error
+        try:
+            status = os.fstat(descriptor)
+            self._refuse_irregular(file, status)
+            if self.identities.setdefault(file, FileIdentity.of(status)) != FileIdentity.of(status):
+                raise BadSource(f"{self.path / file}: changed while it was read; nothing was registered")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _refuse_irregular(self, file: str, status: os.stat_result) -> None:
+        if stat.S_ISLNK(status.st_mode):
+            raise BadSource(f"{self.path / file}: a symbolic link; links are not followed here")
+        if not stat.S_ISREG(status.st_mode):
+            raise BadSource(f"{self.path / file}: not a regular file")
+
+    @contextmanager
+    def _parent(self, file: str) -> Iterator[tuple[int, str]]:
+        """The folder that `file` is in, open, each step taken without following a link; and its name there."""
+        *folders, name = path_segments(file)
+        with ExitStack() as opened:
+            parent = self._descriptor
+            for folder in folders:
+                parent = os.open(folder, _FOLDER | os.O_NOFOLLOW, dir_fd=parent)
+                opened.callback(os.close, parent)
+            yield parent, name
+
+
+def is_organ_directory(path: Path) -> bool:
+    """Whether the folder `path` is meant as an organ directory: by its manifest, and what is beside or in it."""
+    manifest = path / MANIFEST_FILE
+    if not os.path.lexists(manifest):
+        return False
+    if any((path / folder).is_dir() for folder in FOLDERS.values()):
+        return True
+    with suppress(OSError):
+        descriptor = os.open(manifest, _FILE)
+        try:
+            return stat.S_ISREG(os.fstat(descriptor).st_mode) and f'"{FORMAT}"'.encode() in os.read(
+                descriptor, PEEK_BYTES
+            )
+        finally:
+            os.close(descriptor)
+    return False

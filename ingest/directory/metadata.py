@@ -1,0 +1,162 @@
+"""GGUF metadata as JSON that people read, and back.
+
+An entry is `{"key": ..., "type": "uint32" or "array of string" ..., "value": ...}`. Text that is not UTF-8 is
+`{"base64": ...}`; NaN and the infinities, which JSON lacks, are words. Beyond the limits below a value is left out: the
+exact bytes of every entry are in header.bin anyway.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import struct
+from typing import Any, NoReturn
+
+from ingest.dissect import shown_type
+from registry.gguf import ByteSource, Field, Header, KeyValue, ValueType, read_array
+from registry.gguf.quants import FLOAT32_MAX
+from registry.gguf.types import KEY_MAX_BYTES, SCALAR_FORMATS, VALUE_MAX
+
+Entry = dict[str, Any]
+
+READABLE_MAX_BYTES = 32 * 1024 * 1024
+READABLE_MAX_VALUES = 2_000_000
+"""Over all values of one header. A vocabulary of 262,000 tokens with 515,000 merges has 1.3 million."""
+
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_KEY = re.compile(r"[\x20-\x7e]+")
+_ARRAY_OF = "array of "
+_SCALARS = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
+_FLOATS = (ValueType.FLOAT32, ValueType.FLOAT64)
+
+
+def readable_metadata(source: ByteSource, header: Header) -> list[Entry]:
+    """Every entry of `header` in order; those that do not fit the limits are without their value."""
+    entries: list[Entry] = []
+    room_bytes, room_values = READABLE_MAX_BYTES, READABLE_MAX_VALUES
+    for field in header.fields:
+        entry: Entry = {"key": field.key, "type": shown_type(field)}
+        if field.size_bytes <= room_bytes and field.count <= room_values:
+            entry["value"] = _readable(source, field)
+            room_bytes -= field.size_bytes
+            room_values -= field.count
+        entries.append(entry)
+    return entries
+
+
+def same_metadata(given: list[Entry], of_header: list[Entry]) -> bool:
+    """Whether `given` says what the header says; a value that is left out on either side is not compared."""
+    if len(given) != len(of_header):
+        return False
+    return all(
+        one["key"] == other["key"]
+        and one["type"] == other["type"]
+        and ("value" not in one or "value" not in other or one["value"] == other["value"])
+        for one, other in zip(given, of_header, strict=True)
+    )
+
+
+def key_value(key: str, type_text: str, value: Any) -> KeyValue:
+    """The entry to be written; raises ValueError with what is wrong."""
+    check_key(key)
+    if not type_text.startswith(_ARRAY_OF):
+        kind = _kind(type_text)
+        return KeyValue(key, kind, _from_readable(kind, value))
+    kind = _kind(type_text.removeprefix(_ARRAY_OF))
+    if not isinstance(value, list):
+        _refuse(f"the value of an {type_text} is a list")
+    return KeyValue(key, ValueType.ARRAY, [_from_readable(kind, one) for one in value], kind)
+
+
+def check_key(key: str) -> None:
+    """Raise ValueError for what is no key of GGUF metadata."""
+    if len(key) > KEY_MAX_BYTES or not _KEY.fullmatch(key):
+        raise ValueError(f"a key is 1 to {KEY_MAX_BYTES} characters of printable ASCII")
+
+
+def _readable(source: ByteSource, field: Field) -> Any:
+    if field.element_type is not None:
+        return _readable_array(source, field, field.element_type)
+    if field.type is ValueType.STRING and field.value is None:
+        return _text(source.read_at(field.offset, field.size_bytes))
+    if isinstance(field.value, bytes):
+        return _text(field.value)
+    return _number(field.value) if isinstance(field.value, float) else field.value
+
+
+def _readable_array(source: ByteSource, field: Field, kind: ValueType) -> list[Any]:
+    found = read_array(source, field)
+    if isinstance(found, list):
+        return [_text(one) for one in found]
+    values: list[Any] = found.tolist()
+    if kind is ValueType.BOOL:
+        return [bool(one) if one in (0, 1) else one for one in values]
+    return [_number(one) for one in values] if kind in _FLOATS else values
+
+
+def _text(raw: bytes) -> Any:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(raw).decode("ascii")}
+
+
+def _number(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _kind(text: str) -> ValueType:
+    if text not in _SCALARS:
+        raise ValueError(f"{text[:40]!r} is no type of a value")
+    return _SCALARS[text]
+
+
+def _from_readable(kind: ValueType, value: Any) -> Any:
+    if kind is ValueType.STRING:
+        return _string(value)
+    if kind in _FLOATS:
+        return _float(kind, value)
+    if kind is ValueType.BOOL and isinstance(value, bool):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        _refuse(f"{str(value)[:40]!r} is no {kind.name.lower()}")
+    try:
+        struct.pack(SCALAR_FORMATS[kind], value)
+    except struct.error:
+        raise ValueError(f"{str(value)[:40]} is out of the range of {kind.name.lower()}") from None
+    return value
+
+
+def _string(value: Any) -> bytes:
+    if isinstance(value, str):
+        raw = value.encode("utf-8")
+    elif isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+        raw = base64.b64decode(value["base64"], validate=True)
+    else:
+        raise ValueError('a string is text, or {"base64": ...} where it is not UTF-8')
+    if len(raw) > VALUE_MAX:
+        raise ValueError(f"a string has at most {VALUE_MAX} bytes")
+    return raw
+
+
+def _float(kind: ValueType, value: Any) -> float:
+    if isinstance(value, str) and value in _WORDS:
+        return _WORDS[value]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        _refuse(f"{str(value)[:40]!r} is no {kind.name.lower()}")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if math.isinf(number) or (kind is ValueType.FLOAT32 and abs(number) > FLOAT32_MAX):
+        raise ValueError(f"{str(value)[:40]} is out of the range of {kind.name.lower()}")
+    return number
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ValueError(reason)

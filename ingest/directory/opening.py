@@ -1,0 +1,243 @@
+"""An organ directory, checked as a whole, to the GGUF files that it gives.
+
+A tensor's own file is the authority for its dtype and shape. Where the header that came with the folder does not fit
+the organs any more, or the metadata in the manifest was changed, a fresh header is written around the organs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingest.directory.fields import Reasons
+from ingest.directory.folder import Folder
+from ingest.directory.jsontext import MANIFEST_MAX_BYTES, parse_json
+from ingest.directory.layout import HEADER_FILE, MANIFEST_FILE
+from ingest.directory.manifest import GgufEntry, Manifest, TensorEntry
+from ingest.directory.metadata import readable_metadata, same_metadata
+from ingest.directory.organfile import HEAD_MAX_BYTES, parse_head
+from ingest.directory.parse import parse_manifest
+from ingest.directory.virtual import PlacedOrgan, Section, VirtualFile, names_text
+from registry.errors import BadDirectory, BadGguf, BadSource
+from registry.gguf import (
+    Header,
+    HeaderSource,
+    KeyValue,
+    TensorSpec,
+    ValueType,
+    carry_over,
+    encode_header,
+    padded,
+    read_header,
+)
+from registry.gguf.types import ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX
+from registry.gguf.write import Metadata
+
+HEADER_MAX_BYTES = 256 * 1024 * 1024
+"""Of one GGUF file, as kept in header.bin. The largest vocabularies in use take 20 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Organ:
+    """A tensor with what its own file says, and where in it the bytes begin."""
+
+    entry: TensorEntry
+    spec: TensorSpec
+    data_offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """The header that came with the folder."""
+
+    source: HeaderSource
+    header: Header
+
+
+def open_directory(folder: Folder) -> list[VirtualFile]:
+    """The GGUF files of the open `folder`, in order; they can be read while it stays open.
+
+    Raises BadDirectory with everything that is wrong with it, BadSource when it cannot be read.
+    """
+    where = str(folder.path)
+    manifest = _read_manifest(folder)
+    reasons = Reasons()
+    organs = _organs(folder, manifest, reasons)
+    kept = [_kept_header(folder, entry, reasons) for entry in manifest.files]
+    reasons.raise_if_any(where)
+    own: list[list[Organ]] = [[] for _ in manifest.files]
+    for organ in organs:
+        own[organ.entry.gguf].append(organ)
+    files = []
+    for number, entry in enumerate(manifest.files):
+        try:
+            files.append(_virtual(folder, entry, own[number], kept[number], () if number else manifest.notes))
+        except ValueError as error:
+            reasons.add(f"{entry.name}: {error}")
+    reasons.raise_if_any(where)
+    return files
+
+
+def _read_manifest(folder: Folder) -> Manifest:
+    size = folder.size_bytes(MANIFEST_FILE)
+    where = str(folder.path)
+    try:
+        if size > MANIFEST_MAX_BYTES:
+            raise ValueError(f"{size} bytes; at most {MANIFEST_MAX_BYTES} are read")
+        values = parse_json(folder.read_at(MANIFEST_FILE, 0, size))
+    except ValueError as error:
+        raise BadDirectory(where, [f"{MANIFEST_FILE}: {error}"]) from error
+    return parse_manifest(values, where, f"{folder.path.resolve().name or 'model'}.gguf")
+
+
+def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]:
+    organs = []
+    for entry in manifest.tensors:
+        try:
+            size = folder.size_bytes(entry.file)
+            spec, begin = parse_head(folder.read_at(entry.file, 0, min(size, HEAD_MAX_BYTES)), size)
+        except BadSource as error:
+            reasons.add(f"{entry.name}: {str(error).removeprefix(f'{folder.path}/')}")
+            continue
+        except ValueError as error:
+            reasons.add(f"{entry.file}: {error}")
+            continue
+        if spec.name != entry.name:
+            reasons.add(f"{entry.file} says that it is {spec.name!r}, the manifest that it is {entry.name!r}")
+        organs.append(Organ(entry, spec, begin))
+    listed = {entry.file for entry in manifest.tensors}
+    for file in folder.organ_files():
+        if file not in listed:
+            reasons.add(f"{file!r} is not in the manifest")
+    return organs
+
+
+def _kept_header(folder: Folder, entry: GgufEntry, reasons: Reasons) -> _Kept | None:
+    if entry.header is None:
+        return None
+    assert entry.size_bytes is not None
+    stretches = [entry.header, *(padding.kept for padding in entry.paddings)]
+    try:
+        size = folder.size_bytes(HEADER_FILE)
+        if any(one.offset_bytes + one.size_bytes > size for one in stretches):
+            raise ValueError(f"it has {size} bytes, the manifest speaks of more")
+        if entry.header.size_bytes > min(HEADER_MAX_BYTES, entry.size_bytes):
+            raise ValueError(f"a header of {entry.header.size_bytes} bytes; at most {HEADER_MAX_BYTES} are read")
+        data = folder.read_at(HEADER_FILE, entry.header.offset_bytes, entry.header.size_bytes)
+        source = HeaderSource(data, entry.size_bytes, f"{HEADER_FILE} for {entry.name}")
+        header = read_header(source)
+        if header.end != len(data):
+            raise ValueError(f"the header of {entry.name} ends at {header.end}, the manifest says {len(data)}")
+    except BadSource as error:
+        reasons.add(str(error).removeprefix(f"{folder.path}/"))
+    except BadGguf as error:
+        reasons.add(str(error))
+    except ValueError as error:
+        reasons.add(f"{HEADER_FILE}: {error}")
+    else:
+        return _Kept(source, header)
+    return None
+
+
+def _virtual(
+    folder: Folder, entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None, notes: Sequence[str]
+) -> VirtualFile:
+    misfit = _misfit(entry, organs, kept)
+    if kept is not None and misfit is None:
+        return _with_kept_header(folder, entry, organs, kept.header)
+    literal, alignment = _fresh_header(entry, organs, kept)
+    sections = [Section(0, len(literal), None, data=literal)]
+    placed = []
+    offset = len(literal)
+    for organ in organs:
+        sections.append(_organ_section(organ, offset))
+        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256))
+        offset += padded(organ.spec.size_bytes, alignment)
+    remarks = [*notes, f"the header of {entry.name} is written anew: {misfit}"]
+    return VirtualFile(folder, entry.name, offset, sections, placed, entry.sha256, remarks)
+
+
+def _misfit(entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None) -> str | None:
+    """Why the header that came with the folder cannot be used, if it cannot."""
+    if kept is None:
+        return "none came with the folder"
+    due = {tensor.name: (tensor.shape, tensor.dtype) for tensor in kept.header.tensors}
+    if list(due) != [organ.spec.name for organ in organs]:
+        return "tensors were added, removed or moved"
+    changed = [organ.spec.name for organ in organs if due[organ.spec.name] != (organ.spec.shape, organ.spec.dtype)]
+    if changed:
+        return f"another type or shape: {names_text(changed)}"
+    if entry.readable is not None and not same_metadata(
+        list(entry.readable), readable_metadata(kept.source, kept.header)
+    ):
+        return "its metadata was changed in the manifest"
+    return None
+
+
+def _with_kept_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: Header) -> VirtualFile:
+    assert entry.header is not None
+    sections = [Section(0, header.end, HEADER_FILE, entry.header.offset_bytes)]
+    placed = []
+    for organ, tensor in zip(organs, header.tensors, strict=True):
+        offset = header.data_offset + tensor.offset
+        sections.append(_organ_section(organ, offset))
+        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256))
+    for padding in entry.paddings:
+        stretch = padding.kept
+        sections.append(Section(padding.offset_bytes, stretch.size_bytes, HEADER_FILE, stretch.offset_bytes))
+    sections.sort(key=lambda section: section.offset_bytes)
+    position = 0
+    for section in sections:
+        if section.offset_bytes < position:
+            raise ValueError(f"padding at {section.offset_bytes} lies over what is there")
+        position = section.offset_bytes + section.size_bytes
+    if position > header.file_size_bytes:
+        raise ValueError(f"padding reaches to {position}, the file ends at {header.file_size_bytes}")
+    return VirtualFile(folder, entry.name, header.file_size_bytes, sections, placed, entry.sha256, ())
+
+
+def _organ_section(organ: Organ, offset: int) -> Section:
+    return Section(offset, organ.spec.size_bytes, organ.entry.file, organ.data_offset_bytes)
+
+
+def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None) -> tuple[bytes, int]:
+    """The header with its padding, and the alignment; raises ValueError for metadata that cannot be written."""
+    metadata = _metadata(entry, kept)
+    alignment = kept.header.alignment if kept is not None else ALIGNMENT_DEFAULT
+    for one in metadata:
+        if isinstance(one, KeyValue) and one.key == ALIGNMENT_KEY:
+            value = one.value
+            if one.type is not ValueType.UINT32 or not isinstance(value, int):
+                raise ValueError(f"{ALIGNMENT_KEY} is no uint32")
+            if not 1 <= value <= ALIGNMENT_MAX or value & (value - 1):
+                raise ValueError(f"{ALIGNMENT_KEY} is {str(value)[:40]}, no power of two up to {ALIGNMENT_MAX}")
+            alignment = value
+    return encode_header(metadata, [organ.spec for organ in organs], alignment), alignment
+
+
+def _metadata(entry: GgufEntry, kept: _Kept | None) -> list[Metadata]:
+    if kept is None:
+        absent = [pair for pair in entry.pairs if isinstance(pair, str)]
+        if absent:
+            raise ValueError(f"metadata without a value, and no header that has it: {names_text(absent)}")
+        return [pair for pair in entry.pairs if isinstance(pair, KeyValue)]
+    raw = {field.key: carry_over(kept.source, field) for field in kept.header.fields}
+    if entry.readable is None:
+        return list(raw.values())
+    of_header = {one["key"]: one for one in readable_metadata(kept.source, kept.header)}
+    metadata: list[Metadata] = []
+    for pair, given in zip(entry.pairs, entry.readable, strict=True):
+        key = pair if isinstance(pair, str) else pair.key
+        if key in of_header and same_metadata([given], [of_header[key]]):
+            metadata.append(raw[key])
+        elif isinstance(pair, str):
+            raise ValueError(f"metadata without a value that the header does not have either: {key[:80]!r}")
+        else:
+            metadata.append(pair)
+    return metadata
+
+
+def directory_size_bytes(path: Path) -> int:
+    """What there is to read in the folder, for progress; what cannot be looked at counts as nothing."""
+    return sum(found.stat().st_size for found in path.rglob("*.bin") if found.is_file())

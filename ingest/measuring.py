@@ -1,0 +1,136 @@
+"""Measuring without a registry: files in, a measurement for every tensor out. Nothing is stored, nothing is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+from threadpoolctl import threadpool_limits
+
+from ingest.dissect import DissectedFile
+from ingest.opening import open_files, source_size_bytes
+from ingest.sources import ModelSource
+from ingest.tasks import Progress
+from registry.anatomy import Place, place_of
+from registry.errors import OrganError
+from registry.gguf import TensorInfo
+from registry.measure import Measurement, measure
+
+Wanted = Callable[[str, Place], bool]
+"""Whether the tensor of that name and place is to be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTensor:
+    """A tensor with its place and what was measured of it. `shape` is row length first."""
+
+    name: str
+    place: Place
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int
+    size_bytes: int
+    measurement: Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredModel:
+    """A model as its files say, with the tensors that were wanted, in the order of the files."""
+
+    architecture: str | None
+    title: str | None
+    size_bytes: int
+    """Of all of its files."""
+    tensor_count: int
+    """Of all of its tensors, wanted or not, as is the next."""
+    parameters: int
+    tensors: tuple[MeasuredTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOutcome:
+    """What became of one source: a measured model, or the error that refused it."""
+
+    source: ModelSource
+    model: MeasuredModel | None
+    error: OrganError | None
+
+
+def measure_all(
+    sources: Iterable[ModelSource], wanted: Wanted | None = None, progress: Progress | None = None
+) -> Iterator[MeasureOutcome]:
+    """Measure `sources` one after another; a bad one does not stop the next."""
+    for source in sources:
+        try:
+            yield MeasureOutcome(source, measure_model(source, wanted, progress), None)
+        except OrganError as error:
+            yield MeasureOutcome(source, None, error)
+
+
+def measure_model(source: ModelSource, wanted: Wanted | None = None, progress: Progress | None = None) -> MeasuredModel:
+    """Measure the tensors of one model, in threads; raises BadInput for what is refused.
+
+    Memory does not depend on the size of tensors: of each a bounded sample is read, by as many threads as there are
+    processors. `progress` is told the bytes that have been dealt with, in sum the size of the source.
+    """
+    tell = progress or _no_progress
+    with ExitStack() as opened:
+        files = open_files(opened, source)
+        chosen = [(file, tensor) for file in files for tensor in file.header.tensors if _is_wanted(tensor, wanted)]
+        told_bytes = 0
+        measured: list[MeasuredTensor] = []
+        for result in _in_threads(chosen):
+            measured.append(result)
+            told_bytes += result.size_bytes
+            tell(result.size_bytes)
+        for file in files:
+            file.source.check_unchanged()
+    tell(max(source_size_bytes(source) - told_bytes, 0))
+    tensors = [tensor for file in files for tensor in file.header.tensors]
+    return MeasuredModel(
+        architecture=files[0].header.architecture,
+        title=files[0].header.text("general.name"),
+        size_bytes=sum(file.header.file_size_bytes for file in files),
+        tensor_count=len(tensors),
+        parameters=sum(tensor.elements for tensor in tensors),
+        tensors=tuple(measured),
+    )
+
+
+def _is_wanted(tensor: TensorInfo, wanted: Wanted | None) -> bool:
+    return wanted is None or wanted(tensor.name, place_of(tensor.name))
+
+
+def _in_threads(chosen: list[tuple[DissectedFile, TensorInfo]]) -> Iterator[MeasuredTensor]:
+    workers = ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="measure")
+    try:
+        with threadpool_limits(1, "blas"):  # our threads are the parallelism
+            yield from workers.map(_measured, chosen)
+    finally:
+        workers.shutdown(cancel_futures=True)  # after a Ctrl-C nobody waits for what has not begun
+
+
+def _measured(chosen: tuple[DissectedFile, TensorInfo]) -> MeasuredTensor:
+    file, tensor = chosen
+    read = partial(_read, file, file.tensor_span(tensor).offset)
+    return MeasuredTensor(
+        name=tensor.name,
+        place=place_of(tensor.name),
+        dtype=tensor.dtype.name,
+        shape=tensor.shape,
+        elements=tensor.elements,
+        size_bytes=tensor.size_bytes,
+        measurement=measure(read, tensor.shape, tensor.dtype),
+    )
+
+
+def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
+    return file.source.read_at(begin + offset, size)
+
+
+def _no_progress(_size_bytes: int) -> None:
+    """Nobody watches."""

@@ -1,0 +1,52 @@
+"""A source, opened: the files of one model in order, dissected; they lie there or are read out of a directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from ingest.directory.folder import Folder, is_organ_directory
+from ingest.directory.opening import directory_size_bytes, open_directory
+from ingest.dissect import DissectedFile, dissect
+from ingest.files import FileSource, OpenFile
+from ingest.sources import ModelSource
+from registry.digest import Digest
+from registry.errors import BadSplit
+from registry.gguf.split import check_split, is_shard
+
+
+def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
+    """The files of `source`, open as long as `opened` is; raises BadInput for what is refused."""
+    files = [dissect(file) for path in source.paths for file in _open(opened, path)]
+    if len(files) == 1 and not is_shard(files[0].header):
+        return files
+    if all(not is_shard(file.header) for file in files):
+        reason = "the files are named like shards, but none says in its header that it is one"
+        raise BadSplit(source.name.name, [reason])
+    order = check_split(source.name.name, [(file.source.path.name, file.header) for file in files])
+    return [files[index] for index in order]
+
+
+def source_size_bytes(source: ModelSource) -> int:
+    """What there is to read, for progress; what cannot be looked at counts as nothing."""
+    return sum(
+        directory_size_bytes(path) if path.is_dir() else path.stat().st_size if path.is_file() else 0
+        for path in source.paths
+    )
+
+
+def notes_of(
+    files: Sequence[DissectedFile], digests: Mapping[int, Digest], pieces: Mapping[tuple[int, int], Digest]
+) -> tuple[str, ...]:
+    """What a person should know of `files`, when each (by index) and its pieces (and by offset) have these digests."""
+    own: list[dict[int, Digest]] = [{} for _ in files]
+    for (index, offset), digest in pieces.items():
+        own[index][offset] = digest
+    return tuple(note for index, file in enumerate(files) for note in file.source.notes(digests[index], own[index]))
+
+
+def _open(opened: ExitStack, path: Path) -> Sequence[OpenFile]:
+    if not is_organ_directory(path):
+        return [opened.enter_context(FileSource(path))]
+    return open_directory(opened.enter_context(Folder(path)))

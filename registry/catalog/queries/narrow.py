@@ -1,0 +1,178 @@
+"""A query's terms against what is registered: which facets, which models, and what is tested on each placement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, not_, or_, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.words import models_with_words
+from registry.catalog.search import Choice, Numbers, Query
+from registry.catalog.search.parse import nearest
+from registry.catalog.tables import Contributor, Facet, FacetCount, Model
+from registry.errors import BadName
+from registry.names import parse_model_name
+
+NAMES_MAX = 5000
+"""Names that are looked through for a pattern, or for the one that was meant."""
+NOTES_MAX = 5
+"""Names that nothing has and that are spoken of."""
+ABSENT = "none"
+
+FACET_COLUMNS = {
+    "type": Facet.type,
+    "tower": Facet.tower,
+    "slot": Facet.slot,
+    "dtype": Facet.dtype,
+    "arch": Facet.architecture,
+    "license": Facet.license,
+}
+CLOSED_FIELDS = ("type", "tower")
+"""Their values are the same in every registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class FacetFilter:
+    """Which values of a facet's column are wanted, or with `negated` unwanted."""
+
+    field: str
+    values: frozenset[str]
+    negated: bool
+
+    def takes(self, value: str) -> bool:
+        """Whether a facet with `value` matches."""
+        return (value in self.values) is not self.negated
+
+    @property
+    def condition(self) -> ColumnElement[bool]:
+        """The same in SQL."""
+        column = FACET_COLUMNS[self.field]
+        return column.not_in(sorted(self.values)) if self.negated else column.in_(sorted(self.values))
+
+
+@dataclass(slots=True)
+class Narrowed:
+    """A query, resolved. All of it holds at once."""
+
+    facets: list[FacetFilter] = field(default_factory=list)
+    models: Select[int] | None = None
+    """SELECT of the ids of the models to look in; None for all."""
+    numbers: list[Numbers] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def facet_conditions(self) -> list[ColumnElement[bool]]:
+        """What is asked of facets, in SQL."""
+        return [one.condition for one in self.facets]
+
+
+def narrow(session: Session, query: Query) -> Narrowed:
+    """`query` against the registry. A name that nothing has is noted, with the nearest one, and finds nothing."""
+    narrowed = Narrowed(numbers=[term for term in query.terms if isinstance(term, Numbers)])
+    for name in FACET_COLUMNS:
+        for choice in query.choices(name):
+            values = choice.values
+            if name not in CLOSED_FIELDS:
+                there = select(FACET_COLUMNS[name]).where(_is_counted())
+                values = known_values(session, choice, there, narrowed.notes)
+            narrowed.facets.append(FacetFilter(name, frozenset(values), choice.negated))
+    conditions = model_conditions(session, query, narrowed.notes)
+    if conditions:
+        narrowed.models = select(Model.id).where(Model.state == "visible", *conditions)
+    return narrowed
+
+
+def known_values(session: Session, choice: Choice, there: Select[Any], notes: list[str]) -> tuple[str, ...]:
+    """Those of the values `there` that the choice means; what is not stated goes by `none`, and comes back as empty."""
+    spoken: dict[str, set[str]] = {}
+    for value in session.scalars(there.distinct().limit(NAMES_MAX)):
+        spoken.setdefault(value or ABSENT, set()).add(value or "")
+    matches = _matching(choice.values, list(spoken))
+    _note_missing(choice, matches, notes, list(spoken))
+    return tuple(sorted({value for found in matches.values() for name in found for value in spoken[name]}))
+
+
+def model_conditions(session: Session, query: Query, notes: list[str]) -> list[ColumnElement[bool]]:
+    """What `model:`, `by:` and words ask of models; names that nothing has are put into `notes`."""
+    conditions = [_named(session, choice, notes) for choice in query.choices("model")]
+    for choice in query.choices("by"):
+        shown = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
+        there = session.scalars(select(Contributor.name).where(shown.exists()).limit(NAMES_MAX)).all()
+        names = _matching(choice.values, there)
+        _note_missing(choice, names, notes, there)
+        ids = select(Contributor.id).where(Contributor.name.in_(sorted(set().union(*names.values()))))
+        condition = Model.contributor_id.in_(ids)
+        conditions.append(not_(condition) if choice.negated else condition)
+    conditions += [Model.id.in_(models_with_words(query.words))] if query.words else []
+    conditions += [Model.id.not_in(models_with_words(words.split("-"))) for words in query.excluded_words]
+    return conditions
+
+
+def _is_counted() -> ColumnElement[bool]:
+    """A facet that a visible placement has: nobody is told of the others."""
+    return select(FacetCount.facet_id).where(FacetCount.facet_id == Facet.id, FacetCount.placements > 0).exists()
+
+
+def _named(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
+    """Models of the chosen names; a pattern looks at namespace/name without case."""
+    conditions: list[ColumnElement[bool]] = []
+    for value in choice.values:
+        condition = _pattern(value) if "*" in value else _exactly(value)
+        there = condition is not None and session.scalar(
+            select(Model.id).where(Model.state == "visible", condition).limit(1)
+        )
+        if condition is not None:
+            conditions.append(condition)
+        if not there and not choice.negated and len(notes) < NOTES_MAX:
+            shown = select(Model.namespace, Model.name).where(Model.state == "visible")
+            names = session.execute(shown.distinct().limit(NAMES_MAX))
+            notes.append(_missing("model", value, [f"{owner}/{name}" for owner, name in names]))
+    condition = or_(*conditions) if conditions else Model.id < 0
+    return not_(condition) if choice.negated else condition
+
+
+def _pattern(value: str) -> ColumnElement[bool]:
+    # LIKE heeds case on one database and not on another; both sides in lower case mean the same on all.
+    escaped = value.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
+    whole = escaped if "/" in escaped else f"%/{escaped}"
+    return func.lower(Model.namespace + "/" + Model.name).like(whole, escape="\\")
+
+
+def _exactly(value: str) -> ColumnElement[bool] | None:
+    try:
+        name = parse_model_name(value)
+    except BadName:
+        return None
+    parts = [Model.namespace == name.namespace, Model.name == name.name]
+    return and_(*parts, *([] if name.version is None else [Model.version == name.version]))
+
+
+def _matching(values: Sequence[str], there: Sequence[str]) -> dict[str, set[str]]:
+    """For each value, which of `there` it means, without case; `*` stands for anything."""
+    found = {}
+    folded = [(one, one.casefold()) for one in there]
+    for value in values:
+        wanted = value.casefold()
+        if "*" in value:
+            pattern = wanted.replace("[", "[[]").replace("?", "[?]")
+            found[value] = {one for one, name in folded if fnmatchcase(name, pattern)}
+        else:
+            found[value] = {one for one, name in folded if name == wanted}
+    return found
+
+
+def _note_missing(choice: Choice, matches: dict[str, set[str]], notes: list[str], there: Sequence[str]) -> None:
+    if choice.negated:
+        return
+    for value, found in matches.items():
+        if not found and len(notes) < NOTES_MAX:
+            notes.append(_missing(choice.field, value, there))
+
+
+def _missing(name: str, value: str, there: Iterable[str]) -> str:
+    close = nearest(value, there)
+    return f"nothing here has {name}:{value}" + (f"; the nearest is {name}:{close}" if close else "")

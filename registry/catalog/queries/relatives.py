@@ -1,0 +1,150 @@
+"""What relatives are found by: organs with their fingerprints at equal places, edges, and names that models go by."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlalchemy import ColumnElement, Row, func, or_, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.tables import Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
+from registry.catalog.upsert import batches
+from registry.lineage import Organ as ComparedOrgan
+from registry.lineage import Slot
+
+SHOWN_STATES = ("visible", "yanked")
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedOrgan:
+    """An organ at its place, as two models are compared by it."""
+
+    name: str
+    slot: Slot
+    organ: ComparedOrgan
+    theta: float | None
+
+
+def placed_organs(session: Session, model_id: int) -> list[PlacedOrgan]:
+    """The organs of a model in order."""
+    statement = (
+        select(
+            *(Placement.name, Placement.tower, Placement.block, Placement.slot, Placement.type, Placement.theta),
+            *(Organ.id, Organ.shape, Organ.dtype, Fingerprint.values),
+        )
+        .join(Organ, Organ.id == Placement.organ_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Placement.organ_id)
+        .where(Placement.model_id == model_id)
+        .order_by(Placement.position)
+    )
+    return [
+        PlacedOrgan(
+            name,
+            (tower, block, slot),
+            ComparedOrgan(kind, _lengths(shape), dtype, fingerprint, organ_id),
+            theta,
+        )
+        for name, tower, block, slot, kind, theta, organ_id, shape, dtype, fingerprint in session.execute(statement)
+    ]
+
+
+def organs_by_slot(session: Session, model_id: int) -> dict[Slot, ComparedOrgan]:
+    """The organs of a model by their places."""
+    return {placed.slot: placed.organ for placed in placed_organs(session, model_id)}
+
+
+def organs_at(session: Session, place: Slot) -> Sequence[Row[int, bytes | None]]:
+    """The different organs that any models have at `place`, of any shape, with their fingerprints.
+
+    Answered by the index of places and the fingerprints alone: it runs over every model of an architecture.
+    """
+    statement = (
+        select(Placement.organ_id, Fingerprint.values)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Placement.organ_id)
+        .where(*_is_at(place))
+        .distinct()
+    )
+    return session.execute(statement).all()
+
+
+def models_with(session: Session, place: Slot, organ_ids: Collection[int]) -> list[tuple[int, int]]:
+    """Model and organ, where a visible model has one of `organ_ids` at `place`."""
+    found: list[tuple[int, int]] = []
+    for batch in batches(sorted(organ_ids)):
+        statement = select(Placement.model_id, Placement.organ_id).where(
+            *_is_at(place), Placement.organ_id.in_(batch), Placement.visible
+        )
+        found += [(model_id, organ_id) for model_id, organ_id in session.execute(statement)]
+    return found
+
+
+def edges_of(session: Session, model_id: int) -> Sequence[Lineage]:
+    """The edges between models that begin or end at this one, oldest first."""
+    statement = select(Lineage).where(
+        Lineage.child_model_id.is_not(None),
+        or_(Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id),
+    )
+    return session.scalars(statement.order_by(Lineage.id)).all()
+
+
+def declared_parents_of(session: Session, model_ids: Collection[int]) -> list[Lineage]:
+    """What the models declare, in their order and that of their headers."""
+    found: list[Lineage] = []
+    for batch in batches(sorted(model_ids)):
+        statement = select(Lineage).where(Lineage.child_model_id.in_(batch), Lineage.evidence == "declared")
+        found += session.scalars(statement.order_by(Lineage.child_model_id, Lineage.id))
+    return found
+
+
+def declared_edges_to(session: Session, model_ids: Collection[int]) -> list[Lineage]:
+    """The declared edges that lead to none of the registered models, or to one of `model_ids`."""
+    declared = select(Lineage).where(Lineage.child_model_id.is_not(None), Lineage.evidence == "declared")
+    found = list(session.scalars(declared.where(Lineage.parent_model_id.is_(None))))
+    for batch in batches(sorted(model_ids)):
+        found += session.scalars(declared.where(Lineage.parent_model_id.in_(batch)))
+    return found
+
+
+def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, Model]:
+    """The models of `model_ids` that may be shown."""
+    found: dict[int, Model] = {}
+    for batch in batches(sorted(model_ids)):
+        rows = session.scalars(select(Model).where(Model.id.in_(batch), Model.state.in_(SHOWN_STATES)))
+        found |= {model.id: model for model in rows}
+    return found
+
+
+def visible_models_with_words(session: Session, words: Collection[str], limit: int) -> Sequence[Model]:
+    """Visible models with tensors whose name, title, tags and description have all of `words`, oldest first."""
+    having = (
+        select(ModelWord.model_id)
+        .where(ModelWord.word.in_(sorted(set(words))))
+        .group_by(ModelWord.model_id)
+        .having(func.count() == len(set(words)))
+    )
+    statement = select(Model).where(Model.id.in_(having), Model.state == "visible", Model.kind == "model")
+    return session.scalars(statement.order_by(Model.id).limit(limit)).all()
+
+
+def metadata_texts(session: Session, model_ids: Collection[int], keys: Collection[str]) -> dict[int, dict[str, str]]:
+    """The strings under `keys` in the metadata of each model; other types are left out."""
+    found: dict[int, dict[str, str]] = {model_id: {} for model_id in model_ids}
+    for batch in batches(sorted(model_ids)):
+        statement = select(ModelMetadata.model_id, ModelMetadata.key, ModelMetadata.value).where(
+            ModelMetadata.model_id.in_(batch), ModelMetadata.key.in_(sorted(keys)), ModelMetadata.type == "string"
+        )
+        for model_id, key, value in session.execute(statement):
+            found[model_id][key] = value
+    return found
+
+
+def _is_at(place: Slot) -> tuple[ColumnElement[bool], ...]:
+    tower, block, slot = place
+    return Placement.slot == slot, Placement.block == block, Placement.tower == tower
+
+
+@lru_cache(maxsize=1024)
+def _lengths(shape: str) -> tuple[int, ...]:
+    return tuple(map(int, shape.split("x")))

@@ -1,0 +1,31 @@
+"""The query language: one grammar and one parser for the search box, the command, JSON and Python. Pure.
+
+    type:organ slot:ffn_up,ffn_down block:5-20 theta>=45 arch:qwen2 -license:none sort:-theta coder
+
+fields   what can be asked for, of organs and of models
+terms    a query as values, and back as text
+parse    text to `Query`; whatever is wrong is one sentence with the nearest right word
+cursor   where a page ended, as a text that is checked when it comes back
+found    what a search gives
+"""
+
+from registry.catalog.search.fields import MODELS, ORGANS, Field, Vocabulary
+from registry.catalog.search.found import FacetCounts, FoundOrgan, SearchPage
+from registry.catalog.search.parse import parse_query
+from registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort
+
+__all__ = [
+    "MODELS",
+    "ORGANS",
+    "Choice",
+    "FacetCounts",
+    "Field",
+    "FoundOrgan",
+    "Interval",
+    "Numbers",
+    "Query",
+    "SearchPage",
+    "Sort",
+    "Vocabulary",
+    "parse_query",
+]

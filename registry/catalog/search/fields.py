@@ -1,0 +1,137 @@
+"""The fields of the query language: what organs and models can be asked for, by which words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from registry.anatomy import EXAMPLE_SLOTS
+from registry.catalog.vocabulary import MODEL_KINDS, ORGAN_TYPES, TOWERS
+
+
+class Kind(StrEnum):
+    """What stands behind a field's colon."""
+
+    CHOICE = "choice"
+    """One of a few words that are always the same."""
+    NAME = "name"
+    """A word that depends on what is registered; `*` stands for any text in it."""
+    NUMBER = "number"
+    WHOLE = "whole"
+    """A whole number."""
+    SIZE = "size"
+    """Bytes, with k, M or G behind the number if need be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field, what it takes, and what it means, in a few words for people."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.kind in (Kind.NUMBER, Kind.WHOLE, Kind.SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What one kind of thing can be asked for."""
+
+    what: str
+    """In the plural, for people: organs."""
+    fields: Mapping[str, Field]
+    sorts: Mapping[str, str]
+    """Words behind `sort:` and their meaning."""
+    default_sort: str
+    likeness: bool
+    """Whether `like:` and `unique:` mean something."""
+
+
+ALIASES = {
+    "architecture": "arch",
+    "contributor": "by",
+    "licence": "license",
+    "magnitude": "z",
+    "parameters": "params",
+    "spectral_signal": "spectral",
+    "stable_rank": "rank",
+    "θ": "theta",
+}
+
+_THETA = Field("theta", Kind.NUMBER, "θ in degrees, 0 noise to 90 signal")
+_SIGNAL = Field("signal", Kind.NUMBER, "sin θ, 0 to 1")
+_ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
+_LICENSE = Field("license", Kind.NAME, "the model's licence; none where it states none")
+_BY = Field("by", Kind.NAME, "who added the model")
+_MODEL = Field("model", Kind.NAME, "the model: namespace/name, or acme/*")
+
+
+def _by_name(*fields: Field) -> dict[str, Field]:
+    return {field.name: field for field in fields}
+
+
+ORGANS = Vocabulary(
+    what="organs",
+    fields=_by_name(
+        Field("type", Kind.CHOICE, "the system that it belongs to", ORGAN_TYPES),
+        Field(
+            "slot",
+            Kind.NAME,
+            f"the place in its block: {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for all that begin so",
+        ),
+        Field("block", Kind.WHOLE, "the layer's number, from 0; none outside the blocks"),
+        Field("tower", Kind.CHOICE, "the stack of blocks that it is in", TOWERS),
+        _THETA,
+        _SIGNAL,
+        Field("z", Kind.NUMBER, "|Z|, bits gained per doubling of resolution"),
+        Field("spectral", Kind.NUMBER, "spectral signal, 0 (chance) to 1"),
+        Field("rank", Kind.NUMBER, "stable rank, from 1"),
+        Field("size", Kind.SIZE, "bytes in the file: size>=10M"),
+        Field("dtype", Kind.NAME, "the type of its values: F16, Q8_0"),
+        _ARCH,
+        _MODEL,
+        _LICENSE,
+        _BY,
+    ),
+    sorts={
+        "theta": _THETA.meaning,
+        "signal": _SIGNAL.meaning,
+        "z": "|Z|",
+        "spectral": "spectral signal",
+        "rank": "stable rank",
+        "size": "bytes",
+    },
+    default_sort="-theta",
+    likeness=True,
+)
+
+MODELS = Vocabulary(
+    what="models",
+    fields=_by_name(
+        Field("kind", Kind.CHOICE, "what was registered", MODEL_KINDS),
+        _MODEL,
+        _ARCH,
+        _LICENSE,
+        _BY,
+        Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees"),
+        Field("signal", Kind.NUMBER, "mean of sin θ over its tensors"),
+        Field("params", Kind.SIZE, "parameters: params>=1M"),
+        Field("tensors", Kind.WHOLE, "how many organs it has"),
+        Field("size", Kind.SIZE, "bytes of its files"),
+    ),
+    sorts={
+        "new": "when it was registered",
+        "theta": "mean θ",
+        "signal": "mean signal",
+        "params": "parameters",
+        "tensors": "organs",
+        "size": "bytes",
+    },
+    default_sort="-new",
+    likeness=False,
+)

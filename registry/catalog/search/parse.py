@@ -1,0 +1,203 @@
+"""Text to `Query`. Whatever is wrong is one BadQuery: the term, what is wrong with it, and the nearest right word."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+
+from registry.catalog.search.fields import ALIASES, ORGANS, Field, Kind, Vocabulary
+from registry.catalog.search.numbers import parse_bound, parse_numbers
+from registry.catalog.search.terms import Choice, Numbers, Query, Sort, Term
+from registry.catalog.words import folded_words
+from registry.digest import parse_prefix
+from registry.errors import BadDigest, BadQuery
+
+QUERY_MAX_LENGTH = 2000
+TERMS_MAX = 50
+VALUES_MAX = 100
+VALUE_MAX_LENGTH = 200
+WORDS_MAX = 50
+"""Each is a look-up of its own."""
+
+LIKE, UNIQUE, SORT = "like", "unique", "sort"
+_TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
+_OPERATOR = re.compile(r"[<>=:≤≥]+")
+_VALUE = re.compile(r'"(?P<quoted>[^"]*)"|(?P<plain>[^,"]+)')
+
+
+class _Gathered:
+    """What has been read of a query so far."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.terms: list[Term] = []
+        self.words: dict[str, None] = {}
+        self.excluded: dict[str, None] = {}
+        self.word_count = 0
+        self.like: str | None = None
+        self.unique = False
+        self.sort: Sort | None = None
+
+
+def parse_query(text: str, vocabulary: Vocabulary = ORGANS) -> Query:
+    """The query that `text` asks; an empty text asks for everything. Raises BadQuery."""
+    if len(text) > QUERY_MAX_LENGTH:
+        raise BadQuery(text[:20] + "…", f"a query has at most {QUERY_MAX_LENGTH} characters")
+    tokens = list(_tokens(text))
+    if len(tokens) > TERMS_MAX:
+        raise BadQuery(tokens[TERMS_MAX], f"a query has at most {TERMS_MAX} terms")
+    gathered = _Gathered(vocabulary)
+    for token in tokens:
+        _read(gathered, token)
+    if gathered.like is not None and gathered.sort is not None:
+        raise BadQuery(f"sort:{gathered.sort}", "like: ranks by likeness; leave sort: out")
+    sort = gathered.sort or _sort(vocabulary, vocabulary.default_sort)
+    return Query(
+        terms=tuple(gathered.terms),
+        words=tuple(gathered.words),
+        excluded_words=tuple(gathered.excluded),
+        like=gathered.like,
+        unique=gathered.unique,
+        sort=sort,
+    )
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `word` was probably meant to be."""
+    by_fold = {one.casefold(): one for one in known}
+    close = get_close_matches(word.casefold(), list(by_fold), n=1, cutoff=0.6)
+    return by_fold[close[0]] if close else None
+
+
+def _tokens(text: str) -> Iterator[str]:
+    """What stands between spaces that are not inside quotes."""
+    token, quoted = "", False
+    for sign in text:
+        if sign == '"':
+            quoted = not quoted
+        if sign.isspace() and not quoted:
+            if token:
+                yield token
+            token = ""
+        else:
+            token += sign
+    if quoted:
+        raise BadQuery(token, 'a quotation mark (") is open')
+    if token:
+        yield token
+
+
+def _read(gathered: _Gathered, token: str) -> None:
+    plain = token.replace("≥", ">=").replace("≤", "<=")
+    match = _TERM.fullmatch(plain)
+    if match is None:
+        _read_words(gathered, token)
+        return
+    name = ALIASES.get(match["field"].lower(), match["field"].lower())
+    if name in (SORT, LIKE, UNIQUE):
+        _read_order(gathered, token, name, match)
+        return
+    field = gathered.vocabulary.fields.get(name)
+    if field is None:
+        raise BadQuery(token, _no_field(gathered.vocabulary, match["field"]))
+    gathered.terms.append(_term(token, field, match))
+
+
+def _read_words(gathered: _Gathered, token: str) -> None:
+    if _OPERATOR.match(token.lstrip("-")):
+        raise BadQuery(token, "a comparison is written without spaces: theta>=40")
+    excluded = token.startswith("-") and len(token) > 1
+    found = folded_words(token)
+    if not found:
+        raise BadQuery(token, "no letter and no digit is in it")
+    if excluded:
+        gathered.excluded["-".join(dict.fromkeys(found))] = None
+    else:
+        gathered.words.update(dict.fromkeys(found))
+    gathered.word_count += len(found)
+    if gathered.word_count > WORDS_MAX:
+        raise BadQuery(token, f"a query has at most {WORDS_MAX} words")
+
+
+def _read_order(gathered: _Gathered, token: str, name: str, match: re.Match[str]) -> None:
+    """`sort:`, `like:` and `unique:`, which say how rather than what."""
+    vocabulary, value = gathered.vocabulary, match["value"].strip('"')
+    if match["minus"] or match["operator"] not in ":=":
+        raise BadQuery(token, f"write {name}:VALUE")
+    if name == SORT:
+        gathered.sort = _sort(vocabulary, value)
+    elif not vocabulary.likeness:
+        raise BadQuery(token, f"{name}: is for organs, these are {vocabulary.what}")
+    elif name == LIKE:
+        try:
+            gathered.like = parse_prefix(value)
+        except BadDigest as error:
+            raise BadQuery(token, f"an organ's digest, or 8 and more characters of it, is due: {error}") from error
+    elif value != "organ":
+        raise BadQuery(token, "only unique:organ is known: each organ once")
+    else:
+        gathered.unique = True
+
+
+def _sort(vocabulary: Vocabulary, text: str) -> Sort:
+    descending, name = text.startswith("-"), text.removeprefix("-").lower()
+    name = ALIASES.get(name, name)
+    if name not in vocabulary.sorts:
+        close = nearest(name, vocabulary.sorts)
+        meant = f"; did you mean sort:{'-' if descending else ''}{close}?" if close else ""
+        raise BadQuery(f"sort:{text}", f"{vocabulary.what} sort by {_listed(vocabulary.sorts)}{meant}")
+    return Sort(name, descending)
+
+
+def _term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
+    operator, negated = match["operator"], bool(match["minus"])
+    if field.is_numeric:
+        if operator != ":":
+            if negated:
+                raise BadQuery(token, "a comparison cannot be turned round by a minus: use the opposite comparison")
+            return Numbers(field.name, (parse_bound(token, field, operator, match["value"]),))
+        intervals, absent = parse_numbers(token, field, _values(token, match["value"]))
+        return Numbers(field.name, intervals, absent, negated)
+    if operator not in ":=":
+        raise BadQuery(token, f"{field.name} is a name, not a number: write {field.name}:VALUE")
+    values = _values(token, match["value"])
+    if field.kind is Kind.CHOICE:
+        values = [_choice(token, field, value) for value in values]
+    return Choice(field.name, tuple(dict.fromkeys(values)), negated)
+
+
+def _values(token: str, text: str) -> list[str]:
+    """What stands between the commas."""
+    found = [match["quoted"] if match["plain"] is None else match["plain"] for match in _VALUE.finditer(text)]
+    values = [value.strip() for value in found if value.strip()]
+    if not values:
+        raise BadQuery(token, "a value is missing behind it")
+    if len(values) > VALUES_MAX:
+        raise BadQuery(token, f"at most {VALUES_MAX} values")
+    for value in values:
+        if len(value) > VALUE_MAX_LENGTH or not value.isprintable():
+            raise BadQuery(token, f"a value is printable text of at most {VALUE_MAX_LENGTH} characters")
+    return values
+
+
+def _choice(token: str, field: Field, value: str) -> str:
+    if value.lower() in field.choices:
+        return value.lower()
+    close = nearest(value, field.choices)
+    meant = f"; did you mean {field.name}:{close}?" if close else ""
+    raise BadQuery(token, f"{field.name} is one of {_listed(field.choices)}{meant}")
+
+
+def _no_field(vocabulary: Vocabulary, name: str) -> str:
+    known = [*vocabulary.fields, SORT, *([LIKE, UNIQUE] if vocabulary.likeness else [])]
+    elsewhere = vocabulary is not ORGANS and ALIASES.get(name, name) in ORGANS.fields
+    if elsewhere:
+        return f"{name} is a field of organs; {vocabulary.what} have {_listed(known)}"
+    close = nearest(name, [*known, *ALIASES])
+    meant = f"did you mean {ALIASES.get(close, close)}:?" if close else f"the fields are {_listed(known)}"
+    return f"no field is called {name!r}; {meant}"
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words)

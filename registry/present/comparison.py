@@ -1,0 +1,157 @@
+"""Two models side by side as plain values: how alike, by type, by block, and what changed most."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.relatives import PlacedOrgan, placed_organs
+from registry.catalog.register.organs import shape_text
+from registry.catalog.tables import Model
+from registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
+from registry.present.models import model_name
+from registry.present.values import Values
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedModel:
+    """One side of a comparison."""
+
+    name: str
+    digest: str
+    """Of its bytes: two sides of one digest are one model."""
+    organs: Sequence[PlacedOrgan]
+
+
+def registered_model(session: Session, model: Model) -> ComparedModel:
+    """A registered model as a side of a comparison."""
+    return ComparedModel(model_name(model), model.digest, placed_organs(session, model.id))
+
+
+def comparison(first: ComparedModel, second: ComparedModel) -> Values:
+    """Everything that a comparison says. Where both have an organ, names and types are those of `first`.
+
+    `similarity` is the mean correlation of matrices at equal places, None where there is none to compare. `changed` has
+    the compared organs, the least alike first; `only_first`, `only_second` and `shapes_differ` have the others.
+    """
+    firsts, seconds = _by_slot(first), _by_slot(second)
+    own, other = _organs(firsts), _organs(seconds)
+    found = similarity(own, other)
+    return {
+        "first": first.name,
+        "second": second.name,
+        "same_bytes": first.digest == second.digest,
+        "similarity": found.mean,
+        "kinship": found.kinship.value,
+        "sentence": _sentence(first, second, found, is_encoding=is_another_encoding(own, other, found)),
+        "organs": {
+            "compared": found.organ_count,
+            "first_matrices": found.first_count,
+            "second_matrices": found.second_count,
+            "first": len(firsts),
+            "second": len(seconds),
+            "identical": found.identical_count,
+        },
+        "types": list(_types(firsts, seconds, found)),
+        "blocks": list(_blocks(found)),
+        "changed": [_changed(firsts[slot], seconds[slot], value) for slot, value in _least_alike(found)],
+        "only_first": [placed.name for slot, placed in firsts.items() if slot not in seconds],
+        "only_second": [placed.name for slot, placed in seconds.items() if slot not in firsts],
+        "shapes_differ": [
+            {"name": placed.name, "first": _shape(placed), "second": _shape(seconds[slot])}
+            for slot, placed in firsts.items()
+            if slot in seconds and placed.organ.shape != seconds[slot].organ.shape
+        ],
+    }
+
+
+def _by_slot(model: ComparedModel) -> dict[Slot, PlacedOrgan]:
+    return {placed.slot: placed for placed in model.organs}
+
+
+def _organs(placed: Mapping[Slot, PlacedOrgan]) -> dict[Slot, Organ]:
+    return {slot: one.organ for slot, one in placed.items()}
+
+
+def _shape(placed: PlacedOrgan) -> str:
+    return shape_text(placed.organ.shape)
+
+
+def _sentence(first: ComparedModel, second: ComparedModel, found: Similarity, *, is_encoding: bool) -> str:
+    """The outcome for people, in one sentence."""
+    if first.digest == second.digest:
+        return f"{first.name} and {second.name} are the same model to the last byte: there is nothing to compare."
+    if found.kinship is Kinship.INCOMPARABLE:
+        return (
+            f"{first.name} and {second.name} cannot be compared: they have no matrix of one shape at one place "
+            "whose values can be read."
+        )
+    if found.identical_count == len(first.organs) == len(second.organs):
+        return "Every organ is the same to the last byte: two files of the same weights, with other metadata."
+    if is_encoding:
+        return (
+            "The same weights in two encodings, as far as can be told: the vectors are the same to the last byte, and "
+            "rounding explains the differences of the matrices."
+        )
+    return _SENTENCES[found.kinship]
+
+
+_SENTENCES = {
+    Kinship.CLOSE: "Closely alike, as a model and its light fine-tune are, or two fine-tunes of one model.",
+    Kinship.KIN: "Kin: alike beyond chance, with much training between them, or with organs of other origin.",
+    Kinship.UNRELATED: "Not related, as far as weights at equal places can tell.",
+}
+
+
+def _types(
+    firsts: Mapping[Slot, PlacedOrgan], seconds: Mapping[Slot, PlacedOrgan], found: Similarity
+) -> Iterable[Values]:
+    """A row a type: mean θ of each side in degrees, their difference, and the similarity of what was compared."""
+    compared = Counter(firsts[slot].organ.type for slot in found.by_organ)
+    kinds = sorted({placed.organ.type for placed in (*firsts.values(), *seconds.values())})
+    for kind in kinds:
+        first, second = _mean_theta(firsts.values(), kind), _mean_theta(seconds.values(), kind)
+        yield {
+            "type": kind,
+            "first_theta": first,
+            "second_theta": second,
+            "difference": None if first is None or second is None else second - first,
+            "similarity": found.by_type.get(kind),
+            "compared": compared[kind],
+        }
+
+
+def _mean_theta(organs: Iterable[PlacedOrgan], kind: str) -> float | None:
+    thetas = [placed.theta for placed in organs if placed.organ.type == kind and placed.theta is not None]
+    return fmean(thetas) if thetas else None
+
+
+def _blocks(found: Similarity) -> Iterable[Values]:
+    compared = Counter(slot[:2] for slot in found.by_organ)
+    for (tower, block), value in found.by_block.items():
+        yield {"tower": tower, "block": block, "similarity": value, "compared": compared[tower, block]}
+
+
+def _least_alike(found: Similarity) -> list[tuple[Slot, float]]:
+    """The compared organs, the least alike first; of equals in the order of their places."""
+    return sorted(found.by_organ.items(), key=lambda pair: pair[1])
+
+
+def _changed(first: PlacedOrgan, second: PlacedOrgan, value: float) -> Values:
+    tower, block, slot = first.slot
+    return {
+        "name": first.name,
+        "type": first.organ.type,
+        "tower": tower,
+        "block": block,
+        "slot": slot,
+        "shape": _shape(first),
+        "similarity": value,
+        "identical": first.organ.identity == second.organ.identity,
+        "first_theta": first.theta,
+        "second_theta": second.theta,
+    }

@@ -1,0 +1,119 @@
+"""The lineage of a model as plain values: what is declared, recorded and measured, up and down, and what disagrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.relatives import declared_parents_of, edges_of, models_by_id, organs_by_slot
+from registry.catalog.tables import Lineage, Model
+from registry.lineage import CLOSE, is_another_encoding, similarity
+from registry.names import ModelName
+from registry.present.values import Values
+from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained
+
+EDGES_SHOWN = 200
+PARENTS_COMPARED = 8
+"""Declared parents that are compared on every reading; nobody names more but to waste our time."""
+
+
+def lineage_values(session: Session, model: Model) -> Values:
+    """`lineage`, a list of edges, parents first, then children, then measured relatives, the most alike first.
+
+    `lineage_left_out` counts the edges beyond the first 200, and `findings` says where declared and measured disagree.
+    """
+    edges = edges_of(session, model.id)
+    ends = {end for edge in edges for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
+    others = models_by_id(session, ends - {model.id})
+    shown = [edge for edge in edges if _other(edge, model) in {None, *others}]
+    declared = _declared(session, model, shown, others)
+    ordered = sorted(shown, key=lambda edge: _rank(edge, model))
+    values = [_edge_values(edge, model, others, declared) for edge in ordered]
+    measured = {_other(edge, model) or 0: edge for edge in shown if edge.evidence == "measured"}
+    undeclared = _undeclared(session, model, measured, others)
+    return {
+        "lineage": values[:EDGES_SHOWN],
+        "lineage_left_out": max(0, len(values) - EDGES_SHOWN),
+        "findings": findings(model.kind, list(declared.values()), undeclared, len(measured)),
+    }
+
+
+def _other(edge: Lineage, model: Model) -> int | None:
+    """The model at the other end; None for a parent that is known by its name only."""
+    return edge.parent_model_id if edge.child_model_id == model.id else edge.child_model_id
+
+
+def _direction(edge: Lineage, model: Model) -> str:
+    if edge.evidence == "measured":
+        return "relative"
+    return "parent" if edge.child_model_id == model.id else "child"
+
+
+def _rank(edge: Lineage, model: Model) -> tuple[int, float, int]:
+    return ("parent", "child", "relative").index(_direction(edge, model)), -(edge.score or 0.0), edge.id
+
+
+def _edge_values(edge: Lineage, model: Model, others: Mapping[int, Model], declared: Mapping[int, Declared]) -> Values:
+    other = others.get(_other(edge, model) or 0)
+    compared = declared.get(edge.id)
+    return {
+        "direction": _direction(edge, model),
+        "model": None if other is None else _name(other),
+        "text": edge.parent_text,
+        "relation": edge.relation,
+        "evidence": edge.evidence,
+        "score": edge.score if compared is None else compared.score,
+    }
+
+
+def _declared(
+    session: Session, model: Model, edges: Sequence[Lineage], others: Mapping[int, Model]
+) -> dict[int, Declared]:
+    """The parents that `model` declares, by edge, each compared with it."""
+    found: dict[int, Declared] = {}
+    own = organs_by_slot(session, model.id) if model.kind == "model" else {}
+    for edge in edges:
+        if edge.evidence != "declared" or edge.child_model_id != model.id:
+            continue
+        parent = others.get(edge.parent_model_id or 0)
+        text = edge.parent_text or ""
+        if parent is None or not own or len(found) >= PARENTS_COMPARED:
+            found[edge.id] = Declared(text, edge.relation, None if parent is None else _name(parent))
+            continue
+        organs = organs_by_slot(session, parent.id)
+        alike = similarity(own, organs)
+        found[edge.id] = Declared(
+            text,
+            edge.relation,
+            _name(parent),
+            alike.kinship,
+            alike.mean,
+            alike.organ_count,
+            alike.first_count,
+            is_another_encoding(own, organs, alike),
+        )
+    return found
+
+
+def _undeclared(
+    session: Session, model: Model, measured: Mapping[int, Lineage], others: Mapping[int, Model]
+) -> dict[str, float]:
+    """The close relatives that no declaration explains, by name."""
+    close = {
+        other: edge.score or 0.0
+        for other, edge in measured.items()
+        if (edge.score or 0.0) >= CLOSE or edge.relation == "quantized"
+    }
+    known = {model.id, *others}
+    declared = [
+        DeclaredEdge(edge.child_model_id, edge.parent_text or "", edge.parent_model_id)
+        for edge in declared_parents_of(session, known)
+        if edge.child_model_id is not None
+    ]
+    titles = {one.id: one.title for one in (model, *others.values())}
+    return {_name(others[other]): close[other] for other in unexplained(model.id, close, declared, titles)}
+
+
+def _name(model: Model) -> str:
+    return str(ModelName(model.namespace, model.name, model.version))

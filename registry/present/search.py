@@ -1,0 +1,26 @@
+"""Searches as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from registry.catalog.search import FacetCounts, SearchPage
+from registry.present.values import Values
+
+
+def search_values(page: SearchPage, counts: FacetCounts | None = None) -> Values:
+    """A page of organs, with the counts beside it if they were asked for."""
+    items = [asdict(organ) | {"shape": list(organ.shape)} for organ in page.items]
+    values: Values = {"items": items, "next": page.next, "notes": list(page.notes)}
+    return values if counts is None else values | {"facets": facet_values(counts)}
+
+
+def facet_values(counts: FacetCounts) -> Values:
+    """Counts by field; the bins of θ as a list of lower edge and count, null for what has no θ."""
+    return {
+        "total": counts.total,
+        "exact": counts.exact,
+        "uncounted": list(counts.uncounted),
+        **{name: dict(values) for name, values in counts.fields.items()},
+        "theta": [{"from": lower, "count": count} for lower, count in counts.theta.items()],
+    }

@@ -1,0 +1,131 @@
+"""Where what a model declares and what its weights show disagree. Worked out on reading, never stored; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from registry.lineage import CLOSE, Kinship
+from registry.relatives.declared import folded
+
+NAMES_SHOWN = 3
+
+Finding: TypeAlias = dict[str, Any]
+"""`severity` (warn, info), `code`, `sentence`, `models` (names), `score` (a mean correlation, or None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A parent that a model declares, and what a comparison with it gave."""
+
+    text: str
+    relation: str
+    model: str | None
+    """The registered model that is meant."""
+    kinship: Kinship | None = None
+    """None where the two were not compared."""
+    score: float | None = None
+    organ_count: int = 0
+    matrix_count: int = 0
+    is_encoding: bool = False
+    """Whether rounding to another dtype explains all differences."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredEdge:
+    """What some model declares."""
+
+    child_id: int
+    text: str
+    parent_id: int | None
+
+
+def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, float], relatives: int) -> list[Finding]:
+    """All findings of a model of `kind`.
+
+    `undeclared` has the close relatives that no declaration explains, by name with their scores; `relatives` is how
+    many measured ones there are.
+    """
+    found = [finding for one in declared for finding in _of_declared(kind, one)]
+    if undeclared:
+        found.append(_close_and_undeclared(undeclared))
+    if kind == "adapter" and not declared:
+        found.append(_finding("warn", "no-base-named", "This adapter does not say which model it belongs to."))
+    if kind == "model" and not declared and not relatives:
+        sentence = "It declares no parent, and no registered model has similar weights at the same places."
+        found.append(_finding("info", "no-known-relatives", sentence))
+    return found
+
+
+def unexplained(
+    model_id: int, close: Collection[int], declared: Iterable[DeclaredEdge], titles: Mapping[int, str | None]
+) -> set[int]:
+    """Which of the models in `close` no chain of declarations connects with `model_id`.
+
+    A chain goes over parents and children, over parents of one name that are not registered, and over equal titles.
+    """
+    groups = _Groups()
+    for edge in declared:
+        groups.join(edge.child_id, ("text", folded(edge.text)))
+        if edge.parent_id is not None:
+            groups.join(edge.child_id, edge.parent_id)
+    for one, title in titles.items():
+        if folded(title or ""):
+            groups.join(one, ("title", folded(title or "")))
+    return {other for other in close if groups.leader(other) != groups.leader(model_id)}
+
+
+def _of_declared(kind: str, one: Declared) -> list[Finding]:
+    if one.model is None:
+        sentence = f"It names {one.text!r} as its parent, which is not registered here: that cannot be checked."
+        return [_finding("info", "parent-not-registered", sentence)]
+    if kind != "model" or one.kinship is None or one.is_encoding or one.kinship is Kinship.CLOSE:
+        return []
+    if one.kinship is Kinship.INCOMPARABLE:
+        sentence = f"It names {one.model} as its parent, but no two matrices of the two have one shape at one place."
+        return [_finding("info", "parent-not-comparable", sentence, [one.model])]
+    alike = f"{one.score:.2f} over {one.organ_count} of {one.matrix_count} matrices"
+    if one.kinship is Kinship.UNRELATED:
+        sentence = (
+            f"It names {one.model} as its parent, but their weights at the same places are not related: "
+            f"the mean correlation is {alike}."
+        )
+        return [_finding("warn", "parent-unrelated", sentence, [one.model], one.score)]
+    sentence = (
+        f"It names {one.model} as its parent; their weights at the same places are only loosely alike: the mean "
+        f"correlation is {alike}, where quantisations and light fine-tunes have {CLOSE} and more."
+    )
+    severity = "warn" if one.relation == "quantized" else "info"
+    return [_finding(severity, "parent-loosely-related", sentence, [one.model], one.score)]
+
+
+def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
+    names = sorted(undeclared, key=lambda name: (-undeclared[name], name))
+    listed = ", ".join(f"{name} ({undeclared[name]:.3f})" for name in names[:NAMES_SHOWN])
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    sentence = f"Its weights are closely alike to those of {listed}{more}, and nothing that either declares says why."
+    return _finding("warn", "close-relative-not-declared", sentence, names, undeclared[names[0]])
+
+
+def _finding(
+    severity: str, code: str, sentence: str, models: Sequence[str] = (), score: float | None = None
+) -> Finding:
+    return {"severity": severity, "code": code, "sentence": sentence, "models": list(models), "score": score}
+
+
+class _Groups:
+    """Disjoint sets of anything that can be a key."""
+
+    def __init__(self) -> None:
+        self._above: dict[Hashable, Hashable] = {}
+
+    def leader(self, one: Hashable) -> Hashable:
+        while one in self._above:
+            one = self._above[one]
+        return one
+
+    def join(self, first: Hashable, second: Hashable) -> None:
+        above, below = self.leader(first), self.leader(second)
+        if above != below:
+            self._above[below] = above

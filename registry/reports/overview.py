@@ -1,0 +1,152 @@
+"""The report on a whole registry."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import totals
+from registry.catalog.queries.models import ranked_models
+from registry.catalog.queries.reports import (
+    count_organs,
+    extreme_organs,
+    kinds_of_models,
+    lowest_thetas_of_models,
+    mean_spectral_signals,
+)
+from registry.present.models import model_name
+from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
+from registry.reports.scale import scale_tables
+from registry.reports.types import types_table
+from registry.reports.words import CLOSING, LISTED, OPENING, RANKING, WELLS
+
+ROWS_DEFAULT = 50
+"""Rows of a table of models, unless told otherwise."""
+
+
+def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
+    """The report on all visible models; tables of models have at most `limit` rows and say so."""
+    types = types_table(
+        session,
+        None,
+        before="All tensors of all models, counted at every place that they have: one that three models share counts "
+        "three times.",
+        empty="There are no tensors.",
+    )
+    tensors = sum(figures["tensors_count"] for figures in types.values()["items"])
+    counts = {(kind, complete): count for kind, complete, count in kinds_of_models(session)}
+    sections = (_figures(session, counts, tensors), _ranking(session, counts, limit), types)
+    return Report(
+        title="Report on the registry",
+        opening=OPENING,
+        sections=(*sections, *scale_tables(session, limit), _wells(session, limit)),
+        closing=CLOSING,
+        main="ranking",
+    )
+
+
+def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int) -> Facts:
+    _, plain, stored = totals(session)
+    facts = (
+        Fact("models_count", "models", sum(counts.values()), Kind.COUNT, _kinds(counts)),
+        Fact("tensors_count", "tensors", tensors, Kind.COUNT, "Counted at every place that they have in a model."),
+        Fact(
+            "organs_count",
+            "different tensors",
+            count_organs(session),
+            Kind.COUNT,
+            "Tensors that are the same to the last byte are one, and are kept once. The registry calls them organs.",
+        ),
+        Fact(
+            "size_bytes",
+            "plain size",
+            plain,
+            Kind.SIZE,
+            "All different parts as they stand in the files, vocabularies and headers included.",
+        ),
+        Fact(
+            "stored_bytes",
+            "stored size",
+            stored,
+            Kind.SIZE,
+            "The same on the disk, compressed. Every byte comes back as it was.",
+        ),
+    )
+    empty = () if counts else ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)
+    return Facts("figures", "The registry in figures", facts, empty)
+
+
+def _kinds(counts: dict[tuple[str, bool], int]) -> str:
+    found = [
+        f"{count} {one if count == 1 else many}"
+        for (kind, complete), (one, many) in _KIND_WORDS.items()
+        if (count := counts.get((kind, complete), 0))
+    ]
+    return f"Files, or sets of files, that were taken in: {'; '.join(found) or 'none'}."
+
+
+def _ranking(session: Session, counts: dict[tuple[str, bool], int], limit: int) -> Table:
+    models = ranked_models(session, limit)
+    spectra = mean_spectral_signals(session, [model.id for model in models])
+    complete = counts.get(("model", True), 0)
+    rows: list[tuple[Cell, ...]] = []
+    for rank, model in enumerate(models, 1):
+        readings = (model.mean_theta, model.mean_signal, spectra.get(model.id))
+        rows.append((rank, model_name(model), *readings, model.tensors, model.parameters))
+    shown = f"The first {len(rows)} of {complete} complete models" if len(rows) < complete else "All complete models"
+    return Table(
+        key="ranking",
+        title="Ranking of models",
+        columns=_RANKING_COLUMNS,
+        rows=tuple(rows),
+        before=(f"{shown}, by falling mean θ; of equal ones the older first. {_LEFT_OUT}",),
+        after=(RANKING + _span(rows),),
+        empty="There is no complete model to rank.",
+    )
+
+
+def _span(rows: list[tuple[Cell, ...]]) -> str:
+    thetas = [row[2] for row in rows if isinstance(row[2], float)]
+    return f" In this list the first and the last are {thetas[0] - thetas[-1]:.1f}° apart." if len(thetas) > 1 else ""
+
+
+def _wells(session: Session, limit: int) -> Table:
+    rows: list[tuple[Cell, ...]] = []
+    for model_id, _ in lowest_thetas_of_models(session, limit):
+        ((organ, shape, elements, model),) = extreme_organs(session, model_id, 1, lowest=True)
+        rows.append((model_name(model), organ.name, organ.type, organ.dtype, shape, elements, organ.theta))
+    return Table(
+        key="wells",
+        title="Gravitational wells",
+        columns=_WELL_COLUMNS,
+        rows=tuple(rows),
+        before=(f"The tensor with the lowest θ of each model, the lowest first; at most {limit} models. {LISTED}",),
+        after=(WELLS,),
+        empty="No tensor has a θ.",
+    )
+
+
+_LEFT_OUT = "Adapters, vocabularies and models of which only a part is here are left out."
+_KIND_WORDS = {
+    ("model", True): ("complete model", "complete models"),
+    ("model", False): ("model of which only a part is here", "models of which only a part is here"),
+    ("adapter", True): ("adapter, a small change to another model", "adapters, small changes to other models"),
+    ("vocabulary", True): ("vocabulary, words without weights", "vocabularies, words without weights"),
+}
+_RANKING_COLUMNS = (
+    Column("rank", "place", Kind.COUNT),
+    Column("model", "model", Kind.NAME),
+    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
+    Column("mean_signal", "mean signal", Kind.SHARE),
+    Column("mean_spectral_signal", "mean spectral", Kind.SHARE),
+    Column("tensors_count", "tensors", Kind.COUNT),
+    Column("parameters_count", "parameters", Kind.LARGE),
+)
+_WELL_COLUMNS = (
+    Column("model", "model", Kind.NAME),
+    Column("tensor", "tensor", Kind.NAME),
+    Column("type", "type", Kind.TEXT),
+    Column("dtype", "format", Kind.TEXT),
+    Column("shape", "shape", Kind.TEXT),
+    Column("elements_count", "numbers", Kind.LARGE),
+    Column("theta_degrees", "θ", Kind.DEGREES),
+)

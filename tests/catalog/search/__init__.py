@@ -1,0 +1,1 @@
+"""The query language, and what the tests of searches share."""

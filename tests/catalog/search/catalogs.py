@@ -1,0 +1,324 @@
+"""Catalogs of rows that no file stands behind: every edge of what is searched by, drawn at random or given."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
+
+from registry.catalog.bins import theta_bin
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.facets import FacetKey, facet_ids
+from registry.catalog.search import FoundOrgan
+from registry.catalog.tables import (
+    Blob,
+    FacetCount,
+    Fingerprint,
+    Model,
+    ModelFile,
+    ModelWord,
+    Organ,
+    Placement,
+)
+from registry.catalog.upsert import insert_or_add
+from registry.catalog.words import different_words
+from registry.measure import FINGERPRINT_BYTES
+from registry.registry import Registry
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+THETAS = (None, None, 0.0, 4.999, 5.0, 12.5, 39.999999999999996, 40.0, 44.999, 45.0, 45.0, 60.0, 89.9999999, 90.0, 90.0)
+SPECTRALS = (None, 0.0, 0.25, 0.3, 0.3, 0.30000000000000004, 1.0)
+MAGNITUDES = (None, 0.0, 0.9, 0.9, 1.02)
+RANKS = (None, 1.0, 12.5, 200.0)
+SIZES = (1, 4096, 4096, 2_000_000, 3 * 10**9, 2**62)
+PLACES = (
+    ("embed", "text", None, "token_embd"),
+    ("norm", "text", None, "output_norm"),
+    ("norm", "text", 0, "attn_norm"),
+    ("skeleton", "text", 0, "attn_q"),
+    ("skeleton", "vision", 0, "attn_q"),
+    ("skeleton", "text", 1, "attn_q"),
+    ("organ", "text", 0, "ffn_up"),
+    ("organ", "text", 1, "ffn_up"),
+    ("organ", "text", 1, "ffn_down"),
+    ("organ", "text", 7, "ffn_down"),
+    ("adapter", "text", 7, "attn_q.lora_a"),
+    ("other", "text", None, "what?is[this]*"),
+)
+DTYPES = ("F16", "Q8_0", "Q4_K", "F32")
+ARCHITECTURES = ("llama", "qwen2", "LLaMA", None)
+LICENSES = ("apache-2.0", "mit", "MIT", "none", "llama 3, community", None)
+NAMESPACES = ("acme", "Acme", "zoo.lab", "local")
+NAMES = ("tiny", "tiny-code", "tiny_code", "A-2M", "b.c")
+TITLES = ("Zoo-A v1.0", "Für Ärzte", "coder & farmer", None, "coders")
+DESCRIPTIONS = (None, "A model's letters, ﬁne-tuned", "ΣΊΣΥΦΟΣ İstanbul", "farm 2M")
+CONTRIBUTORS = ("alice", "Bob", "carol smith", "local")
+STATES = ("visible", "visible", "visible", "visible", "quarantined", "removed", "yanked")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A placement to be, with all that searches look at."""
+
+    type: str = "organ"
+    tower: str = "text"
+    block: int | None = 0
+    slot: str = "ffn_up"
+    organ: int = 1
+    """Rows with one number are places of one organ."""
+    shape: str = "64x64"
+    dtype: str = "F16"
+    size_bytes: int = 4096
+    theta: float | None = 40.0
+    magnitude: float | None = 0.9
+    spectral_signal: float | None = 0.3
+    stable_rank: float | None = 12.5
+    fingerprint: str = "random"
+    """What its organ's is: random, constant, or none."""
+
+    @property
+    def signal(self) -> float | None:
+        return None if self.theta is None else math.sin(math.radians(self.theta))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """A model to be."""
+
+    rows: tuple[Row, ...]
+    namespace: str = "acme"
+    name: str = "tiny"
+    version: int = 1
+    state: str = "visible"
+    kind: str = "model"
+    complete: bool = True
+    architecture: str | None = "llama"
+    license: str | None = "mit"
+    title: str | None = None
+    description: str | None = None
+    tags: tuple[str, ...] = ()
+    contributor: str = "alice"
+    parameters: int = 1000
+    size_bytes: int = 4096
+    mean_theta: float | None = 40.0
+    mean_signal: float | None = 0.6
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.namespace}/{self.name}@{self.version}"
+
+
+@dataclass(slots=True)
+class Placed:
+    """What was written: models and placements with the ids that they got, and fingerprints by the organ's number."""
+
+    models: dict[int, ModelRow] = field(default_factory=dict)
+    rows: dict[int, tuple[Row, ModelRow]] = field(default_factory=dict)
+    ids: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By the model's full name and the tensor's."""
+    organs: dict[int, int] = field(default_factory=dict)
+    prints: dict[int, bytes] = field(default_factory=dict)
+
+    def found(self, organs: Iterable[FoundOrgan]) -> list[int]:
+        """The ids of what a search found."""
+        return [self.ids[one.model, one.name] for one in organs]
+
+    @property
+    def visible(self) -> dict[int, tuple[Row, ModelRow]]:
+        return {row_id: both for row_id, both in self.rows.items() if both[1].state == "visible"}
+
+
+def digest(organ: int) -> str:
+    """The digest of the organ of that number; those of numbers below 0 begin alike."""
+    own = hashlib.sha256(f"organ {organ}".encode()).hexdigest()
+    return own if organ >= 0 else "1234567890" + own[10:]
+
+
+def tensor_name(row: Row, position: int) -> str:
+    """The name of the tensor there: different for each of a model."""
+    return f"{position}.{row.slot}"
+
+
+def place(registry: Registry, models: Iterable[ModelRow], placed: Placed | None = None, seed: int = 1) -> Placed:
+    """Write `models`, with the roll-up that registering keeps; what is in `placed` already is added to."""
+    placed = Placed() if placed is None else placed
+    chance = random.Random(seed)
+    with registry.catalog.writing() as session:
+        for model in models:
+            _place(session, model, placed, chance)
+    return placed
+
+
+def drawn(models: int, seed: int) -> list[ModelRow]:
+    """Models at random. Organs stand at several places, numbers are equal or missing, and some models are hidden."""
+    chance = random.Random(seed)
+    organs = {number: _drawn_row(chance, number) for number in range(1, 6 * models)}
+    taken: Counter[tuple[str, str]] = Counter()
+    made = []
+    for _ in range(models):
+        owner, name = chance.choice(NAMESPACES), chance.choice(NAMES)
+        taken[owner, name] += 1
+        rows = tuple(organs[chance.choice(list(organs))] for _ in range(chance.randrange(14)))
+        made.append(
+            ModelRow(
+                rows=rows,
+                namespace=owner,
+                name=name,
+                version=taken[owner, name],
+                state=chance.choice(STATES),
+                kind=chance.choice(("model", "model", "adapter", "vocabulary")),
+                complete=chance.random() < 0.8,
+                architecture=chance.choice(ARCHITECTURES),
+                license=chance.choice(LICENSES),
+                title=chance.choice(TITLES),
+                description=chance.choice(DESCRIPTIONS),
+                tags=chance.choice(((), ("letters",), ("code", "Größe"))),
+                contributor=chance.choice(CONTRIBUTORS),
+                parameters=chance.choice((0, 1000, 1000, 7 * 10**9)),
+                size_bytes=chance.choice((0, 4096, 2**40)),
+                mean_theta=chance.choice(THETAS),
+                mean_signal=chance.choice(SPECTRALS),
+            )
+        )
+    return made
+
+
+def _drawn_row(chance: random.Random, organ: int) -> Row:
+    kind, tower, block, slot = chance.choice(PLACES)
+    return Row(
+        type=kind,
+        tower=tower,
+        block=block,
+        slot=slot,
+        organ=organ,
+        shape=chance.choice(("64x64", "64x128", "64")),
+        dtype=chance.choice(DTYPES),
+        size_bytes=chance.choice(SIZES),
+        theta=chance.choice(THETAS),
+        magnitude=chance.choice(MAGNITUDES),
+        spectral_signal=chance.choice(SPECTRALS),
+        stable_rank=chance.choice(RANKS),
+        fingerprint=chance.choice(("random",) * 8 + ("constant", "none")),
+    )
+
+
+def _place(session: Session, model: ModelRow, placed: Placed, chance: random.Random) -> None:
+    number = len(placed.models) + 1
+    own = Model(
+        namespace=model.namespace,
+        name=model.name,
+        version=model.version,
+        digest=hashlib.sha256(f"model {number}".encode()).hexdigest(),
+        state=model.state,
+        kind=model.kind,
+        complete=model.complete,
+        contributor_id=contributor_id(session, model.contributor),
+        architecture=model.architecture,
+        title=model.title,
+        description=model.description,
+        license=model.license,
+        tags="[]",
+        parameters=model.parameters,
+        tensors=len(model.rows),
+        size_bytes=model.size_bytes,
+        mean_theta=model.mean_theta,
+        mean_signal=model.mean_signal,
+        flags="[]",
+        unassemblable="[]",
+        created_at=NOON + timedelta(minutes=number),
+    )
+    session.add(own)
+    session.flush()
+    placed.models[own.id] = model
+    file = ModelFile(
+        model_id=own.id,
+        position=0,
+        name="a.gguf",
+        size_bytes=1,
+        sha256=own.digest,
+        header_sha256=own.digest,
+        header_bytes=1,
+    )
+    session.add(file)
+    session.flush()
+    words = different_words([model.namespace, model.name, model.title, *model.tags, model.description])
+    session.execute(insert(ModelWord), [{"word": word, "model_id": own.id} for word in words])
+    _place_rows(session, own.id, file.id, model, placed, chance)
+
+
+def _place_rows(
+    session: Session, model_id: int, file_id: int, model: ModelRow, placed: Placed, chance: random.Random
+) -> None:
+    named = (model.architecture or "", model.license or "")
+    keys = [FacetKey(row.type, row.tower, row.slot, row.dtype, *named) for row in model.rows]
+    facets = facet_ids(session, keys)
+    shown = model.state == "visible"
+    counts: Counter[tuple[int, int]] = Counter()
+    for position, (row, key) in enumerate(zip(model.rows, keys, strict=True)):
+        organ_id = _organ_id(session, row, placed, chance)
+        values = _values(row, position) | {"organ_id": organ_id, "facet_id": facets[key], "visible": shown}
+        made = Placement(model_id=model_id, position=position, file_id=file_id, offset_bytes=0, **values)
+        session.add(made)
+        session.flush()
+        placed.rows[made.id] = (row, model)
+        placed.ids[model.full_name, made.name] = made.id
+        counts[facets[key], theta_bin(row.theta)] += shown
+    rolled = [
+        {"facet_id": facet, "theta_bin": lower, "placements": number}
+        for (facet, lower), number in counts.items()
+        if number
+    ]
+    insert_or_add(session, FacetCount, ["facet_id", "theta_bin"], "placements", rolled)
+
+
+def _values(row: Row, position: int) -> dict[str, Any]:
+    return {
+        "name": tensor_name(row, position),
+        "type": row.type,
+        "tower": row.tower,
+        "block": row.block,
+        "slot": row.slot,
+        "dtype": row.dtype,
+        "size_bytes": row.size_bytes,
+        "theta": row.theta,
+        "magnitude": row.magnitude,
+        "signal": row.signal,
+        "spectral_signal": row.spectral_signal,
+        "stable_rank": row.stable_rank,
+    }
+
+
+def _organ_id(session: Session, row: Row, placed: Placed, chance: random.Random) -> int:
+    if row.organ in placed.organs:
+        return placed.organs[row.organ]
+    blob = Blob(
+        digest=digest(row.organ),
+        size_bytes=1,
+        stored_bytes=1,
+        codec="bytes",
+        codec_version=1,
+        state="present",
+        created_at=NOON,
+        touched_at=NOON,
+    )
+    session.add(blob)
+    session.flush()
+    organ = Organ(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=4096)
+    session.add(organ)
+    session.flush()
+    placed.organs[row.organ] = organ.id
+    if row.fingerprint != "none":
+        placed.prints[row.organ] = bytes(FINGERPRINT_BYTES)
+        if row.fingerprint == "random":
+            placed.prints[row.organ] = chance.randbytes(FINGERPRINT_BYTES)
+        session.add(Fingerprint(organ_id=organ.id, values=placed.prints[row.organ]))
+        session.flush()
+    return organ.id

@@ -1,0 +1,177 @@
+"""What a query finds, by looking at every row: the slow way that searches are compared with."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from registry.catalog.search import Choice, Numbers, Query
+from registry.catalog.words import different_words
+from tests.catalog.search.catalogs import ModelRow, Placed, Row
+
+PLACES = {
+    "theta": "theta",
+    "signal": "signal",
+    "z": "magnitude",
+    "spectral": "spectral_signal",
+    "rank": "stable_rank",
+    "size": "size_bytes",
+    "block": "block",
+}
+MODELS = {
+    "theta": "mean_theta",
+    "signal": "mean_signal",
+    "params": "parameters",
+    "size": "size_bytes",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A placement or model that is found: its id and sort value."""
+
+    id: int
+    value: float | None
+
+
+def expected_organs(placed: Placed, query: Query) -> list[Expected]:
+    """The visible placements that `query` finds, in their order."""
+    found = [
+        Expected(row_id, getattr(row, PLACES[query.sort.field]))
+        for row_id, (row, model) in placed.visible.items()
+        if takes(query, row, model)
+    ]
+    if query.unique:
+        firsts: dict[int, int] = {}
+        for one in found:
+            organ = placed.rows[one.id][0].organ
+            firsts[organ] = min(one.id, firsts.get(organ, one.id))
+        found = [one for one in found if firsts[placed.rows[one.id][0].organ] == one.id]
+    return in_order(found, query, "theta" if query.sort.field == "signal" else None, placed)
+
+
+def expected_models(placed: Placed, query: Query, *, ranked: bool = False) -> list[Expected]:
+    """The visible models that `query` finds, in their order."""
+    found = [
+        Expected(model_id, model_number(model, model_id, query.sort.field))
+        for model_id, model in placed.models.items()
+        if model.state == "visible"
+        and all(_holds_for_model(term, model, model_id) for term in query.terms)
+        and _has_words(query, model)
+        and (not ranked or (model.complete and model.kind == "model"))
+    ]
+    return in_order(found, query)
+
+
+def in_order(found: list[Expected], query: Query, by: str | None = None, placed: Placed | None = None) -> list[Expected]:
+    """By value, then id, both in the direction of the sort; what has no value at the end."""
+
+    def value(one: Expected) -> float | None:
+        # The signal is the sine of θ, and near 90° several angles have one sine: the angle decides.
+        return one.value if by is None or placed is None else getattr(placed.rows[one.id][0], by)
+
+    down = query.sort.descending
+    valued = sorted((one for one in found if one.value is not None), key=lambda one: (value(one), one.id), reverse=down)
+    return valued + sorted((one for one in found if one.value is None), key=lambda one: one.id, reverse=down)
+
+
+def takes(query: Query, row: Row, model: ModelRow, but: str | None = None) -> bool:
+    """Whether a placement matches all terms, those on the field `but` left out, and the words."""
+    terms = [term for term in query.terms if term.field != but]
+    return all(_holds(term, row, model) for term in terms) and _has_words(query, model)
+
+
+def spread(placed: Placed, query: Query, field: str) -> dict[str, int]:
+    """The counts of a field's values, its own filter left out, the largest first."""
+    counts: Counter[str] = Counter()
+    for row, model in placed.visible.values():
+        if takes(query, row, model, but=field):
+            counts[_text(field, row, model)] += 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def histogram(placed: Placed, query: Query) -> dict[int | None, int]:
+    """Placements by the lower edge of their bin of θ, filters by θ and the signal left out."""
+    terms = tuple(term for term in query.terms if term.field not in ("theta", "signal"))
+    counts: Counter[int | None] = Counter()
+    for row, model in placed.visible.values():
+        if all(_holds(term, row, model) for term in terms) and _has_words(query, model):
+            counts[None if row.theta is None else min(85, int(row.theta // 5) * 5)] += 1
+    return dict(sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or 0)))
+
+
+def _holds(term: Choice | Numbers, row: Row, model: ModelRow) -> bool:
+    if isinstance(term, Numbers):
+        return within(term, getattr(row, PLACES[term.field]))
+    return _chosen(term, row, model)
+
+
+def _holds_for_model(term: Choice | Numbers, model: ModelRow, model_id: int) -> bool:
+    if isinstance(term, Numbers):
+        return within(term, model_number(model, model_id, term.field))
+    return _chosen(term, None, model)
+
+
+def model_number(model: ModelRow, model_id: int, field: str) -> float | None:
+    if field == "new":
+        return model_id
+    number: float | None = len(model.rows) if field == "tensors" else getattr(model, MODELS[field])
+    return number
+
+
+def within(term: Numbers, value: float | None) -> bool:
+    """Whether a number is what the term asks for; a minus turns exactly that round."""
+    if value is None:
+        return term.absent is not term.negated
+    inside = False
+    for one in term.intervals:
+        above = one.low is None or (value > one.low if one.low_open else value >= one.low)
+        below = one.high is None or (value < one.high if one.high_open else value <= one.high)
+        inside = inside or (above and below)
+    return inside is not term.negated
+
+
+def _chosen(term: Choice, row: Row | None, model: ModelRow) -> bool:
+    if term.field == "model":
+        inside = any(_is_named(model, value) for value in term.values)
+    else:
+        own = _text(term.field, row, model).casefold()
+        inside = any(_fits(value.casefold(), own) for value in term.values)
+    return inside is not term.negated
+
+
+def _text(field: str, row: Row | None, model: ModelRow) -> str:
+    if field == "arch":
+        return model.architecture or "none"
+    if field == "license":
+        return model.license or "none"
+    if field == "by":
+        return model.contributor
+    if field == "kind":
+        return model.kind
+    return str(getattr(row, field))
+
+
+def _is_named(model: ModelRow, value: str) -> bool:
+    if "*" in value:
+        full = f"{model.namespace}/{model.name}".lower()
+        return _fits(value.lower() if "/" in value else f"*/{value.lower()}", full)
+    name, _, version = value.partition("@")
+    full_name = name if "/" in name else f"local/{name}"
+    return full_name == f"{model.namespace}/{model.name}" and version in ("", str(model.version))
+
+
+def _fits(pattern: str, text: str) -> bool:
+    """Whether `text` is `pattern`, in which a star stands for any text."""
+    return re.fullmatch(".*".join(re.escape(part) for part in pattern.split("*")), text, re.DOTALL) is not None
+
+
+def _has_words(query: Query, model: ModelRow) -> bool:
+    own = different_words([model.namespace, model.name, model.title, *model.tags, model.description])
+
+    def begins(words: Sequence[str]) -> bool:
+        return all(any(one.startswith(word) for one in own) for word in words)
+
+    return begins(query.words) and not any(begins(words.split("-")) for words in query.excluded_words)

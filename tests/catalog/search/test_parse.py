@@ -1,0 +1,381 @@
+"""The query language: what each form means, how it is written back, and one sentence for whatever means nothing."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from registry.catalog.search import MODELS, ORGANS, Choice, Interval, Numbers, Query, Sort, Vocabulary, parse_query
+from registry.catalog.search.fields import ALIASES, Kind
+from registry.catalog.search.numbers import NUMBER_MAX
+from registry.catalog.search.parse import QUERY_MAX_LENGTH, TERMS_MAX, VALUE_MAX_LENGTH, VALUES_MAX, WORDS_MAX, nearest
+from registry.errors import BadQuery
+from tests.catalog.search.queries import queries
+from tests.strategies import PATIENT
+
+DIGEST = "ab" * 32
+
+
+def parts(query: Query) -> tuple[object, ...]:
+    """A query, the order of its terms and words left aside."""
+    return (
+        sorted(map(str, query.terms)),
+        sorted(map(repr, query.terms)),
+        sorted(query.words),
+        sorted(query.excluded_words),
+        query.like,
+        query.unique,
+        query.sort,
+    )
+
+
+def one_term(text: str, vocabulary: Vocabulary = ORGANS) -> Choice | Numbers:
+    (term,) = parse_query(text, vocabulary).terms
+    return term
+
+
+def refusal(text: str, vocabulary: Vocabulary = ORGANS) -> str:
+    with pytest.raises(BadQuery) as caught:
+        parse_query(text, vocabulary)
+    return str(caught.value)
+
+
+# What each form means.
+
+
+def test_an_empty_query_asks_for_everything_by_falling_theta() -> None:
+    for text in ("", "   ", "\t\n"):
+        assert parse_query(text) == Query((), (), (), None, False, Sort("theta", True))
+    assert parse_query("", MODELS).sort == Sort("new", True)
+
+
+def test_the_sentence_of_the_design_is_understood() -> None:
+    query = parse_query(
+        "type:organ slot:ffn_up,ffn_down block:5-20 theta>=45 signal>0.6 spectral>=0.3 arch:qwen2 dtype:Q8_0 "
+        "model:acme/tiny license:mit by:alice sort:-theta coder"
+    )
+    assert query == Query(
+        terms=(
+            Choice("type", ("organ",)),
+            Choice("slot", ("ffn_up", "ffn_down")),
+            Numbers("block", (Interval(5, 20),)),
+            Numbers("theta", (Interval(low=45),)),
+            Numbers("signal", (Interval(low=0.6, low_open=True),)),
+            Numbers("spectral", (Interval(low=0.3),)),
+            Choice("arch", ("qwen2",)),
+            Choice("dtype", ("Q8_0",)),
+            Choice("model", ("acme/tiny",)),
+            Choice("license", ("mit",)),
+            Choice("by", ("alice",)),
+        ),
+        words=("coder",),
+        excluded_words=(),
+        like=None,
+        unique=False,
+        sort=Sort("theta", True),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("type:organ", Choice("type", ("organ",))),
+        ("type=organ", Choice("type", ("organ",))),
+        ("TYPE:Organ", Choice("type", ("organ",))),
+        ("type:organ,norm,organ", Choice("type", ("organ", "norm"))),
+        ("-type:norm,embed", Choice("type", ("norm", "embed"), negated=True)),
+        ("tower:vision", Choice("tower", ("vision",))),
+        ("slot:FFN_up", Choice("slot", ("FFN_up",))),
+        ("slot:attn_*", Choice("slot", ("attn_*",))),
+        ('license:"llama 3, community",mit', Choice("license", ("llama 3, community", "mit"))),
+        ('"license:x"'.replace('"', ""), Choice("license", ("x",))),
+        ("licence:mit", Choice("license", ("mit",))),
+        ("architecture:llama", Choice("arch", ("llama",))),
+        ("contributor:alice", Choice("by", ("alice",))),
+        ("by:a:b", Choice("by", ("a:b",))),
+        ("model:acme/tiny@2,acme/*", Choice("model", ("acme/tiny@2", "acme/*"))),
+        ("license:none", Choice("license", ("none",))),
+        ("slot:,a,,b,", Choice("slot", ("a", "b"))),
+        ("theta>=45", Numbers("theta", (Interval(low=45),))),
+        ("theta>45", Numbers("theta", (Interval(low=45, low_open=True),))),
+        ("theta<=45", Numbers("theta", (Interval(high=45),))),
+        ("theta<45", Numbers("theta", (Interval(high=45, high_open=True),))),
+        ("theta=45", Numbers("theta", (Interval(45, 45),))),
+        ("theta:45", Numbers("theta", (Interval(45, 45),))),
+        ("theta≥45°", Numbers("theta", (Interval(low=45),))),
+        ("θ≤45.5", Numbers("theta", (Interval(high=45.5),))),
+        ("θ:35°-60°", Numbers("theta", (Interval(35, 60),))),
+        ("theta:35–60", Numbers("theta", (Interval(35, 60),))),
+        ("theta:.5-1.", Numbers("theta", (Interval(0.5, 1),))),
+        ("theta:none", Numbers("theta", (), absent=True)),
+        ("-theta:none", Numbers("theta", (), absent=True, negated=True)),
+        ("-theta:40-45,NONE", Numbers("theta", (Interval(40, 45),), absent=True, negated=True)),
+        ("block:0,3,7-9", Numbers("block", (Interval(0, 0), Interval(3, 3), Interval(7, 9)))),
+        ("magnitude>1", Numbers("z", (Interval(low=1, low_open=True),))),
+        ("spectral_signal>=0.3", Numbers("spectral", (Interval(low=0.3),))),
+        ("stable_rank<10", Numbers("rank", (Interval(high=10, high_open=True),))),
+        ("size>=10M", Numbers("size", (Interval(low=10_000_000),))),
+        ("size:1.5k-2GB", Numbers("size", (Interval(1500, 2_000_000_000),))),
+        ("size<1t", Numbers("size", (Interval(high=1e12, high_open=True),))),
+        ("size=512b", Numbers("size", (Interval(512, 512),))),
+    ],
+)
+def test_a_term_means(text: str, term: Choice | Numbers) -> None:
+    assert one_term(text) == term
+
+
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("kind:adapter", Choice("kind", ("adapter",))),
+        ("params>=1M", Numbers("params", (Interval(low=1_000_000),))),
+        ("parameters<7G", Numbers("params", (Interval(high=7e9, high_open=True),))),
+        ("tensors:10-20", Numbers("tensors", (Interval(10, 20),))),
+        ("license:none", Choice("license", ("none",))),
+        ("size>1k", Numbers("size", (Interval(low=1000, low_open=True),))),
+    ],
+)
+def test_a_term_of_models_means(text: str, term: Choice | Numbers) -> None:
+    assert one_term(text, MODELS) == term
+
+
+@pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
+def test_every_field_can_be_asked_for_and_left_out(vocabulary: Vocabulary) -> None:
+    for name, field in vocabulary.fields.items():
+        value = field.choices[0] if field.kind is Kind.CHOICE else "5"
+        for text, negated in ((f"{name}:{value}", False), (f"-{name}:{value}", True), (f"{name.upper()}={value}", False)):
+            term = one_term(text, vocabulary)
+            assert (term.field, term.negated) == (name, negated)
+            assert isinstance(term, Numbers) == field.is_numeric
+
+
+@pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
+def test_everything_sorts_from_both_ends(vocabulary: Vocabulary) -> None:
+    for name in vocabulary.sorts:
+        assert parse_query(f"sort:{name}", vocabulary).sort == Sort(name, False)
+        assert parse_query(f"sort=-{name.upper()}", vocabulary).sort == Sort(name, True)
+    assert parse_query(f"sort:{vocabulary.default_sort}", vocabulary) == parse_query("", vocabulary)
+
+
+def test_an_alias_means_a_field_of_organs_or_models() -> None:
+    assert set(ALIASES.values()) <= set(ORGANS.fields) | set(MODELS.fields)
+    assert not set(ALIASES) & (set(ORGANS.fields) | set(MODELS.fields))
+    assert parse_query("sort:-magnitude").sort == Sort("z", True)
+
+
+def test_words_are_folded_and_each_stands_once() -> None:
+    assert parse_query("Coder CODER Zoo-A Größe v1.0").words == ("coder", "zoo", "a", "grosse", "v1", "0")
+    assert parse_query('"two words"').words == ("two", "words")
+    assert parse_query("5:20").words == ("5", "20")
+
+
+def test_what_stands_behind_one_minus_is_left_out_together() -> None:
+    assert parse_query("-coder -Zoo-A --x").excluded_words == ("coder", "zoo-a", "x")
+    assert parse_query("-coder").words == ()
+
+
+def test_the_likes_of_an_organ_and_each_organ_once() -> None:
+    assert parse_query(f"like:sha256:{DIGEST}").like == DIGEST
+    assert parse_query("like:ABCDEF12").like == "abcdef12"
+    assert parse_query("like:abcdef12 type:organ").sort == Sort("theta", True)
+    assert parse_query("unique:organ").unique
+    assert not parse_query("").unique
+
+
+# One sentence for what means nothing.
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("tpye:organ", "'tpye:organ': no field is called 'tpye'; did you mean type:?"),
+        ("licens:mit", "'licens:mit': no field is called 'licens'; did you mean license:?"),
+        ("-blok:5", "'-blok:5': no field is called 'blok'; did you mean block:?"),
+        ("spectrl>=0.3", "'spectrl>=0.3': no field is called 'spectrl'; did you mean spectral:?"),
+        ("magnitud>1", "'magnitud>1': no field is called 'magnitud'; did you mean z:?"),
+        ("srot:theta", "'srot:theta': no field is called 'srot'; did you mean sort:?"),
+        ("qqq:1", "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral, rank"),
+        ("type:orgn", "'type:orgn': type is one of skeleton, organ, embed, norm, adapter, other; did you mean type:organ?"),
+        ("type:xyz", "type is one of skeleton, organ, embed, norm, adapter, other"),
+        ("tower:visoin", "did you mean tower:vision?"),
+        ("type>organ", "type is a name, not a number: write type:VALUE"),
+        ("slot<=a", "slot is a name, not a number: write slot:VALUE"),
+        ("type:", "'type:': a value is missing behind it"),
+        ("slot:,,", "a value is missing behind it"),
+        ('slot:""', "a value is missing behind it"),
+        ("theta:", "a value is missing behind it"),
+        ("theta>=", "'' is no number for theta; write theta>=0.5 or theta:0.2-0.5"),
+        ("theta>=high", "'high' is no number for theta; write theta>=0.5 or theta:0.2-0.5"),
+        ("theta>=-5", "'-5' is no number for theta"),
+        ("theta>=4,5", "'4,5' is no number for theta"),
+        ("theta>=1e3", "'1e3' is no number for theta"),
+        ("theta>=nan", "'nan' is no number for theta"),
+        ("theta>=inf", "'inf' is no number for theta"),
+        ("theta>=10M", "'10M' is no number for theta"),
+        ("theta>=٤٥", "'٤٥' is no number for theta"),
+        ("theta=>45", "is no number for theta"),
+        ("theta:60-35", "a range goes from the smaller number to the larger: 35-60"),
+        ("theta:1-2-3", "'1-2-3' is no number for theta"),
+        ("-theta>=45", "a comparison cannot be turned round by a minus: use the opposite comparison"),
+        ("block>=2.5", "block is a whole number; write block:5-20 or block>=5"),
+        ("block:a", "'a' is no number for block; write block:5-20 or block>=5"),
+        ("size>=10X", "'10X' is no number for size; write size>=10M"),
+        ("theta >= 45", "'>=': a comparison is written without spaces: theta>=40"),
+        ("theta: 45", "'theta:': a value is missing behind it"),
+        (":x", "a comparison is written without spaces: theta>=40"),
+        ("...", "'...': no letter and no digit is in it"),
+        ("-", "'-': no letter and no digit is in it"),
+        ('license:"open', 'a quotation mark (") is open'),
+        ("sort:", "organs sort by theta, signal, z, spectral, rank, size"),
+        ("sort:thета", "organs sort by theta, signal, z, spectral, rank, size"),
+        ("sort:-thta", "'sort:-thta': organs sort by theta, signal, z, spectral, rank, size; did you mean sort:-theta?"),
+        ("sort:block", "organs sort by theta, signal, z, spectral, rank, size"),
+        ("sort:theta,signal", "organs sort by theta"),
+        ("sort>theta", "write sort:VALUE"),
+        ("-sort:theta", "write sort:VALUE"),
+        ("like:12345", "an organ's digest, or 8 and more characters of it, is due"),
+        ("like:ghijklmnop", "an organ's digest, or 8 and more characters of it, is due"),
+        ("-like:abcdef12", "write like:VALUE"),
+        ("like:abcdef12 sort:theta", "'sort:theta': like: ranks by likeness; leave sort: out"),
+        ("unique:model", "only unique:organ is known: each organ once"),
+        ("slot:a\x07b", "a value is printable text of at most 200 characters"),
+        ("slot:a\x00", "a value is printable text of at most 200 characters"),
+    ],
+)
+def test_what_means_nothing_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+    said = refusal(text)
+    assert sentence in said
+    assert len(said) < 400
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("slot:ffn_up", "slot is a field of organs; models have kind, model, arch, license, by, theta, signal, params"),
+        ("block:5", "block is a field of organs"),
+        ("kindd:model", "did you mean kind:?"),
+        ("kind:modle", "did you mean kind:model?"),
+        ("sort:rank", "models sort by new, theta, signal, params, tensors, size"),
+        ("like:abcdef12", "like: is for organs, these are models"),
+        ("unique:organ", "unique: is for organs, these are models"),
+        ("tensors>=2.5", "tensors is a whole number"),
+    ],
+)
+def test_what_means_nothing_for_models_is_refused_in_one_sentence(text: str, sentence: str) -> None:
+    assert sentence in refusal(text, MODELS)
+
+
+def test_the_term_that_is_wrong_is_named_and_cut() -> None:
+    with pytest.raises(BadQuery) as caught:
+        parse_query(f"type:organ slot:{'x' * 300} theta>=5")
+    assert caught.value.term.startswith("slot:xxx")
+    assert str(caught.value).startswith(f"'slot:{'x' * 75}'")
+
+
+@pytest.mark.parametrize(
+    ("fits", "does_not", "sentence"),
+    [
+        ("x" * QUERY_MAX_LENGTH, "x" * (QUERY_MAX_LENGTH + 1), "a query has at most 2000 characters"),
+        ("block:1 " * TERMS_MAX, "block:1 " * (TERMS_MAX + 1), "a query has at most 50 terms"),
+        ("slot:" + "a," * VALUES_MAX, "slot:" + "a," * (VALUES_MAX + 1), "at most 100 values"),
+        ("slot:" + "a" * VALUE_MAX_LENGTH, "slot:" + "a" * (VALUE_MAX_LENGTH + 1), "at most 200 characters"),
+        ("-".join(["ab"] * WORDS_MAX), "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
+        ("-" + "-".join(["ab"] * WORDS_MAX), "-" + "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
+    ],
+)
+def test_everything_has_a_limit(fits: str, does_not: str, sentence: str) -> None:
+    assert parse_query(fits)
+    assert sentence in refusal(does_not)
+
+
+@pytest.mark.parametrize("digits", [str(2**63), str(2**63 - 1), "9" * 19, "10000000T", "9223372037G"])
+def test_line_64_a_number_beyond_63_bits_is_refused(digits: str) -> None:
+    assert "is too large" in refusal(f"size>={digits}")
+    assert "is too large" in refusal(f"size:1-{digits}")
+
+
+def test_line_64_a_number_of_any_length_is_refused() -> None:
+    assert "is no number" in refusal("size>=" + "9" * 400)
+    assert "is no number" in refusal("theta:0." + "1" * 400)
+    assert one_term("size>=9223372036854774784") == Numbers("size", (Interval(low=float(2**63 - 1024)),))
+    assert 2**63 - 1024 <= NUMBER_MAX
+
+
+# Back to text.
+
+
+@pytest.mark.parametrize(
+    ("typed", "canonical"),
+    [
+        ("", "sort:-theta"),
+        ("Coder theta≥45 type:Organ", "theta>=45 type:organ sort:-theta coder"),
+        ("-x b a sort:size", "sort:size a b -x"),
+        ("unique:organ like:ABCDEF12", "like:abcdef12 unique:organ"),
+        ('by:"carol smith","a,b",x', 'by:"carol smith","a,b",x sort:-theta'),
+        ("θ:40-45,none", "theta:40-45,none sort:-theta"),
+        ("-θ:40", "-theta:40 sort:-theta"),
+        ("theta<45.50°", "theta<45.5 sort:-theta"),
+        ("size>=10M", "size>=10000000 sort:-theta"),
+        ("size>=9000000T", "size>=9000000000000000000 sort:-theta"),
+        ("signal>=0.0000001", "signal>=0.0000001 sort:-theta"),
+        ("signal:0.00000000000000000001-1", "signal:0.00000000000000000001-1 sort:-theta"),
+        ("size>=.0000000000000000123k", "size>=0.0000000000000123 sort:-theta"),
+    ],
+)
+def test_a_query_is_written_back_in_one_form(typed: str, canonical: str) -> None:
+    assert str(parse_query(typed)) == canonical
+    assert str(parse_query(canonical)) == canonical
+
+
+@pytest.mark.parametrize("vocabulary", [ORGANS, MODELS], ids=["organs", "models"])
+@PATIENT
+@given(data=st.data())
+def test_what_is_written_back_is_the_same_query(vocabulary: Vocabulary, data: st.DataObject) -> None:
+    query = parse_query(data.draw(queries(vocabulary)), vocabulary)
+    again = parse_query(str(query), vocabulary)
+    assert parts(again) == parts(query)
+    assert str(again) == str(query)
+
+
+@PATIENT
+@given(st.floats(0, 2**62, allow_subnormal=False), st.sampled_from((">", ">=", "<", "<=", ":")))
+@example(1e-7, ">=")
+@example(float(2**62), "<")
+def test_any_number_that_can_be_typed_is_written_back_exactly(value: float, operator: str) -> None:
+    query = parse_query(f"theta{operator}{value:.17f}")
+    assert parts(parse_query(str(query))) == parts(query)
+
+
+_SIGNS = st.sampled_from([*':=<>≥≤-,"*%_?\\@/.&\'()#;\x00\n\t  ', "θ", "°", "–", "İ", "ß", "\ud800", "٤"])
+_PIECES = st.sampled_from(["type", "theta", "block", "sort", "like", "unique", "organ", "none", "1", "45", "9" * 19])
+
+
+@PATIENT
+@given(st.one_of(st.text(max_size=300), st.lists(st.one_of(_SIGNS, _PIECES), max_size=40).map("".join)))
+@example('"' * 2000)
+@example("theta:" + "-" * 1900)
+@example("a-" * 1000)
+@example("(" * 2000)
+@example("\U0001fdfa " * 20)
+def test_whatever_is_typed_is_a_query_or_refused(text: str) -> None:
+    for vocabulary in (ORGANS, MODELS):
+        try:
+            query = parse_query(text, vocabulary)
+        except BadQuery as error:
+            assert str(error)
+            continue
+        assert parts(parse_query(str(query), vocabulary)) == parts(query)
+        for term in query.terms:
+            if isinstance(term, Numbers):
+                bounds = [bound for one in term.intervals for bound in (one.low, one.high) if bound is not None]
+                assert all(math.isfinite(bound) and 0 <= bound <= NUMBER_MAX for bound in bounds)
+
+
+def test_the_nearest_word_is_found_whatever_its_case() -> None:
+    assert nearest("QWEN", ["llama", "Qwen2"]) == "Qwen2"
+    assert nearest("xyz", ["llama"]) is None
+    assert nearest("xyz", []) is None

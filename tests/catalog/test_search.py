@@ -1,0 +1,351 @@
+"""What a search finds, compared with a look at every row; its order, its pages, and what is nobody's to see."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from registry.catalog.queries import alike, ranking
+from registry.catalog.queries.search import PAGE_MAX
+from registry.catalog.search import FoundOrgan, parse_query
+from registry.errors import Ambiguous, BadQuery, NotFound
+from registry.lineage import correlations
+from registry.registry import Registry
+from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, drawn, place
+from tests.catalog.search.oracle import expected_organs, takes
+from tests.catalog.search.queries import queries
+
+SEARCHES = settings(deadline=None, max_examples=250)
+PLANS = ("in order", "gathered", "as it comes")
+
+Many = tuple[Registry, Placed]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
+    """A registry of some hundred placements, and what was put into it."""
+    with Registry.open(tmp_path_factory.mktemp("many")) as registry:
+        yield registry, place(registry, drawn(60, seed=7))
+
+
+def force(patch: pytest.MonkeyPatch, plan: str) -> None:
+    """Answer what comes by one of the two ways, or by the one that is thought cheaper."""
+    patch.setattr(ranking, "GATHER_MAX", 0 if plan == "in order" else 20_000)
+    patch.setattr(ranking, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
+
+
+def walk(registry: Registry, text: str, sizes: Iterator[int]) -> list[FoundOrgan]:
+    """All pages, one behind the other."""
+    found: list[FoundOrgan] = []
+    after: str | None = None
+    while True:
+        limit = next(sizes)
+        page = registry.search(text, limit=limit, after=after)
+        found += page.items
+        if page.next is None:
+            assert len(page) <= limit
+            return found
+        assert len(page) == limit
+        after = page.next
+
+
+def everything(registry: Registry, text: str) -> list[FoundOrgan]:
+    return walk(registry, text, itertools.repeat(PAGE_MAX))
+
+
+def test_the_catalog_that_searches_are_compared_on_has_every_edge(many: Many) -> None:
+    _, placed = many
+    rows = [row for row, _ in placed.visible.values()]
+    assert 200 < len(rows) < len(placed.rows)
+    assert {row.theta for row in rows} >= {None, 0.0, 90.0}
+    assert {row.spectral_signal for row in rows} >= {None, 0.0}
+    assert len({row.organ for row in rows}) < len(rows), "organs with several places"
+    assert {model.license for _, model in placed.visible.values()} >= {None, "none", "MIT", "mit"}
+
+
+@SEARCHES
+@given(text=queries(), plan=st.sampled_from(PLANS), random_=st.randoms(use_true_random=False))
+def test_a_search_finds_what_a_look_at_every_row_finds_in_the_same_order_page_by_page(
+    text: str, plan: str, random_: random.Random, many: Many
+) -> None:
+    registry, placed = many
+    expected = expected_organs(placed, parse_query(text))
+    sizes = (random_.choice((1, 2, 3, 7, 50, 1000)) for _ in itertools.count())
+    with pytest.MonkeyPatch.context() as patch:
+        force(patch, plan)
+        found = walk(registry, text, sizes)
+    assert placed.found(found) == [one.id for one in expected]
+
+
+@SEARCHES
+@given(text=queries(), size=st.integers(1, 60))
+def test_either_way_gives_the_same_pages_and_the_same_places_to_go_on_from(text: str, size: int, many: Many) -> None:
+    registry, _ = many
+    pages = []
+    for plan in PLANS:
+        with pytest.MonkeyPatch.context() as patch:
+            force(patch, plan)
+            first = registry.search(text, limit=size)
+            pages.append([first, None if first.next is None else registry.search(text, limit=size, after=first.next)])
+    assert pages[0] == pages[1] == pages[2]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_line_68_what_has_no_value_comes_last_from_both_ends(
+    plan: str, many: Many, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, placed = many
+    force(monkeypatch, plan)
+    for measure, name in (("spectral", "spectral_signal"), ("theta", "theta"), ("z", "magnitude")):
+        for direction in ("", "-"):
+            values = [getattr(one, name) for one in everything(registry, f"arch:llama sort:{direction}{measure}")]
+            known = [value for value in values if value is not None]
+            assert known == sorted(known, reverse=direction == "-")
+            assert values[: len(known)] == known
+            assert 0 < len(known) < len(values)
+
+
+def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: Registry) -> None:
+    row = Row(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
+    place(registry, [ModelRow((row,), license=None, version=3)])
+    (found,) = registry.search("")
+    assert found == FoundOrgan(
+        digest=digest(1),  # type: ignore[arg-type]
+        model="acme/tiny@3",
+        name="0.attn_q",
+        type="skeleton",
+        tower="text",
+        block=7,
+        slot="attn_q",
+        dtype="F16",
+        shape=(64, 128),
+        size_bytes=4096,
+        theta=None,
+        magnitude=0.9,
+        signal=None,
+        spectral_signal=None,
+        stable_rank=12.5,
+        architecture="llama",
+        license=None,
+    )
+
+
+def test_an_empty_registry_finds_nothing(registry: Registry) -> None:
+    for text in ("", "type:organ", "theta>=40 sort:-spectral", "coder", "block:0", "unique:organ"):
+        page = registry.search(text)
+        assert (page.items, page.next) == ((), None)
+
+
+def test_an_organ_once_is_its_first_place_that_matches(registry: Registry) -> None:
+    first, second, third = (ModelRow((Row(),), name=name, license=name) for name in ("a1", "b1", "c1"))
+    place(registry, [first, second, third])
+    assert [one.model for one in registry.search("unique:organ")] == ["acme/a1@1"]
+    assert [one.model for one in registry.search("unique:organ -license:a1")] == ["acme/b1@1"]
+    assert [one.model for one in registry.search("unique:organ model:acme/c1")] == ["acme/c1@1"]
+    assert [one.model for one in registry.search("unique:organ -license:a1,b1,c1")] == []
+
+
+@pytest.mark.parametrize("text", ["", "sort:theta", "sort:-spectral", "unique:organ sort:z", "type:organ sort:size"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_comes_in_between_pages_makes_nothing_stand_twice_or_go_missing(
+    plan: str, text: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    force(monkeypatch, plan)
+    placed = place(registry, drawn(12, seed=3))
+    before = [one.id for one in expected_organs(placed, parse_query(text))]
+    seen: list[int] = []
+    after = None
+    for seed in itertools.count(100):
+        page = registry.search(text, limit=9, after=after)
+        seen += placed.found(page)
+        after = page.next
+        if after is None:
+            break
+        fresh = [replace(one, name=f"late-{seed}-{number}") for number, one in enumerate(drawn(2, seed=seed))]
+        place(registry, [replace(one, rows=tuple(_as_new(row) for row in one.rows)) for one in fresh], placed, seed)
+    assert len(set(seen)) == len(seen)
+    assert [row_id for row_id in seen if row_id in set(before)] == before
+
+
+def _as_new(row: Row) -> Row:
+    return replace(row, organ=row.organ + 10**6 + random.Random(repr(row)).randrange(10**6))
+
+
+def test_a_name_that_nothing_has_finds_nothing_and_the_nearest_is_named(registry: Registry) -> None:
+    place(registry, [ModelRow((Row(),), namespace="acme", name="tiny", contributor="alice")])
+    for text, note in (
+        ("slot:ffn_upp", "nothing here has slot:ffn_upp; the nearest is slot:ffn_up"),
+        ("dtype:F61", "nothing here has dtype:F61; the nearest is dtype:F16"),
+        ("arch:lama", "nothing here has arch:lama; the nearest is arch:llama"),
+        ("by:alic", "nothing here has by:alic; the nearest is by:alice"),
+        ("model:acme/tinny", "nothing here has model:acme/tinny; the nearest is model:acme/tiny"),
+        ("license:zzz", "nothing here has license:zzz"),
+        ("model:zzz/*", "nothing here has model:zzz/*"),
+    ):
+        page = registry.search(text)
+        assert (page.items, page.notes) == ((), (note,))
+        assert len(registry.search(f"-{text}")) == 1
+        assert registry.search(f"-{text}").notes == ()
+
+
+def test_of_many_names_that_nothing_has_a_few_are_spoken_of(registry: Registry) -> None:
+    place(registry, [ModelRow((Row(),))])
+    for field in ("slot", "model", "by"):
+        values = ",".join(f"x{number}" for number in range(100))
+        assert len(registry.search(f"{field}:{values}").notes) == 5
+
+
+def test_a_question_mark_and_brackets_are_no_wildcards(registry: Registry) -> None:
+    rows = [Row(slot=slot, organ=number) for number, slot in enumerate(("what?is[this]", "whatXist"), 1)]
+    place(registry, [ModelRow(tuple(rows))])
+    for pattern, slots in {
+        "what?*": ["what?is[this]"],
+        "*is[this]": ["what?is[this]"],
+        "what*": ["what?is[this]", "whatXist"],
+        "*[t]*": [],
+    }.items():
+        assert sorted(one.slot for one in registry.search(f"slot:{pattern}")) == slots
+
+
+# What is nobody's to see.
+
+HIDDEN = ModelRow(
+    (Row(slot="secret_slot", dtype="Q8_0", organ=2), Row(organ=3)),
+    namespace="hidden",
+    name="secret",
+    architecture="secretarch",
+    license="secretlicence",
+    title="Secretive",
+    contributor="secretary",
+)
+
+
+@pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
+def test_line_59_what_is_not_visible_is_in_no_answer_no_count_and_no_note(state: str, registry: Registry) -> None:
+    seen = ModelRow((Row(), Row(slot="ffn_down", organ=4)))
+    place(registry, [seen, replace(HIDDEN, state=state)])
+    for text in (
+        *("", "sort:theta", "unique:organ", "secretive", "model:hidden/secret", "model:hidden/*", "by:secretary"),
+        *("slot:secret_slo", "slot:secret_slot", "arch:secretarc", "license:secretlicense", "by:secretar", "dtype:Q8_1"),
+        *("model:hidden/secre", "theta>=0", "block:0", "-type:norm", "like:" + digest(1)[:12]),
+    ):
+        page = registry.search(text)
+        assert all(one.model == "acme/tiny@1" for one in page)
+        counts = registry.count(text)
+        assert counts.total in (0, 2)
+        told = repr((page, counts)).replace(text, "").replace("secretive", "")
+        for word in ("hidden", "the nearest is slot:secret", "secretarch", "secretlicence", "secretary", "Q8_0"):
+            assert word not in told, (text, word)
+
+
+def test_line_59_the_digest_of_a_hidden_organ_is_as_good_as_absent(registry: Registry) -> None:
+    place(registry, [ModelRow((Row(organ=-1),)), replace(HIDDEN, rows=(Row(organ=-2),), state="quarantined")])
+    with pytest.raises(NotFound, match=f"no organ's digest begins with {digest(-2)}"):
+        registry.search(f"like:{digest(-2)}")
+    assert [one.digest for one in registry.search("like:12345678")] == [digest(-1)], "it makes nothing ambiguous"
+
+
+# The likes of one organ.
+
+
+def alike_by_hand(placed: Placed, text: str, organ: int) -> list[tuple[float, int]]:
+    """Correlation and id of the placements that are comparable, by looking at each."""
+    query = parse_query(text)
+    own = placed.prints[organ]
+    slots = {row.slot for row, _ in placed.visible.values() if row.organ == organ}
+    shape = next(row.shape for row, _ in placed.visible.values() if row.organ == organ)
+    found: list[tuple[float, int]] = []
+    firsts: set[int] = set()
+    for row_id, (row, model) in sorted(placed.visible.items()):
+        if row.slot not in slots or row.shape != shape or row.organ not in placed.prints:
+            continue
+        if not takes(query, row, model) or (query.unique and row.organ in firsts):
+            continue
+        firsts.add(row.organ)
+        (value,) = correlations(own, [placed.prints[row.organ]])
+        if value is not None:
+            found.append((value, row_id))
+    return sorted(found, reverse=True)
+
+
+@pytest.mark.parametrize("more", ["", "unique:organ", "arch:llama", "block:0 -dtype:F16", "theta>=40 unique:organ"])
+def test_the_likes_of_an_organ_are_ranked_by_correlation_among_its_slot_and_shape(more: str, many: Many) -> None:
+    registry, placed = many
+    tried = 0
+    for organ in sorted({row.organ for row, _ in placed.visible.values()}):
+        if organ not in placed.prints or len(set(placed.prints[organ])) == 1:
+            continue
+        text = f"like:{digest(organ)[:16]} {more}"
+        expected = alike_by_hand(placed, text, organ)
+        page = registry.search(text, limit=PAGE_MAX)
+        assert placed.found(page) == [row_id for _, row_id in expected]
+        assert [one.likeness for one in page] == [value for value, _ in expected]
+        assert placed.found(walk(registry, text, itertools.cycle((1, 3)))) == [row_id for _, row_id in expected]
+        tried += len(expected) > 2
+    assert tried > 3
+
+
+def test_an_organ_is_most_like_itself(many: Many) -> None:
+    registry, placed = many
+    organ = next(row.organ for row, _ in placed.visible.values() if len(set(placed.prints.get(row.organ, b""))) > 1)
+    found = registry.search(f"like:{digest(organ)}")
+    assert (found.items[0].digest, found.items[0].likeness) == (digest(organ), 1.0)
+    assert all(one.likeness is None for one in registry.search(""))
+
+
+def test_a_comparison_that_was_cut_off_says_so_and_began_with_the_same_block(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [Row(organ=number, block=number % 4) for number in range(1, 41)]
+    placed = place(registry, [ModelRow(tuple(rows))])
+    organ = next(number for number in placed.prints if number % 4 == 3 and len(set(placed.prints[number])) > 1)
+    text = f"like:{digest(organ)}"
+    assert registry.search(text).notes == ()
+    comparable = [number for number in placed.prints if number % 4 == 3]
+    monkeypatch.setattr(alike, "COMPARED_MAX", len(comparable))
+    page = registry.search(text)
+    assert {one.block for one in page} == {3}
+    assert page.notes == (
+        f"only the first {len(comparable)} organs of its slot and shape were compared: narrow the query",
+    )
+
+
+def test_an_organ_that_cannot_be_compared_is_refused(many: Many) -> None:
+    registry, placed = many
+    bare = next(row.organ for row, _ in placed.visible.values() if row.organ not in placed.prints)
+    with pytest.raises(BadQuery, match="this organ has no fingerprint: it has fewer than 256 values, or no kernel"):
+        registry.search(f"like:{digest(bare)}")
+    with pytest.raises(NotFound, match="no organ's digest begins with 12345678"):
+        registry.search("like:12345678")
+
+
+def test_the_beginning_of_two_digests_is_ambiguous(registry: Registry) -> None:
+    place(registry, [ModelRow((Row(organ=-1), Row(organ=-2)))])
+    with pytest.raises(Ambiguous, match="2 digests begin with 12345678"):
+        registry.search("like:12345678")
+    assert registry.search(f"like:{digest(-2)[:16]}").items[0].digest == digest(-2)
+
+
+# What comes from outside as a number or a text.
+
+
+@pytest.mark.parametrize("limit", [0, -1, PAGE_MAX + 1, 2**63])
+def test_line_64_a_page_has_from_one_to_a_thousand_organs(limit: int, many: Many) -> None:
+    registry, _ = many
+    with pytest.raises(AssertionError):
+        registry.search("", limit=limit)
+
+
+def test_the_place_in_another_query_is_refused(many: Many) -> None:
+    registry, _ = many
+    after = registry.search("sort:theta", limit=1).next
+    assert after is not None
+    for text in ("sort:-theta", "sort:signal", "type:organ sort:theta", "unique:organ sort:theta"):
+        with pytest.raises(BadQuery, match="another query"):
+            registry.search(text, after=after)
+    assert registry.search("sort:theta  ", after=after)

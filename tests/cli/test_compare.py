@@ -1,0 +1,138 @@
+"""`organ compare`, and the lineage that `organ show` prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Organ
+from tests.kin import kin_file, kin_tensors, parent_entries
+from tests.trips import weights
+
+FILES = {
+    "base": kin_file("Base", kin_tensors()),
+    "tuned": kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")),
+    "twin": kin_file("Twin", kin_tensors()),
+    "stranger": kin_file("Stranger", kin_tensors(seed=5)),
+    "quantised": kin_file("Base", kin_tensors(dtype="Q8_0")),
+    "other": kin_file("Other", [weights("blk.0.attn_q.weight", (32, 64))]),
+}
+
+
+@pytest.fixture(scope="module")
+def kin(tmp_path_factory: pytest.TempPathFactory) -> Organ:
+    """The command with a registry that holds a little family. Tests that add to it bring their own."""
+    folder = tmp_path_factory.mktemp("kin")
+    return filled_with(Organ(folder / "home"), folder, FILES)
+
+
+def filled_with(organ: Organ, folder: Path, files: dict[str, bytes]) -> Organ:
+    for name, data in files.items():
+        (folder / f"{name}.gguf").write_bytes(data)
+    organ.done("ingest", *(folder / f"{name}.gguf" for name in files))
+    return organ
+
+
+def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: Organ) -> None:
+    lines = kin.done("compare", "base", "tuned").lines
+    assert lines[0] == "Closely alike, as a model and its light fine-tune are, or two fine-tunes of one model."
+    assert lines[1].startswith("Alike: 0.99")
+    assert "over 7 of 7 matrices" in lines[1]
+    assert lines[2] == "Same to the last byte: 0 of 10 organs, vectors among them."
+    for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
+        assert any(line.startswith(beginning) for line in lines), beginning
+    header = next(line for line in lines if line.startswith("type"))
+    assert header.split() == ["type", "θ", "first", "θ", "second", "difference", "alike", "compared"]
+
+
+def test_everything_is_in_the_json(kin: Organ) -> None:
+    values = kin.done("compare", "base", "tuned", "--json").values
+    assert (values["first"], values["second"]) == ("local/base@1", "local/tuned@1")
+    assert values["kinship"] == "close"
+    assert values["organs"] == {
+        "compared": 7,
+        "first_matrices": 7,
+        "second_matrices": 7,
+        "first": 10,
+        "second": 10,
+        "identical": 0,
+    }
+    assert [kind["type"] for kind in values["types"]] == ["embed", "norm", "organ", "skeleton"]
+    norm = next(kind for kind in values["types"] if kind["type"] == "norm")
+    assert (norm["similarity"], norm["compared"]) == (None, 0)
+    organs = values["types"][2]
+    assert organs["difference"] == pytest.approx(organs["second_theta"] - organs["first_theta"])
+    assert [(block["block"], block["compared"]) for block in values["blocks"]] == [(None, 1), (0, 3), (1, 3)]
+    scores = [one["similarity"] for one in values["changed"]]
+    assert len(scores) == 7
+    assert scores == sorted(scores)
+
+
+def test_one_model_twice_is_one_sentence(kin: Organ) -> None:
+    assert kin.done("compare", "base", "local/base@1").out == (
+        "local/base@1 and local/base@1 are the same model to the last byte: there is nothing to compare.\n"
+    )
+
+
+def test_models_with_nothing_in_common_are_one_sentence(kin: Organ) -> None:
+    assert kin.done("compare", "base", "other").out == (
+        "local/base@1 and local/other@1 cannot be compared: they have no matrix of one shape at one place "
+        "whose values can be read.\n"
+    )
+    values = kin.done("compare", "other", "base", "--json").values
+    assert values["shapes_differ"] == [{"name": "blk.0.attn_q.weight", "first": "32x64", "second": "64x64"}]
+    assert len(values["only_second"]) == 9
+
+
+@pytest.mark.parametrize(
+    ("second", "beginning"),
+    [
+        ("twin", "Every organ is the same to the last byte: "),
+        ("quantised", "The same weights in two encodings, as far as can be told: "),
+        ("stranger", "Not related, "),
+    ],
+)
+def test_the_first_line_says_what_the_numbers_mean(second: str, beginning: str, kin: Organ) -> None:
+    assert kin.done("compare", "base", second).out.startswith(beginning)
+
+
+def test_identical_organs_are_not_listed_as_changed(kin: Organ) -> None:
+    out = kin.done("compare", "base", "twin").out
+    assert "Changed most" not in out
+    assert "Same to the last byte: 10 of 10 organs" in out
+
+
+def test_what_only_one_has_is_named(organ: Organ, tmp_path: Path) -> None:
+    longer = [*kin_tensors(alike=0.995), weights("output.weight", (64, 96))]
+    filled_with(organ, tmp_path, {"base": FILES["base"], "longer": kin_file("Longer", longer)})
+    out = organ.done("compare", "base", "longer").out
+    assert "over 7 of 7 and 8 matrices" in out
+    assert "0 of 10 and 11 organs" in out
+    assert "\nOnly in local/longer@1: output.weight\n" in out
+    assert "Only in local/base@1" not in out
+
+
+def test_a_model_that_is_not_registered_is_an_error_of_one_line(kin: Organ) -> None:
+    ended = kin("compare", "base", "nobody")
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith("organ: no model is registered as local/nobody\n")
+
+
+def test_show_prints_the_lineage_and_the_findings(kin: Organ) -> None:
+    lines = [line.split() for line in kin.done("show", "tuned").lines]
+    assert ["kin", "model", "relation", "evidence", "alike"] in lines
+    parents = [line for line in lines if line[:1] == ["parent"]]
+    assert [line[:4] for line in parents] == [["parent", "local/base@1", "finetune", "declared"]]
+    assert sum(line[:1] == ["relative"] for line in lines) == 3
+    out = kin.done("show", "stranger").out
+    assert "info: It declares no parent, and no registered model has similar weights at the same places." in out
+
+
+def test_a_declared_name_cannot_command_the_terminal(organ: Organ, tmp_path: Path) -> None:
+    hostile = kin_file("Hostile", kin_tensors(), parent_entries("\x1b[31mred\u202e"))
+    out = filled_with(organ, tmp_path, {"hostile": hostile}).done("show", "hostile").out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    lines = [line for line in out.splitlines() if "[31mred" in line and not line.startswith("general.")]
+    assert [line.split()[0] for line in lines] == ["parent", "info:"]

@@ -1,0 +1,120 @@
+"""`organ measure`: numbers without a registry."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.builders import file_bytes, text
+from tests.cli.running import Organ
+from tests.trips import little_model, weights
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path) -> Organ:
+    """The command with a home that nobody can make: a file is in its way."""
+    (tmp_path / "file").write_text("in the way")
+    return Organ(tmp_path / "file" / "home")
+
+
+def test_no_registry_is_needed_and_none_is_made(nowhere: Organ, model: Path) -> None:
+    assert nowhere("models").status == 1
+    ended = nowhere.done("measure", model)
+    assert ended.lines[0] == f"{model}: llama, 47.3 k parameters in 10 tensors, {model.stat().st_size / 1000:.1f} kB"
+    assert ended.lines[1].startswith("mean θ: ")
+    assert [line.split()[0] for line in ended.lines[3:8]] == ["type", "embed", "norm", "organ", "skeleton"]
+    assert "Neither says how good a model is." in ended.err
+
+
+def test_the_means_are_those_of_the_registered_model(organ: Organ, model: Path) -> None:
+    organ.done("ingest", model)
+    shown = organ.done("show", "little", "--json").values
+    measured = json.loads(organ.done("measure", model, "--json").out)
+    assert measured["mean_theta_degrees"] == pytest.approx(shown["mean_theta"], abs=1e-9)
+    assert measured["mean_signal"] == pytest.approx(shown["mean_signal"], abs=1e-9)
+    for own, kind in zip(measured["types"], shown["types"], strict=True):
+        assert own["type"] == kind["type"]
+        assert own["mean_theta_degrees"] == pytest.approx(kind["mean_theta"], abs=1e-9)
+    for tensor, placement in zip(measured["tensors"], shown["placements"], strict=True):
+        assert tensor["tensor"] == placement["name"]
+        assert tensor["theta_degrees"] == pytest.approx(placement["theta"], abs=1e-9)
+
+
+def test_every_tensor_is_listed_when_asked(nowhere: Organ, model: Path) -> None:
+    out = nowhere.done("measure", "--tensors", model).out
+    assert "blk.1.ffn_down.weight" in out
+    assert "128x64" in out
+
+
+def test_tensors_are_chosen_by_name_and_by_type(nowhere: Organ, model: Path) -> None:
+    values = json.loads(nowhere.done("measure", model, "--json", "--tensor", "blk.0.*", "--type", "norm").out)
+    assert [tensor["tensor"] for tensor in values["tensors"]] == ["blk.0.attn_norm.weight"]
+    assert values["tensors_count"] == 10
+    ended = nowhere.done("measure", model, "--tensor", "nothing")
+    assert "no tensor is so named or of that type" in ended.out
+
+
+def test_a_bad_file_is_named_the_others_go_on_and_the_status_is_1(nowhere: Organ, model: Path) -> None:
+    (model.parent / "bad.gguf").write_bytes(b"GGUFrubbish" * 9)
+    for form in ((), ("-q",), ("--csv",), ("--json",)):
+        ended = nowhere("measure", model.parent, *form)
+        assert ended.status == 1
+        assert str(model) in ended.out
+        assert "bad.gguf" in (ended.out if form == ("--json",) else ended.err)
+    bad, good = map(json.loads, nowhere("measure", model.parent, "--json").lines)
+    assert bad["error"]
+    assert good["error"] is None
+
+
+def test_quiet_is_the_mean_and_the_file(nowhere: Organ, model: Path, tmp_path: Path) -> None:
+    words = tmp_path / "words.gguf"
+    words.write_bytes(file_bytes([text("general.architecture", "llama")]))
+    ended = nowhere.done("measure", "-q", model, words)
+    first, second = ended.lines
+    theta, name = first.split("\t")
+    assert (name, second) == (str(model), f"-\t{words}")
+    assert 0 < float(theta) < 90
+    assert ended.err == ""
+
+
+def test_csv_is_a_row_a_tensor_with_every_measure(nowhere: Organ, model: Path) -> None:
+    rows = list(csv.DictReader(io.StringIO(nowhere.done("measure", "--csv", model).out)))
+    values = json.loads(nowhere.done("measure", "--json", model).out)["tensors"]
+    assert len(rows) == len(values) == 10
+    for row, tensor in zip(rows, values, strict=True):
+        assert row.keys() == {"file", *tensor} - {"fingerprint"}
+        assert float(row["theta_degrees"]) == tensor["theta_degrees"]
+        assert row["block"] == ("" if tensor["block"] is None else str(tensor["block"]))
+
+
+def test_line_104_a_hostile_tensor_is_harmless_on_a_terminal_and_in_a_spreadsheet(
+    nowhere: Organ, tmp_path: Path
+) -> None:
+    path = tmp_path / "hostile.gguf"
+    path.write_bytes(file_bytes([text("general.architecture", "\x1b[31m\u202e")], [weights("=1+1", (64, 64))]))
+    for form in ((), ("--tensors",), ("-q",), ("--csv",), ("--json",)):
+        assert not {"\x1b", "\u202e"} & set(nowhere.done("measure", path, *form).out)
+    (row,) = csv.DictReader(io.StringIO(nowhere.done("measure", "--csv", path).out))
+    assert row["tensor"] == "'=1+1"
+
+
+def test_a_split_set_is_one_model(organ: Organ, tmp_path: Path) -> None:
+    (tmp_path / "many.gguf").write_bytes(little_model(blocks=8))
+    organ.done("ingest", tmp_path / "many.gguf")
+    (tmp_path / "shards").mkdir()
+    organ.done("assemble", "many", "-o", tmp_path / "shards", "--shards", "100k")
+    assert len(list((tmp_path / "shards").iterdir())) > 1
+    (split,) = map(json.loads, organ.done("measure", "--json", tmp_path / "shards").lines)
+    whole = json.loads(organ.done("measure", "--json", tmp_path / "many.gguf").out)
+    assert split["tensors"] == whole["tensors"]
+    assert len(split["files"]) > 1
+
+
+def test_what_excludes_each_other_is_wrong_usage(nowhere: Organ, model: Path) -> None:
+    assert nowhere("measure").status == 2
+    assert nowhere("measure", model, "--json", "--csv").status == 2
+    assert nowhere("measure", model, "--type", "liver").status == 2

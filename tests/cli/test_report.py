@@ -1,0 +1,119 @@
+"""`organ report`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from registry.catalog.tables import Model, Placement
+from registry.registry import Registry
+from tests.cli.running import Organ
+
+FORMATS = ("text", "markdown", "json", "csv")
+
+
+def test_an_empty_registry_has_a_report_in_every_format(organ: Organ) -> None:
+    for form in FORMATS:
+        assert organ.done("report", "--format", form).out
+    assert "organ ingest FILE.gguf" in organ.done("report").out
+
+
+def test_a_report_reads_like_prose_with_tables(filled: Organ) -> None:
+    out = filled.done("report").out
+    assert out.startswith("Report on the registry\n======================\n")
+    for expected in ("Ranking of models\n-----------------", "local/little@1", "θ is not a mark.", "cannot conclude"):
+        assert expected in out.replace("nobody can conclude", "cannot conclude")
+    assert max(map(len, filled.done("report", "--format", "text", "--table", "ranking").lines)) < 120
+
+
+def test_a_report_on_a_model_is_its_dissection(filled: Organ) -> None:
+    out = filled.done("report", "little").out
+    assert out.startswith("Dissection of local/little@1\n")
+    assert "blk.1.ffn_down.weight" in out
+    ended = filled("report", "nobody")
+    assert ended.status == 1
+    assert "no model is registered as local/nobody" in ended.err
+
+
+def test_json_has_every_number_unrounded_under_a_name_with_its_unit(filled: Organ) -> None:
+    values = filled.done("report", "--json").values
+    (item,) = values["sections"]["ranking"]["items"]
+    (listed,) = filled.done("models", "--json").values["items"]
+    assert item["mean_theta_degrees"] == listed["mean_theta"]
+    assert item["parameters_count"] == listed["parameters"]
+    assert values == filled.done("report", "--format", "json").values
+    assert filled.done("report", "little", "--json", "--table", "types").values["sections"].keys() == {"types"}
+
+
+def test_csv_is_one_tidy_table_the_ranking_unless_told_otherwise(filled: Organ) -> None:
+    rows = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv").out)))
+    assert [row["model"] for row in rows] == ["local/little@1"]
+    assert 0 < float(rows[0]["mean_theta_degrees"]) < 90
+    types = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv", "--table", "types").out)))
+    assert [row["type"] for row in types] == ["embed", "norm", "organ", "skeleton"]
+    own = list(csv.DictReader(io.StringIO(filled.done("report", "little", "--format", "csv").out)))
+    for row, same in zip(own, types, strict=True):
+        assert row["tensors_count"] == same["tensors_count"]
+        assert float(row["theta_median_degrees"]) == pytest.approx(float(same["theta_median_degrees"]))
+
+
+def test_a_table_that_there_is_not_is_wrong_usage_and_lists_those_that_there_are(filled: Organ) -> None:
+    ended = filled("report", "--table", "blocks")
+    assert ended.status == 2
+    assert "figures, ranking, types, scale, families, wells" in ended.err
+    assert filled("report", "--json", "--format", "csv").status == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"), [("r.md", "# Report"), ("r.json", "{"), ("r.csv", "rank,"), ("r", "Report")]
+)
+def test_a_file_has_the_format_of_its_ending(name: str, begin: str, filled: Organ, tmp_path: Path) -> None:
+    ended = filled.done("report", "-o", tmp_path / name)
+    assert (ended.out, ended.err) == ("", f"written to {tmp_path / name}\n")
+    assert (tmp_path / name).read_text("utf-8").startswith(begin)
+
+
+def test_a_file_holds_what_would_be_printed_and_replaces_nothing_unasked(filled: Organ, tmp_path: Path) -> None:
+    target = tmp_path / "report.json"
+    target.write_text("mine")
+    ended = filled("report", "--json", "-o", target)
+    assert ended.status == 1
+    assert "there already" in ended.err
+    assert target.read_text() == "mine"
+    filled.done("report", "--json", "-o", target, "--force")
+    assert json.loads(target.read_text("utf-8")) == filled.done("report", "--json").values
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["little.gguf", "report.json"]
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(filled: Organ, tmp_path: Path) -> None:
+    ended = filled("report", "-o", tmp_path / "nowhere" / "report.md")
+    assert ended.status == 1
+    assert list(tmp_path.glob("**/*.part")) == []
+    assert filled("report", "-o", tmp_path).status == 1
+
+
+def test_line_104_a_hostile_name_is_harmless_in_every_format(filled: Organ) -> None:
+    hostile = "=1+\x1b[31m|<b>`\u202e\n# x"
+    with Registry.open(filled.home) as registry, registry.catalog.writing() as session:
+        session.execute(update(Placement).values(name=hostile, theta=10.0))
+        session.execute(update(Model).values(title=hostile, architecture=hostile))
+    for form in FORMATS:
+        for arguments in (
+            ("report", "--table", "wells"),
+            ("report", "little", "--table", "model"),
+            ("report", "little"),
+        ):
+            out = filled.done(*arguments, "--format", form).out
+            assert not {"\x1b", "\u202e"} & set(out)
+    lines = filled.done("report", "--format", "markdown", "--table", "wells").lines
+    assert [line for line in lines if line.startswith("# ")] == ["# Report on the registry"]
+    assert "<b>" not in "".join(lines)
+    (row,) = csv.DictReader(io.StringIO(filled.done("report", "--table", "wells", "--format", "csv").out))
+    assert row["tensor"].startswith("'=1+")
+    values = filled.done("report", "little", "--json").values["sections"]["model"]["figures"]
+    assert values["title"] == hostile

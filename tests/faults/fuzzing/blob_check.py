@@ -1,0 +1,147 @@
+"""What must hold of a damaged blob: reading it, whole or in part, gives the exact bytes or one typed refusal.
+
+That is so whatever happened to the stored bytes by chance, and also where somebody made the head's checksum fit again,
+because each chunk has one of its own. Who makes that fit as well has other bytes read out, and is found by `verify`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+from registry.errors import CorruptBlob, MissingBlob
+from registry.gguf import types
+from registry.store import BlobAddress, BlobReader, BlobStore
+from registry.store import blobs as reading
+from registry.store import files as system
+from registry.store import local as places
+from registry.store.codec import chunks, entropy, frames, stored
+from tests.faults.fuzzing.blob_edits import BlobCase, BlobDamage, Row, file_name
+from tests.faults.fuzzing.blob_seeds import SEVERAL_CHUNKS, blob_seeds
+from tests.faults.fuzzing.sentences import Sentences
+from tests.faults.fuzzing.tally import ACCEPTED
+
+FORGED = "read, and refused by verify: forged with fitting checksums"
+WINDOWS = 3
+"""Partial reads of each blob."""
+SPEAKERS = (stored, frames, chunks, entropy, reading, places, system, types)
+OUT_OF_REACH = (
+    *("codec … did not give back what it was given", "codec … made a frame that it cannot read: …"),  # writing
+    *("… MB and a reserve of … MB are needed", "the disk of … has … MB free: …", "the disk of … is full: …"),
+    *("another sweep of this store is running", "no access to …: …"),
+    *("the head has … of … bytes", "… of … stored bytes are there"),  # a reader has read as many before it asks
+    "it ends at byte …, … are due",  # a file that shrinks while it is open
+    "the frame gives … bytes, … are expected",  # zstandard counts as well, and complains first
+)
+"""Sentences that no case can bring a reader of blobs to speak."""
+
+Open = Callable[[BlobStore, BlobAddress], BlobReader]
+
+
+class BlobTarget:
+    """Damaged blobs for the one way to read them."""
+
+    def __init__(self, open_blob: Open = BlobStore.open) -> None:
+        self.sentences = Sentences(SPEAKERS, OUT_OF_REACH)
+        self._open = open_blob
+        self._seeds = blob_seeds()
+        self._plains = {seed.digest: seed.plain for seed in self._seeds}
+        self._damage = BlobDamage(self._seeds)
+        self._store = BlobStore(Path())
+
+    def warm_up(self) -> None:
+        """Make the store, in a folder that whoever runs the worker removes; read every seed from a file and a row."""
+        self._store = BlobStore(Path(tempfile.mkdtemp(prefix="blobs-")))
+        for seed in self._seeds:
+            (self._store.local.root / seed.digest[:2]).mkdir(exist_ok=True)
+        for seed in self._seeds:
+            size = len(seed.stored)
+            place = file_name(seed.digest)
+            in_file = Row(seed.digest, len(seed.plain), size, place, None)
+            in_row = Row(seed.digest, len(seed.plain), size, None, seed.stored)
+            for case in (BlobCase(in_file, seed.stored, place), BlobCase(in_row)):
+                outcome = self._try(case, Random(0))
+                assert outcome == ACCEPTED, outcome
+        assert len({seed.digest for seed in self._seeds}) == len(self._seeds) > SEVERAL_CHUNKS
+
+    def try_case(self, number: int) -> str:
+        """Damage a seed and see."""
+        random = Random(number)
+        return self._try(self._damage.case(random), random)
+
+    def material(self, number: int) -> bytes:
+        """The stored bytes of a case, for a look at them."""
+        case = self._damage.case(Random(number))
+        return case.content if case.content is not None else case.row.inline or b""
+
+    def _try(self, case: BlobCase, random: Random) -> str:
+        path = self._write(case)
+        try:
+            with self._open(self._store, case.row) as reader:
+                return self._check(reader, case, random)
+        except (CorruptBlob, MissingBlob) as error:
+            return self.sentences.hear(str(error))
+        finally:
+            if path is not None:
+                _remove(path)
+
+    def _check(self, reader: BlobReader, case: BlobCase, random: Random) -> str:
+        truth = self._plains.get(case.row.digest)
+        whole, refusal = _attempt(reader.read)
+        if not case.forged:
+            assert whole is None or whole == truth, "read gives a wrong byte"
+        for _ in range(WINDOWS):
+            offset = random.randrange(reader.size_bytes + 1)
+            size = random.choice((0, 1, 100, reader.size_bytes)) % (reader.size_bytes - offset + 1)
+            part, _ = _attempt(partial(reader.read, offset, size))
+            expected = whole if case.forged else truth
+            assert part is None or (expected is not None and part == expected[offset : offset + size]), "a wrong part"
+            assert part is not None or whole is None, "a part is refused although the whole was read"
+        sound, accusation = _attempt(partial(_verified, reader))
+        assert (sound is not None) == (whole is not None and whole == truth), "verify and the bytes disagree"
+        if whole is None:
+            assert refusal is not None
+            return self.sentences.hear(str(refusal))
+        if accusation is not None:
+            self.sentences.hear(str(accusation))
+            return FORGED
+        return ACCEPTED
+
+    def _write(self, case: BlobCase) -> Path | None:
+        """Put the case's file, or what stands in its place, where the row says."""
+        if case.content is None:
+            return None
+        path = self._store.local.root / case.place
+        if case.obstacle == "folder":
+            path.mkdir()
+        elif case.obstacle == "link":
+            other = self._store.local.root / "other"
+            other.write_bytes(case.content)
+            path.symlink_to(other)
+        else:
+            path.write_bytes(case.content)
+        return path
+
+
+def _verified(reader: BlobReader) -> bytes:
+    reader.verify()
+    return b""
+
+
+def _attempt(act: Callable[[], bytes]) -> tuple[bytes | None, CorruptBlob | None]:
+    """What `act` gives, or the refusal that it ends with."""
+    try:
+        return act(), None
+    except CorruptBlob as error:
+        return None, error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

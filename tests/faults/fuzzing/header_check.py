@@ -1,0 +1,138 @@
+"""What must hold of a damaged file: it is refused with one sentence, or every promise about an accepted one is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from ingest import dissect as dissecting
+from ingest.dissect import places, shown_type, shown_value
+from registry.errors import BadGguf, BadSplit
+from registry.gguf import Header, read_array, read_header
+from registry.gguf import cursor as window
+from registry.gguf import read as reading
+from registry.gguf import split as splitting
+from registry.gguf import tokenizer as vocabularies
+from registry.gguf import types as vocabulary
+from registry.gguf.source import ByteSource
+from registry.gguf.split import REASONS_MAX, check_split, is_shard
+from registry.gguf.tokenizer import tokenizer_reasons
+from tests.builders import assert_invariants
+from tests.faults.fuzzing.header_edits import edit_bytes, edit_parts
+from tests.faults.fuzzing.header_parts import Assembled, Parts, assemble
+from tests.faults.fuzzing.header_promises import NAME, Upload, check_measuring, check_pieces, refusal
+from tests.faults.fuzzing.header_seeds import LARGE, header_seeds, shard_seeds
+from tests.faults.fuzzing.sentences import Sentences
+from tests.faults.fuzzing.tally import ACCEPTED
+
+LARGE_SHARE = 0.01
+BYTES_SHARE = 0.8
+"""Cases that end with damage to the bytes. The others, and some of these, are files that an author could have meant."""
+HOLLOW_SHARE = 0.01
+HOLLOW_MAX_BYTES = 1 << 20
+
+SPEAKERS = (reading, window, vocabulary, splitting, vocabularies, dissecting)
+OUT_OF_REACH = (
+    "… takes … bytes, over the limit of …",  # a vocabulary of 64 MiB
+    "more than … bytes of padding are not zero: something is hidden there",  # 16 MiB of them
+    "and … more",  # thirteen reasons against three shards
+    "there are no shards",
+    "[… × …]",  # values, shown to a reader: no refusals
+    "[string of … bytes]",
+)
+"""Sentences that need files larger than a case, or other callers; tests of their own speak them."""
+
+Read = Callable[[ByteSource], Header]
+
+
+class HeaderTarget:
+    """Damaged files for the reader and for everything that trusts what it accepts."""
+
+    def __init__(self, read: Read = read_header) -> None:
+        self.sentences = Sentences(SPEAKERS, OUT_OF_REACH)
+        self._read = read
+        self._seeds = header_seeds()
+        self._small = self._seeds[:-LARGE]
+        self._files = [bytes(assemble(parts).data) for parts in self._seeds]
+        shards = [bytes(assemble(parts).data) for parts in shard_seeds(self._seeds)]
+        self._shards = [
+            (f"{NAME}-{number}", read_header(Upload(data, len(data)))) for number, data in enumerate(shards)
+        ]
+
+    def warm_up(self) -> None:
+        """Every seed must be accepted."""
+        random = Random(0)
+        for data in self._files:
+            for _ in range(3):
+                outcome = self._check(Upload(data, len(data)), random, every=True)
+                assert outcome == ACCEPTED, outcome
+
+    def try_case(self, number: int) -> str:
+        """Damage a seed and see."""
+        random = Random(number)
+        file = self._damaged(random)
+        data = bytes(file.data)
+        hollow = random.random() < HOLLOW_SHARE
+        size = len(data) + random.randrange(HOLLOW_MAX_BYTES) if hollow else len(data)
+        return self._check(Upload(data, size), random)
+
+    def material(self, number: int) -> bytes:
+        """The bytes of a case, for a look at them."""
+        return bytes(self._damaged(Random(number)).data)
+
+    def _damaged(self, random: Random) -> Assembled:
+        parts: Parts = random.choice(self._seeds[-LARGE:] if random.random() < LARGE_SHARE else self._small).copy()
+        for _ in range(random.choice((0, 1, 1, 2, 2, 3))):
+            edit_parts(parts, random, self._small)
+        file = assemble(parts)
+        if random.random() < BYTES_SHARE:
+            for _ in range(random.choice((1, 1, 1, 2, 3))):
+                edit_bytes(file, random, random.choice(self._files))
+        return file
+
+    def _check(self, source: Upload, random: Random, *, every: bool = False) -> str:
+        try:
+            header = self._read(source)
+        except BadGguf as error:
+            return self.sentences.hear(refusal(error, source))
+        assert header.file_size_bytes == source.size_bytes
+        assert_invariants(header)
+        self._check_reading(source, header)
+        check_measuring(source, header, random, every=every)
+        self._check_as_shard(header, random)
+        if every or random.random() < 0.5:
+            file = check_pieces(source, header)
+            for flag in file.flags:
+                self.sentences.hear(flag)
+        return ACCEPTED
+
+    def _check_reading(self, source: Upload, header: Header) -> None:
+        assert len(places(header)) == len(header.tensors)
+        for reason in tokenizer_reasons(source, header):
+            assert reason.isprintable()
+            self.sentences.hear(reason)
+        for field in header.fields:
+            shown_type(field)
+            shown_value(field)
+            if field.is_array:
+                assert len(read_array(source, field)) == field.count
+
+    def _check_as_shard(self, header: Header, random: Random) -> None:
+        """The file in the place of a shard; sometimes it takes it."""
+        if not is_shard(header) and random.random() < 0.9:
+            return
+        shards = list(self._shards)
+        shards[random.randrange(len(shards))] = (NAME, header)
+        random.shuffle(shards)
+        try:
+            order = check_split(NAME, shards)
+        except BadSplit as error:
+            self._hear_split(error)
+            return
+        assert sorted(order) == list(range(len(shards)))
+        assert [shards[index][1].integer("split.no") for index in order] == list(range(len(shards)))
+
+    def _hear_split(self, error: BadSplit) -> None:
+        assert 1 <= len(error.reasons) <= REASONS_MAX + 1
+        for reason in error.reasons:
+            self.sentences.hear(reason)

@@ -1,0 +1,129 @@
+"""The promises about a file that has been accepted, and about the sentence that refuses another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, cast
+
+from ingest.dissect import DissectedFile, dissect
+from ingest.hashing import FileDigests
+from ingest.pipeline import Gathered
+from ingest.records import model_record
+from registry.digest import digest_of
+from registry.errors import BadGguf
+from registry.gguf import Header, carry_over, encode_header
+from registry.gguf.types import VERSION_WRITTEN
+from registry.measure import measure
+from registry.names import ModelName
+
+if TYPE_CHECKING:
+    from ingest.files import FileSource
+
+NAME = "fuzz.gguf"
+DIGEST = digest_of(b"whatever the file holds")
+REFUSAL_MAX = 1000
+"""Characters of the longest sentence that refuses a file."""
+MEASURED_MAX_ELEMENTS = 1 << 15
+
+
+@dataclass(slots=True)
+class Upload:
+    """The bytes of a case, followed by zeros up to `size_bytes`. Reading outside is the reader's mistake."""
+
+    data: bytes
+    size_bytes: int
+    name: str = NAME
+    path: Path = Path(NAME)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        assert size >= 0
+        assert 0 <= offset <= offset + size <= self.size_bytes, f"{size} bytes read at {offset} of {self.size_bytes}"
+        found = self.data[offset : offset + size]
+        return found if len(found) == size else found.ljust(size, b"\0")
+
+
+def refusal(error: BadGguf, source: Upload) -> str:
+    """The reason, which is a sentence that can be shown and that says where."""
+    said = str(error)
+    assert error.source == NAME
+    assert error.field
+    assert 0 <= error.offset <= source.size_bytes
+    assert said.isprintable()
+    assert len(said) < REFUSAL_MAX
+    return error.reason
+
+
+def check_measuring(source: Upload, header: Header, random: Random, *, every: bool) -> None:
+    """Whatever the header calls a tensor can be measured, whatever its bytes say."""
+    tensors = [tensor for tensor in header.tensors if tensor.elements <= MEASURED_MAX_ELEMENTS]
+    if not tensors or (not every and random.random() < 0.6):
+        return
+    for tensor in tensors if every else (random.choice(tensors),):
+        begin = header.data_offset + tensor.offset
+        data = source.read_at(begin, tensor.size_bytes)
+        if random.random() < 0.3:
+            data = random.randbytes(tensor.size_bytes)
+        found = measure(_reader(data), tensor.shape, tensor.dtype)
+        assert found.theta is None or 0 <= found.theta <= 90
+        assert 0 <= found.sample_size <= tensor.elements
+
+
+def _reader(data: bytes) -> Callable[[int, int], bytes]:
+    def read(offset: int, size: int) -> bytes:
+        assert 0 <= offset <= offset + size <= len(data)
+        return data[offset : offset + size]
+
+    return read
+
+
+def check_pieces(source: Upload, header: Header) -> DissectedFile:
+    """The file taken apart: its pieces are the file, its header can be written again, its rows can be made."""
+    file = dissect(cast("FileSource", source))
+    assert (file.header.tensors, file.header.end) == (header.tensors, header.end)
+    assert _put_together(file, source) == source.data.ljust(source.size_bytes, b"\0")
+    _check_writing(source, header)
+    _check_recording(file)
+    return file
+
+
+def _put_together(file: DissectedFile, source: Upload) -> bytes:
+    """The file out of its pieces: zeros, overlaid."""
+    back = bytearray(source.size_bytes)
+    literal, position = file.literal_bytes(), 0
+    for span in file.literals():
+        back[span.offset : span.end] = literal[position : position + span.size_bytes]
+        position += span.size_bytes
+    for offset, data in file.paddings:
+        back[offset : offset + len(data)] = literal[position : position + len(data)]
+        position += len(data)
+    assert position == len(literal)
+    for span in [*file.arrays, *map(file.tensor_span, file.header.tensors)]:
+        back[span.offset : span.end] = source.read_at(span.offset, span.size_bytes)
+    return bytes(back)
+
+
+def _check_recording(file: DissectedFile) -> None:
+    """What is registered of the file: every tensor, and all metadata."""
+    spans = [*file.arrays, *map(file.tensor_span, file.header.tensors)]
+    gathered = Gathered(
+        files={0: FileDigests(DIGEST, DIGEST)},
+        digests={(0, span.offset): DIGEST for span in spans},
+        literals={0: DIGEST},
+    )
+    record = model_record(ModelName("local", "fuzz"), [file], gathered)
+    assert len(record.metadata) == len(file.header.fields)
+    assert [placement.name for placement in record.files[0].placements] == [t.name for t in file.header.tensors]
+    covered = sum(part.size_bytes for part in record.files[0].parts) + sum(t.size_bytes for t in file.header.tensors)
+    assert covered <= file.header.file_size_bytes
+
+
+def _check_writing(source: Upload, header: Header) -> None:
+    """Our writer gives the same header, but for its padding."""
+    if header.version == VERSION_WRITTEN:
+        written = encode_header(
+            (carry_over(source, field) for field in header.fields), header.tensors, header.alignment
+        )
+        assert written[: header.end] == source.read_at(0, header.end)

@@ -1,0 +1,352 @@
+"""Power cuts at every moment of what a registry does: each state that the disk may be left in is opened and checked.
+
+    python -m tests.faults.powerloss             # every state of every scenario
+    python -m tests.faults.powerloss --states 50
+
+Two checks. The quick one compares, for every state, the files that the committed rows name with what was written. The
+thorough one makes the state in a folder and opens a registry on it: every committed model comes back, verify reads
+everything, the same files can be ingested again, a sweep leaves nothing over. It is done once for the states that
+differ only in the bytes of files which no row names: nobody reads those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ingest import pipeline
+from registry.catalog.queries.models import model_by_name
+from registry.chimera.place import place_file
+from registry.chimera.plan import plan_model
+from registry.errors import OrganError
+from registry.names import ModelName, parse_model_name
+from registry.registry import Registry
+from registry.upkeep import sweep, verify
+from tests.faults.cases import (
+    EVERYTHING,
+    LARGE,
+    SMALL,
+    Crash,
+    assert_no_orphans,
+    flipped,
+    leave,
+    let_leases_expire,
+    let_time_pass,
+    models,
+    overwrite,
+    read_all,
+    rows,
+    run_sweep,
+    sample,
+    take_in,
+    without_syncing,
+    write_model,
+)
+from tests.faults.crash_states import CrashState, Disk
+from tests.faults.journal import Acknowledged, Journal, JournalFiles, on_journal
+from tests.trips import assembled
+
+MakeFiles = Callable[[Journal], JournalFiles]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What was done on a registry in `folder`/home, and what must hold after a power cut at any moment of it."""
+
+    name: str
+    journal: Journal
+    sources: Mapping[str, Path]
+    """Models by name, and the files that they come from."""
+    spoiled: frozenset[str] = frozenset()
+    """Digests of blobs that were damaged on purpose, and may be faulty until they have been healed."""
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the checks of one scenario have found."""
+
+    scenario: str
+    operations: int = 0
+    states: int = 0
+    thorough: int = 0
+    violations: list[str] = field(default_factory=list)
+
+
+def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) -> Findings:
+    """Check every state quickly; thoroughly all of them, or `thorough_max` spread over the scenario."""
+    disk = Disk(scenario.journal)
+    states = list(disk.states())
+    found = Findings(scenario.name, len(scenario.journal.operations), len(states))
+    needed = {key: _needed(data, scenario.spoiled) for key, data in scenario.journal.databases.items()}
+    whole = _every_whole_file(scenario.journal)
+    for state in states:
+        found.violations += [f"quick: {reason}" for reason in _lost(state, needed[state.database], whole)]
+    different = list({_what_is_read(state, needed[state.database]): state for state in states}.values())
+    if thorough_max is not None and len(different) > thorough_max:
+        different = [different[place * len(different) // thorough_max] for place in range(thorough_max)]
+    for state in different:
+        found.thorough += 1
+        found.violations += [f"thorough: {reason}" for reason in _tried(state, disk, scenario, scratch)]
+    return found
+
+
+def _every_whole_file(journal: Journal) -> dict[str, str]:
+    """The bytes that each path had when it was last named: physical names are used once."""
+    whole: dict[str, str] = {}
+    disk = Disk(journal)
+    whole.update(disk.whole())
+    for operation in journal.operations:
+        disk.play(operation)
+        whole.update(disk.whole())
+    return whole
+
+
+def _needed(database: bytes, spoiled: frozenset[str]) -> frozenset[str]:
+    """The physical names that rows rely on."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.deserialize(_without_wal(database))
+        found = connection.execute("SELECT file, digest FROM blobs WHERE file IS NOT NULL AND state <> 'corrupt'")
+        return frozenset(file for file, digest in found if digest not in spoiled)
+
+
+def _without_wal(database: bytes) -> bytes:
+    """The database as one that has no log beside it, which a database in memory cannot have."""
+    return database[:18] + b"\1\1" + database[20:]
+
+
+def _lost(state: CrashState, needed: frozenset[str], whole: Mapping[str, str]) -> Iterator[str]:
+    there = dict(state.files)
+    for file in needed:
+        path = f"blobs/{file}"
+        if there.get(path) != whole.get(path):
+            yield f"{file} has a row and {'other bytes' if path in there else 'no file'}"
+
+
+def _what_is_read(state: CrashState, needed: frozenset[str]) -> tuple[object, ...]:
+    files = tuple((path, key if path.removeprefix("blobs/") in needed else "") for path, key in state.files)
+    return state.database, files, state.folders
+
+
+def _tried(state: CrashState, disk: Disk, scenario: Scenario, scratch: Path) -> Iterator[str]:
+    folder = scratch / "state"
+    shutil.rmtree(folder, ignore_errors=True)
+    make_state(state, disk, scenario.journal, folder)
+    try:
+        _try(folder, scenario, scratch)
+    except (AssertionError, OrganError) as error:
+        yield f"{type(error).__name__}: {str(error)[:300]}"
+
+
+def make_state(state: CrashState, disk: Disk, journal: Journal, folder: Path) -> None:
+    """The files of a state, and the database as of its last commit."""
+    folder.mkdir(parents=True)
+    for name in state.folders:
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for name, key in state.files:
+        (folder / name).write_bytes(disk.contents[key])
+    if state.database:
+        (folder / "registry.sqlite3").write_bytes(journal.databases[state.database])
+
+
+def _try(folder: Path, scenario: Scenario, scratch: Path) -> None:
+    with Registry.open(folder) as opened:
+        registry = without_syncing(opened)
+        faulty = {fault.digest for fault in read_all(registry).faults}
+        assert faulty <= scenario.spoiled, "verify finds faults"
+        if not faulty:
+            _assert_models_come_back(registry, scenario, scratch)
+        for name, path in scenario.sources.items():
+            take_in(registry, path, name=ModelName("local", name))
+        assert sorted(models(registry)) == sorted(scenario.sources), "each model once"
+        _assert_models_come_back(registry, scenario, scratch)
+        let_leases_expire(registry)
+        let_time_pass(registry)
+        for _ in range(2):
+            run_sweep(registry)
+        assert_no_orphans(registry)
+        assert read_all(registry).faults == [], "a sweep has taken something that was needed"
+        _assert_models_come_back(registry, scenario, scratch)
+
+
+def _assert_models_come_back(registry: Registry, scenario: Scenario, scratch: Path) -> None:
+    for name in models(registry):
+        (back,) = assembled(registry, f"local/{name}", scratch / "back")
+        assert back.read_bytes() == scenario.sources[name].read_bytes(), f"{name} differs"
+
+
+# Scenarios.
+
+
+@contextmanager
+def a_commit_for_each_blob() -> Iterator[None]:
+    """Inside, an ingest commits after every blob, as those of large models do."""
+    before, pipeline.BATCH_MIN_BYTES = pipeline.BATCH_MIN_BYTES, 1
+    try:
+        yield
+    finally:
+        pipeline.BATCH_MIN_BYTES = before
+
+
+def begun(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Registry, Registry]:
+    """A registry in `folder`/home, and the same with a journal that begins now."""
+    plain = without_syncing(Registry.open(folder / "home"))
+    journal = Journal(folder / "home", folder / "home" / "registry.sqlite3")
+    return plain, on_journal(plain, make_files(journal))
+
+
+def journal_of(registry: Registry) -> Journal:
+    files = registry.blobs.local.files
+    assert isinstance(files, JournalFiles)
+    return files.journal
+
+
+def two_ingests(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
+    """Two models that share organs, into a registry that has nothing, not even its folders."""
+    sources = _two_sources(folder)
+    plain, journaled = begun(folder, make_files)
+    with plain, a_commit_for_each_blob():
+        for name, path in sources.items():
+            take_in(journaled, path, name=ModelName("local", name))
+    return Scenario("two ingests", journal_of(journaled), sources)
+
+
+def killed_and_run_again(folder: Path, dies_at: int) -> Scenario:
+    """An ingest whose process is killed, another that goes on with what is not durable, and then the power cut."""
+    sources = {"first": write_model(folder / "first.gguf")}
+    plain, journaled = begun(folder)
+    journal = journal_of(journaled)
+    with plain, a_commit_for_each_blob():
+        journal.die_at(dies_at)
+        try:
+            take_in(journaled, sources["first"], name=ModelName("local", "first"))
+        except Crash:
+            journal.revive()
+        else:
+            return Scenario("", journal, sources)
+        again = on_journal(plain, JournalFiles(journal))
+        take_in(again, sources["first"], name=ModelName("local", "first"))
+    return Scenario(f"killed before operation {dies_at}, run again", journal, sources)
+
+
+def a_sweep(folder: Path, make_files: MakeFiles = JournalFiles) -> Scenario:
+    """Two sweeps of blobs that nothing needs, orphans and temporaries, beside a model."""
+    sources = {"first": write_model(folder / "first.gguf")}
+    plain = without_syncing(Registry.open(folder / "home"))
+    with plain:
+        take_in(plain, sources["first"], name=ModelName("local", "first"))
+        leave(plain, plain.blobs.put(sample(LARGE)), plain.blobs.put(sample(SMALL)), plain.blobs.put(sample(LARGE + 1)))
+        plain.blobs.put(sample(LARGE + 2))
+        (plain.settings.blobs / "tmp" / "half").write_bytes(b"half")
+        let_time_pass(plain)
+        _, journaled = begun(folder, make_files)
+        sweep(journaled.catalog, journaled.blobs, dry_run=False)
+        let_time_pass(journaled)
+        sweep(journaled.catalog, journaled.blobs, dry_run=False)
+    return Scenario("two sweeps", journal_of(journaled), sources)
+
+
+def a_repair(folder: Path) -> Scenario:
+    """Damage in a file and one that is gone; verify sets them aside, the model comes again, a sweep follows."""
+    sources = {"first": write_model(folder / "first.gguf")}
+    plain = without_syncing(Registry.open(folder / "home"))
+    with plain:
+        take_in(plain, sources["first"], name=ModelName("local", "first"))
+        damaged, gone, *_ = (row for row in rows(plain) if row.file is not None)
+        path = plain.settings.blobs / (damaged.file or "")
+        overwrite(path, flipped(path.read_bytes(), 8 * 5000))
+        (plain.settings.blobs / (gone.file or "")).unlink()
+        _, journaled = begun(folder)
+        verify(journaled.catalog, journaled.blobs, read_data=EVERYTHING, repair=True)
+        take_in(journaled, sources["first"], name=ModelName("local", "first"))
+        let_time_pass(journaled)
+        sweep(journaled.catalog, journaled.blobs, dry_run=False)
+    return Scenario("a repair", journal_of(journaled), sources, frozenset({damaged.digest, gone.digest}))
+
+
+def _two_sources(folder: Path) -> dict[str, Path]:
+    first = write_model(folder / "first.gguf")
+    second = write_model(folder / "second.gguf", seed=1)
+    data = bytearray(second.read_bytes())
+    data[-4096:] = first.read_bytes()[-4096:]  # some organs in common: the last norm and what is before it
+    second.write_bytes(data)
+    return {"first": first, "second": second}
+
+
+def placed_file(folder: Path, make_files: MakeFiles = JournalFiles) -> tuple[Journal, bytes, bytes]:
+    """A file that is assembled over another one: its journal, the bytes before, the bytes due."""
+    source = write_model(folder / "first.gguf")
+    (folder / "out").mkdir()
+    (folder / "out" / "first.gguf").write_bytes(b"what was here before")
+    with without_syncing(Registry.open(folder / "home")) as registry:
+        take_in(registry, source, name=ModelName("local", "first"))
+        with registry.catalog.reading() as session:
+            (plan,) = plan_model(session, model_by_name(session, parse_model_name("local/first")))
+        journal = Journal(folder / "out")
+        place_file(registry.blobs, plan, folder / "out" / "first.gguf", files=make_files(journal))
+        journal.note(Acknowledged())
+    return journal, b"what was here before", source.read_bytes()
+
+
+def check_placed(journal: Journal, before: bytes, after: bytes) -> Findings:
+    """The file is the old one or the new one, whole, and the new one once the caller has been told so."""
+    disk = Disk(journal)
+    found = Findings("a file placed over another", len(journal.operations))
+    for state in disk.states():
+        found.states += 1
+        key = dict(state.files).get("first.gguf", "")
+        if disk.contents.get(key) not in ((after,) if state.acknowledged else (before, after)):
+            found.violations.append("acknowledged and not there" if state.acknowledged else "neither old nor new")
+    return found
+
+
+def main() -> None:
+    """Every scenario, every state; a line for each."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.powerloss", description=__doc__)
+    parser.add_argument("--states", type=int, help="check at most so many states of each scenario thoroughly")
+    chosen = parser.parse_args()
+    begin, every = time.monotonic(), []
+    with TemporaryDirectory() as name:
+        for number, found in enumerate(_all_findings(Path(name), chosen.states)):
+            every.append(found)
+            print(
+                f"{found.scenario}: {found.operations} operations, {found.states} states, {found.thorough} of them "
+                f"tried, {len(found.violations)} violations",
+                *found.violations[:5],
+                sep="\n  ",
+                flush=True,
+            )
+            shutil.rmtree(Path(name) / str(number), ignore_errors=True)
+    states, tried = sum(found.states for found in every), sum(found.thorough for found in every)
+    wrong = sum(len(found.violations) for found in every)
+    seconds = time.monotonic() - begin
+    print(f"{len(every)} scenarios, {states} states, {tried} tried, {wrong} violations, {seconds:.0f} s")
+    raise SystemExit(1 if wrong else 0)
+
+
+def _all_findings(folder: Path, thorough_max: int | None) -> Iterator[Findings]:
+    def fresh(name: str) -> Path:
+        (folder / name).mkdir()
+        return folder / name
+
+    for name, make in (("two", two_ingests), ("sweep", a_sweep), ("repair", a_repair)):
+        yield check(make(fresh(name)), folder, thorough_max)
+    yield check_placed(*placed_file(fresh("placed")))
+    dies_at, going = 0, True
+    while going:
+        scenario = killed_and_run_again(fresh(f"killed-{dies_at}"), dies_at)
+        going = bool(scenario.name)
+        if going:
+            yield check(scenario, folder, thorough_max)
+        shutil.rmtree(folder / f"killed-{dies_at}")
+        dies_at += 1
+
+
+if __name__ == "__main__":
+    main()

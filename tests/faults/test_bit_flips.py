@@ -1,0 +1,131 @@
+"""The list of faults, line 47: a flipped bit in each region of a stored blob, for every codec, in files and in rows.
+
+Found means that reading raises. Bytes that differ are never handed out, and no wrong file is written; the few bits of a
+Zstandard frame that mean nothing to it give the same plain bytes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from registry.catalog.tables import InlineBlob
+from registry.digest import digest_of
+from registry.errors import CorruptBlob, StoreError
+from registry.registry import Registry
+from registry.store import BlobStore, StoredBlob
+from registry.store.blobs import INLINE_MAX_BYTES, BlobWriter
+from registry.store.codec import Codec, encode_chunk, head_size_bytes
+from tests.faults.cases import Unsynced, flipped, overwrite, read_all, rows, take_in, write_model
+from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, skewed
+from tests.trips import assembled
+
+FILE_BYTES, ROW_BYTES = 70_000, 9_000
+"""Plain sizes that come to lie in a file, and in a row."""
+assert ROW_BYTES < INLINE_MAX_BYTES < FILE_BYTES
+
+FIXED = {
+    "magic": (0, 4),
+    "version": (4, 5),
+    "version of the codec": (5, 6),
+    "tensor type": (6, 8),
+    "elements": (8, 16),
+    "plain size": (16, 24),
+    "size of a chunk": (24, 28),
+    "digest": (28, 60),
+    "length of the codec's name": (60, 61),
+}
+
+
+def regions(codec: Codec, blob: StoredBlob) -> Iterator[tuple[str, int, int]]:
+    """Name, first byte and end of each region of a stored blob."""
+    for name, (begin, end) in FIXED.items():
+        yield name, begin, end
+    end_of_name = 61 + len(blob.codec)
+    head = head_size_bytes(codec, blob.size_bytes)
+    yield "codec's name", 61, end_of_name
+    yield "table", end_of_name, head - 8
+    yield "checksum", head - 8, head
+    yield "payload", head, blob.stored_bytes - 16
+    yield "tail", blob.stored_bytes - 16, blob.stored_bytes
+
+
+def stored(store: BlobStore, codec: Codec, plain: bytes) -> StoredBlob:
+    writer = BlobWriter(store, digest_of(plain), len(plain), codec)
+    writer.append(encode_chunk(codec, memoryview(plain)))
+    return writer.finish()
+
+
+def read(store: BlobStore, blob: StoredBlob) -> bytes:
+    with store.open(blob) as reader:
+        return reader.read()
+
+
+def damaged(store: BlobStore, blob: StoredBlob, data: bytes) -> StoredBlob:
+    """`blob` with other stored bytes."""
+    if blob.file is None:
+        return replace(blob, inline=data)
+    overwrite(store.local.path(blob.file), data)
+    return blob
+
+
+@pytest.mark.parametrize("size", [ROW_BYTES, FILE_BYTES], ids=["row", "file"])
+@pytest.mark.parametrize("codec", ALL_CODECS, ids=CODEC_IDS)
+def test_line_47_a_flipped_bit_in_any_region_is_found_with_every_codec(codec: Codec, size: int, tmp_path: Path) -> None:
+    store, generator = BlobStore(tmp_path, Unsynced()), random.Random(f"{codec.name}{size}")
+    plain = skewed(size // codec.block_bytes * codec.block_bytes)
+    for own in (codec, codec.kept_raw()):
+        blob = stored(store, own, plain)
+        good = blob.inline if blob.file is None else store.local.path(blob.file).read_bytes()
+        assert good is not None
+        for name, begin, end in regions(own, blob):
+            bits = range(8 * begin, 8 * end)
+            for bit in generator.sample(bits, min(len(bits), 3)):
+                spoiled = damaged(store, blob, flipped(good, bit))
+                try:
+                    found = read(store, spoiled)
+                except CorruptBlob:
+                    continue
+                assert name in ("payload", "tail"), (name, bit)
+                assert own == codec, "raw bytes have no bits without a meaning"
+                assert found == plain, (name, bit)
+        assert read(store, damaged(store, blob, good)) == plain
+
+
+def test_line_47_no_wrong_file_is_written_whatever_region_is_hit(tmp_path: Path, registry: Registry) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    take_in(registry, path)
+    generator = random.Random(47)
+    every = rows(registry)
+    for row in (next(row for row in every if row.file), next(row for row in every if row.size_bytes > 1000)):
+        at = registry.settings.blobs / (row.file or "")
+        good = at.read_bytes() if row.file else row.inline or b""
+        spots = [0, 4, 8, 20, 30, 60, 70, 100, *(generator.randrange(120, len(good)) for _ in range(4)), len(good) - 1]
+        for spot in spots:
+            data = flipped(good, 8 * spot + generator.randrange(8))
+            put(registry, row.id, at if row.file else None, data)
+            folder = tmp_path / "out"
+            try:
+                (back,) = assembled(registry, "local/little", folder)
+            except StoreError:
+                assert list(folder.iterdir()) == []
+                assert [fault.digest for fault in read_all(registry).faults] == [row.digest]
+            else:
+                assert back.read_bytes() == path.read_bytes()
+                back.unlink()
+        put(registry, row.id, at if row.file else None, good)
+    assert read_all(registry).faults == []
+
+
+def put(registry: Registry, blob_id: int, path: Path | None, data: bytes) -> None:
+    """Stored bytes in the place of a blob's."""
+    if path is not None:
+        overwrite(path, data)
+        return
+    with registry.catalog.writing() as session:
+        session.execute(update(InlineBlob).where(InlineBlob.blob_id == blob_id).values(stored=data))

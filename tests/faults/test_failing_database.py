@@ -1,0 +1,329 @@
+"""The list of faults, lines 49, 69, 120, 126: the database is full, read-only or held by others; many writers."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event, func, select
+
+from registry.catalog import engine
+from registry.catalog.tables import Blob, Organ, Placement
+from registry.errors import Busy, DiskFull, StoreUnwritable
+from registry.names import ModelName
+from registry.registry import Registry
+from tests.faults.cases import (
+    Watched,
+    assert_no_orphans,
+    at_step,
+    let_leases_expire,
+    let_time_pass,
+    models,
+    read_all,
+    rows,
+    run_sweep,
+    take_in,
+    write_model,
+)
+from tests.trips import assembled
+
+ROOT = Path(__file__).resolve().parents[2]
+WRITERS = 8
+HOLD = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("BEGIN IMMEDIATE")
+print(1, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def first(tmp_path: Path, registry: Registry) -> Path:
+    """A model that is in the registry already."""
+    path = write_model(tmp_path / "first.gguf")
+    take_in(registry, path, name=ModelName("local", "first"))
+    return path
+
+
+def database(registry: Registry) -> Path:
+    return registry.settings.home / "registry.sqlite3"
+
+
+def assert_only_first(registry: Registry, first: Path, tmp_path: Path) -> None:
+    assert models(registry) == ["first"]
+    assert read_all(registry).faults == []
+    (back,) = assembled(registry, "local/first", tmp_path / "back")
+    assert back.read_bytes() == first.read_bytes()
+
+
+def assert_recovers(registry: Registry, second: Path) -> None:
+    assert take_in(registry, second, name=ModelName("local", "second")).created
+    let_leases_expire(registry)
+    let_time_pass(registry)
+    for _ in range(2):
+        run_sweep(registry)
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+
+
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.slow)])
+def test_line_120_a_database_that_is_full_at_any_page_loses_nothing(
+    stride: int, first: Path, registry: Registry, tmp_path: Path
+) -> None:
+    second = write_model(tmp_path / "second.gguf", seed=1)
+    with closing(sqlite3.connect(database(registry))) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    full = more = 0
+    while full * stride == more:
+        more += stride
+        with Registry.open(registry.settings.home) as small:
+            event.listen(small.catalog.writer, "connect", _limited(pages + more - 1))
+            try:
+                take_in(small, second, name=ModelName("local", "second"))
+            except DiskFull as error:
+                assert "database's disk is full" in str(error)  # noqa: PT017
+                full += 1
+                assert_only_first(registry, first, tmp_path)
+    assert full >= 2
+    assert sorted(models(registry)) == ["first", "second"]
+    let_leases_expire(registry)
+    let_time_pass(registry)
+    for _ in range(2):
+        run_sweep(registry)
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+
+
+def _limited(pages: int) -> object:
+    def limit(connection: sqlite3.Connection, _record: object) -> None:
+        connection.execute(f"PRAGMA max_page_count = {pages}")
+
+    return limit
+
+
+def test_line_126_a_database_that_cannot_be_written_is_told_and_still_read(
+    first: Path, registry: Registry, tmp_path: Path
+) -> None:
+    second = write_model(tmp_path / "second.gguf", seed=1)
+    url = f"sqlite:///file:{database(registry)}?mode=ro&uri=true"
+    with Registry.open(registry.settings.home) as usual:
+        settings = replace(usual.settings, database_url=url)
+    with Registry.from_settings(settings) as locked:
+        assert_only_first(locked, first, tmp_path)
+        with pytest.raises(StoreUnwritable, match="database cannot be written"):
+            take_in(locked, second)
+    assert_only_first(registry, first, tmp_path)
+    assert_recovers(registry, second)
+
+
+def test_line_69_a_database_that_another_process_holds_is_told_and_nothing_is_lost(
+    first: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = write_model(tmp_path / "second.gguf", seed=1)
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 50)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(database(registry))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "1\n"
+    with Registry.open(registry.settings.home) as hasty:
+        with pytest.raises(Busy, match="held by another process"):
+            take_in(hasty, second)
+        assert_only_first(hasty, first, tmp_path)
+    holder.communicate("\n")
+    assert_recovers(registry, second)
+
+
+def test_line_69_a_database_that_is_held_from_any_transaction_on_costs_the_ingest_alone(
+    first: Path, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second = write_model(tmp_path / "second.gguf", seed=1)
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_MS", 20)
+    held = number = 0
+    while held == number:
+        number += 1
+        with (
+            Registry.open(registry.settings.home) as hasty,
+            closing(sqlite3.connect(database(registry), isolation_level=None)) as holder,
+        ):
+            stepped = Watched(hasty.catalog, at_step(number, lambda holder=holder: holder.execute("BEGIN IMMEDIATE")))
+            try:
+                take_in(Registry(hasty.settings, stepped, hasty.blobs), second, name=ModelName("local", "second"))
+            except Busy:
+                held += 1
+                holder.rollback()
+                assert_only_first(registry, first, tmp_path)
+    assert held > 4
+    assert sorted(models(registry)) == ["first", "second"]
+    assert read_all(registry).faults == []
+
+
+# Real limits of the system, on the real command.
+
+
+def limited_to(size_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, size_bytes))
+
+
+@pytest.mark.parametrize(
+    "size_bytes", [90_000, *(pytest.param(size, marks=pytest.mark.slow) for size in (20_000, 200_000))]
+)
+def test_line_120_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
+    size_bytes: int, first: Path, registry: Registry, tmp_path: Path
+) -> None:
+    second = write_model(tmp_path / "second.gguf", seed=1)
+    command = [sys.executable, "-m", "cli", "--home", str(registry.settings.home), "ingest", "--json", str(second)]
+    said = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, preexec_fn=lambda: limited_to(size_bytes)
+    )
+    assert said.returncode == 1
+    assert "Traceback" not in said.stderr
+    assert json.loads(said.stdout)["error"]
+    assert_only_first(registry, first, tmp_path)
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
+    assert sorted(models(registry)) == ["first", "second"]
+    assert read_all(registry).faults == []
+
+
+SMALL_DISK = """
+import sys
+from pathlib import Path
+from registry import store
+from registry.errors import OrganError
+from registry.registry import Registry
+from tests.faults.cases import *
+from tests.trips import assembled
+
+store.local.FREE_MARGIN_BYTES = 0
+folder, first, second = Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+ballast = folder / "ballast"
+with Registry.open(folder / "home") as registry:
+    take_in(registry, first, name=ModelName("local", "first"))
+    refused = 0
+    for number in range(1, 40, 6):
+        def fill(call, _name, number=number):
+            if call == number:
+                with ballast.open("wb", buffering=0) as stream:
+                    try:
+                        while stream.write(bytes(4096)):
+                            pass
+                    except OSError:
+                        pass
+        try:
+            take_in(with_files(registry, SteppedFiles(fill)), second, name=ModelName("local", "second"))
+        except OrganError as error:
+            refused += 1
+        ballast.unlink(missing_ok=True)
+        assert read_all(registry).faults == []
+        for name in models(registry):
+            (back,) = assembled(registry, f"local/{name}", folder / "out")
+            assert back.read_bytes() == {"first": first, "second": second}[name].read_bytes()
+            back.unlink()
+        if len(models(registry)) == 2:
+            break
+    take_in(registry, second, name=ModelName("local", "second"))
+    let_leases_expire(registry)
+    let_time_pass(registry)
+    for _ in range(2):
+        run_sweep(registry)
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []
+    print(refused)
+"""
+
+
+def small_disk(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with a file system of 6 MB mounted at `folder`, in a namespace of its own."""
+    mount = 'mount -t tmpfs -o size=6m organ "$0" && exec "$@"'
+    words = ["unshare", "-rm", "sh", "-c", mount, str(folder), *command]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def ways() -> list[str]:
+    """How a disk can be made small here: what this system permits is tried."""
+    try:
+        mounted = small_disk(Path("/mnt"), "true").returncode == 0
+    except FileNotFoundError:
+        mounted = False
+    return ["a small disk"] if mounted else ["a limit on files"]
+
+
+@pytest.mark.parametrize("way", ways())
+def test_line_120_a_disk_that_fills_up_at_any_call_loses_nothing(way: str, tmp_path: Path) -> None:
+    first, second = write_model(tmp_path / "first.gguf"), write_model(tmp_path / "second.gguf", seed=1)
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    words = (sys.executable, "-c", SMALL_DISK, str(folder), str(first), str(second))
+    if way == "a small disk":
+        said = small_disk(folder, *words)
+    else:
+        said = subprocess.run(
+            words, cwd=ROOT, capture_output=True, text=True, check=False, preexec_fn=lambda: limited_to(2_000_000)
+        )
+    assert said.returncode == 0, said.stderr
+    if way == "a small disk":
+        assert int(said.stdout) > 2
+
+
+# Line 49: many writers at once.
+
+EIGHT = """
+import os, sys
+from pathlib import Path
+from tests.faults.cases import ModelName, Registry, take_in
+
+children = []
+for name in sys.argv[2:]:
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with Registry.open(sys.argv[1]) as registry:
+                status = int(not take_in(registry, Path(name), name=ModelName("local", Path(name).stem)).created)
+        finally:
+            os._exit(status)
+    children.append(child)
+sys.exit(max(os.waitpid(child, 0)[1] for child in children) != 0)
+"""
+
+
+def test_line_49_eight_processes_with_models_that_share_organs_count_right(tmp_path: Path, registry: Registry) -> None:
+    paths = []
+    for number in range(WRITERS):
+        path = write_model(tmp_path / f"model-{number}.gguf", seed=number)
+        data = bytearray(path.read_bytes())
+        data[-400_000:] = write_model(tmp_path / "shared", seed=99).read_bytes()[-400_000:]
+        path.write_bytes(data)
+        paths.append(path)
+    said = subprocess.run(
+        [sys.executable, "-c", EIGHT, str(registry.settings.home), *map(str, paths)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert len(models(registry)) == WRITERS
+    digests = [row.digest for row in rows(registry)]
+    assert len(digests) == len(set(digests))
+    with registry.catalog.reading() as session:
+        placements = session.scalar(select(func.count()).select_from(Placement))
+        organs = session.scalar(select(func.count()).select_from(Organ))
+        assert session.scalar(select(func.count()).select_from(Blob)) == len(digests)
+    assert placements == 6 * WRITERS
+    assert organs is not None
+    assert organs < placements, "what they share is there once"
+    for path in paths:
+        (back,) = assembled(registry, f"local/{path.stem}", tmp_path / "back")
+        assert back.read_bytes() == path.read_bytes()
+    assert_no_orphans(registry)
+    assert read_all(registry).faults == []

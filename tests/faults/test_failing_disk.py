@@ -1,0 +1,300 @@
+"""The list of faults, lines 120, 121 and 126: the disk fails at the n-th call, once or from then on, whatever is done.
+
+`make test` tries some of the calls, the slow form all of them with every error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from registry.catalog.queries.models import model_by_name
+from registry.chimera.place import place_file
+from registry.chimera.plan import plan_model
+from registry.errors import DiskFull, OrganError, StoreError, StoreUnwritable
+from registry.names import ModelName, parse_model_name
+from registry.registry import Registry
+from registry.store import BlobStore
+from registry.upkeep import sweep, verify
+from tests.faults.cases import (
+    EVERYTHING,
+    LARGE,
+    SMALL,
+    SteppedFiles,
+    assert_no_orphans,
+    failing_from,
+    failing_once,
+    files_below,
+    flipped,
+    leave,
+    let_leases_expire,
+    let_time_pass,
+    models,
+    overwrite,
+    read_all,
+    rows,
+    run_sweep,
+    sample,
+    states,
+    take_in,
+    with_files,
+    without_syncing,
+    write_model,
+)
+from tests.trips import assembled
+
+KINDS: dict[int, type[OrganError]] = {
+    errno.EIO: StoreError,
+    errno.ENOSPC: DiskFull,
+    errno.EDQUOT: DiskFull,
+    errno.EINTR: StoreError,
+    errno.EMFILE: StoreError,
+    errno.EROFS: StoreUnwritable,
+    errno.EACCES: StoreUnwritable,
+}
+STRIDES = {"ingest": 11, "heal": 11, "sweep": 1, "repair": 4, "assemble": 7}
+"""Of so many calls `make test` lets one fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A registry with a model in it, `first`; `second` shares organs with it and is not in it yet."""
+
+    folder: Path
+    first: Path
+    second: Path
+
+    def opened(self) -> Registry:
+        return without_syncing(Registry.open(self.folder / "home"))
+
+    def sources(self) -> dict[str, Path]:
+        return {"first": self.first, "second": self.second}
+
+
+def take_second(registry: Registry, place: Place) -> None:
+    take_in(registry, place.second, name=ModelName("local", "second"))
+
+
+def take_first_again(registry: Registry, place: Place) -> None:
+    take_in(registry, place.first, name=ModelName("local", "first"))
+
+
+def sweep_it(registry: Registry, place: Place) -> None:
+    sweep(registry.catalog, registry.blobs, dry_run=False)
+
+
+def repair(registry: Registry, place: Place) -> None:
+    verify(registry.catalog, registry.blobs, read_data=EVERYTHING, repair=True)
+
+
+def assemble(registry: Registry, place: Place) -> None:
+    with registry.catalog.reading() as session:
+        (plan,) = plan_model(session, model_by_name(session, parse_model_name("local/first")))
+    target = place.folder / "out" / "first.gguf"
+    target.parent.mkdir(exist_ok=True)
+    target.write_bytes(b"before")
+    files = registry.blobs.local.files
+    try:
+        place_file(registry.blobs, plan, target, files=files)
+    except OrganError:
+        # After the rename the new file is there whole, although nobody can promise that it stays.
+        assert target.read_bytes() in (b"before", place.first.read_bytes())
+        raise
+    assert target.read_bytes() == place.first.read_bytes()
+
+
+def damage(registry: Registry) -> set[str]:
+    """Spoil a blob in a file, remove another; their digests."""
+    spoiled, gone, *_ = (row for row in rows(registry) if row.file is not None)
+    path = registry.settings.blobs / (spoiled.file or "")
+    overwrite(path, flipped(path.read_bytes(), 8 * 5000))
+    (registry.settings.blobs / (gone.file or "")).unlink()
+    return {spoiled.digest, gone.digest}
+
+
+def litter(registry: Registry) -> set[str]:
+    """What two sweeps remove."""
+    leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
+    let_time_pass(registry)
+    run_sweep(registry)
+    leave(registry, registry.blobs.put(sample(LARGE + 1)))
+    registry.blobs.put(sample(LARGE + 2))
+    let_time_pass(registry)
+    return set()
+
+
+def nothing(_registry: Registry) -> set[str]:
+    return set()
+
+
+Work = Callable[[Registry, Place], None]
+Prepare = Callable[[Registry], set[str]]
+WORKS: dict[str, tuple[Prepare, Work]] = {
+    "ingest": (nothing, take_second),
+    "heal": (damage, take_first_again),
+    "sweep": (litter, sweep_it),
+    "repair": (damage, repair),
+    "assemble": (nothing, assemble),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, migrated_database: Path) -> Place:
+    (tmp_path / "home").mkdir()
+    shutil.copy(migrated_database, tmp_path / "home")
+    first, second = write_model(tmp_path / "first.gguf"), write_model(tmp_path / "second.gguf", seed=1)
+    data = bytearray(second.read_bytes())
+    data[-300_000:] = first.read_bytes()[-300_000:]
+    second.write_bytes(data)
+    made = Place(tmp_path, first, second)
+    with made.opened() as registry:
+        take_first_again(registry, made)
+    return made
+
+
+def attempts(place: Place, prepare: Prepare, first: int, stride: int) -> Iterator[tuple[int, Registry, set[str]]]:
+    """Again and again a registry as at the beginning: the number of the attempt, what was damaged on purpose."""
+    home, kept = place.folder / "home", place.folder / "kept"
+    with place.opened() as registry:
+        planted = prepare(registry)
+    shutil.copytree(home, kept)
+    for at in count(first, stride):
+        shutil.rmtree(home)
+        shutil.copytree(kept, home)
+        with place.opened() as registry:
+            yield at, registry, planted
+
+
+def assert_whole(registry: Registry, place: Place, planted: set[str]) -> None:
+    """Nothing that was acknowledged is lost: all models are there, and nothing but `planted` is faulty."""
+    assert {fault.digest for fault in read_all(registry).faults} <= planted
+    assert {digest for digest, state in states(registry).items() if state == "corrupt"} <= planted
+    for name in models(registry) if not planted else ():
+        (back,) = assembled(registry, f"local/{name}", place.folder / "back")
+        assert back.read_bytes() == place.sources()[name].read_bytes()
+
+
+def assert_recovers(registry: Registry, place: Place, work: Work) -> None:
+    """On a sound disk the same succeeds, what was damaged can be healed, and a sweep leaves nothing over."""
+    work(registry, place)
+    take_first_again(registry, place)
+    take_second(registry, place)
+    let_leases_expire(registry)
+    let_time_pass(registry)
+    for _ in range(2):
+        run_sweep(registry)
+    assert_no_orphans(registry)
+    assert_whole(registry, place, set())
+    assert sorted(models(registry)) == ["first", "second"]
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+def failed(work: Work, registry: Registry, place: Place, files: SteppedFiles, kind: type[OrganError]) -> bool:
+    """Whether the work, on a disk of `files`, fails: as it may, with one clean error of ours, and nothing left open."""
+    before = descriptors()
+    try:
+        work(with_files(registry, files), place)
+    except OrganError as error:
+        assert isinstance(error, kind | StoreError), repr(error)  # noqa: PT017  # it may also succeed
+        return True
+    finally:
+        assert descriptors() <= before + 1, "a connection more of the database at most"
+    return False
+
+
+def temporaries(registry: Registry, place: Place) -> list[str]:
+    """What is half written, in the store or beside an assembled file."""
+    half = [path.name for path in (place.folder / "out").glob("*.part")]
+    return half + [name for name in files_below(registry) if name.startswith("tmp/")]
+
+
+EVERY_CASE = [
+    *(pytest.param(work, number, 1, marks=pytest.mark.slow) for work in WORKS for number in KINDS),
+]
+CASES_ONCE = [*((work, errno.EIO, STRIDES[work]) for work in WORKS), *EVERY_CASE]
+CASES_FROM_THEN_ON = [*((work, errno.ENOSPC, STRIDES[work]) for work in WORKS), *EVERY_CASE]
+
+
+@pytest.mark.parametrize(("work", "number", "stride"), CASES_ONCE)
+def test_lines_120_and_121_a_disk_that_fails_once_loses_nothing(
+    work: str, number: int, stride: int, place: Place
+) -> None:
+    prepare, do = WORKS[work]
+    told = 0
+    for at, registry, planted in attempts(place, prepare, 1 + number % stride, stride):
+        files = failing_once(at, number)
+        told += failed(do, registry, place, files, KINDS[number])
+        assert_whole(registry, place, planted)
+        assert temporaries(registry, place) == []
+        if stride == 1 or at <= stride:
+            assert_recovers(registry, place, do)
+        if files.calls < at:
+            break
+    assert told >= (0 if work == "repair" else 1)
+
+
+@pytest.mark.parametrize(("work", "number", "stride"), CASES_FROM_THEN_ON)
+def test_lines_121_and_126_a_disk_that_stays_broken_loses_nothing(
+    work: str, number: int, stride: int, place: Place
+) -> None:
+    prepare, do = WORKS[work]
+    told = 0
+    for at, registry, planted in attempts(place, prepare, 1 + (number + 3) % stride, stride):
+        files = failing_from(at, number)
+        told += failed(do, registry, place, files, KINDS[number])
+        assert_whole(registry, place, planted)
+        if stride == 1 or at <= stride:
+            assert_recovers(registry, place, do)
+        if files.calls < at:
+            break
+    assert told >= (0 if work == "repair" else 1)
+
+
+def test_line_121_a_repair_on_a_disk_that_cannot_be_read_sets_nothing_aside(place: Place) -> None:
+    with place.opened() as registry:
+        for number in (errno.EIO, errno.EMFILE, errno.EACCES):
+            broken = with_files(registry, failing_from(1, number))
+            report = verify(broken.catalog, broken.blobs, read_data=EVERYTHING, repair=True)
+            assert report.faults
+            assert report.quarantined == 0
+        assert set(states(registry).values()) == {"present"}
+        assert_whole(registry, place, set())
+
+
+def test_line_121_a_write_that_is_cut_short_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.pwritev
+
+    def at_most_1000(descriptor: int, pieces: list[bytes], offset: int) -> int:
+        return real(descriptor, [b"".join(pieces)[:1000]], offset)
+
+    monkeypatch.setattr(os, "pwritev", at_most_1000)
+    store = BlobStore(tmp_path / "blobs")
+    with store.open(store.put(sample(LARGE))) as reader:
+        assert reader.read() == sample(LARGE)
+
+
+def test_line_121_what_cannot_be_removed_is_swept_later(place: Place) -> None:
+    class Sticky(SteppedFiles):
+        def unlink(self, path: Path) -> None:
+            raise OSError(errno.EIO, "stuck")
+
+    with place.opened() as registry:
+
+        def fail_late(_number: int, name: str) -> None:
+            if name == "rename":
+                raise OSError(errno.EIO, "broken")
+
+        with pytest.raises(StoreError):
+            take_second(with_files(registry, Sticky(fail_late)), place)
+        assert [name for name in files_below(registry) if name.startswith("tmp/")]
+        assert_recovers(registry, place, take_second)

@@ -1,0 +1,51 @@
+"""A hundred thousand damaged blobs in short: exact bytes or a typed refusal, and nothing else."""
+
+from __future__ import annotations
+
+from random import Random
+
+from registry.store.codec import CHUNK_TARGET_BYTES
+from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
+from tests.faults.fuzzing.blob_check import FORGED, BlobTarget
+from tests.faults.fuzzing.blob_edits import BlobDamage
+from tests.faults.fuzzing.blob_seeds import blob_seeds
+from tests.faults.fuzzing.run import fuzz
+from tests.faults.fuzzing.worker import CASE_MAX_SECONDS, EXTRA_MAX_BYTES
+from tests.store.codec_cases import ALL_CODECS
+
+CASES = 4000
+
+
+def test_damaged_blobs_give_the_exact_bytes_or_are_refused() -> None:
+    tally = fuzz("blobs", CASES)
+    assert [f"case {failure.case}: {failure.text}" for failure in tally.failures] == []
+    assert tally.cases == CASES
+    low, high = ACCEPTED_SHARES
+    assert low <= tally.accepted_share <= high
+    assert tally.outcomes[FORGED] > CASES // 100
+    assert tally.slowest_seconds <= CASE_MAX_SECONDS
+    assert tally.extra_bytes <= EXTRA_MAX_BYTES
+
+
+def test_the_seeds_have_every_codec_encoded_raw_and_in_several_chunks() -> None:
+    seeds = blob_seeds()
+    assert {seed.codec for seed in seeds} >= set(ALL_CODECS)
+    assert any(seed.codec.name == "raw" for seed in seeds)
+    raw_flags = {flag for seed in seeds for chunk in seed.head.chunks for flag in chunk.entry.plane_is_raw}
+    assert raw_flags == {True, False}
+    assert max(len(seed.plain) for seed in seeds) > CHUNK_TARGET_BYTES
+    assert min(len(seed.plain) for seed in seeds) == 0
+
+
+def test_blobs_are_damaged_in_files_and_in_rows() -> None:
+    damage = BlobDamage(blob_seeds())
+    cases = [damage.case(Random(number)) for number in range(1000)]
+    assert sum(case.row.inline is not None for case in cases) > 200
+    assert sum(case.content is not None for case in cases) > 200
+    assert {case.obstacle for case in cases} == {None, "folder", "link"}
+    assert any(case.forged for case in cases)
+
+
+def test_the_number_of_a_case_says_everything_about_it() -> None:
+    one, other = BlobTarget(), BlobTarget()
+    assert [one.material(case) for case in range(200)] == [other.material(case) for case in range(200)]

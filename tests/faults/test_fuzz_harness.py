@@ -1,0 +1,113 @@
+"""The harness itself: whatever a reader does wrong is reported, with the number that brings it back."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from registry.gguf import read as reading
+from tests.faults.fuzzing.__main__ import LONG_CASES, complaints, main
+from tests.faults.fuzzing.run import fuzz
+from tests.faults.fuzzing.sentences import Sentences
+from tests.faults.fuzzing.tally import ACCEPTED, Failure, Tally
+from tests.faults.fuzzing.targets import build_target
+
+PLANTED = "tests.faults.fuzzing.planted:"
+ONE, FEW, SOME = 1, 60, 200
+DEADLY = 40
+"""Cases of which a few take the process with them: each costs a new one."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "cases", "kind", "said"),
+    [
+        ("endless_headers", ONE, "hang", "TooSlow"),
+        ("hungry_headers", FEW, "memory", "MemoryError"),
+        ("careless_headers", SOME, "crash", "KeyError: 'no such key'"),
+        ("recursing_headers", FEW, "crash", "RecursionError"),
+        ("lying_headers", SOME, "wrong", "AssertionError"),
+        ("lenient_headers", SOME, "wrong", "AssertionError"),
+        ("lying_blobs", SOME, "wrong", "a wrong"),
+        ("trusting_blobs", SOME, "wrong", "verify and the bytes disagree"),
+        ("unchecked_blobs", SOME, "wrong", "read gives a wrong byte"),
+    ],
+)
+def test_a_planted_fault_is_caught(fault: str, cases: int, kind: str, said: str) -> None:
+    tally = fuzz(PLANTED + fault, cases)
+    assert tally.failures, "the fault was not seen"
+    assert {failure.kind for failure in tally.failures} == {kind}
+    assert any(said in failure.text for failure in tally.failures)
+
+
+def test_a_reader_that_waits_for_ever_is_caught_by_the_clock_on_the_wall() -> None:
+    (failure,) = fuzz(PLANTED + "waiting_headers", 1, standstill_seconds=2.0).failures
+    assert failure.kind == "hang"
+    assert "the process was killed" in failure.text
+
+
+def test_cases_after_one_that_kills_the_process_are_still_tried() -> None:
+    tally = fuzz(PLANTED + "dying_headers", DEADLY)
+    assert tally.cases == DEADLY
+    assert 1 < len(tally.failures) == len({failure.case for failure in tally.failures}) < DEADLY
+    assert {failure.kind for failure in tally.failures} == {"crash"}
+    assert all("SIGSEGV" in failure.text for failure in tally.failures)
+
+
+@pytest.mark.parametrize("fault", ["careless_headers", "lying_blobs"])
+def test_the_number_of_a_failure_brings_it_back(fault: str) -> None:
+    failures = fuzz(PLANTED + fault, SOME).failures
+    (again,) = fuzz(PLANTED + fault, 1, first=failures[-1].case).failures
+    assert (again.case, again.kind) == (failures[-1].case, failures[-1].kind)
+
+
+def test_two_workers_try_what_one_tries() -> None:
+    one, two = (fuzz("headers", 600, first=50, workers=workers) for workers in (1, 2))
+    assert one.outcomes == two.outcomes
+    assert one.unheard == two.unheard
+
+
+def test_the_command_says_what_came_of_it_and_ends_with_1_for_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["headers", "--cases", "300"]) == 0
+    out = capsys.readouterr().out
+    assert "headers: 300 cases, no failure, " in out
+    assert main([PLANTED + "careless_headers", "--cases", "60"]) == 1
+    out = capsys.readouterr().out
+    assert " FAILURES" in out
+    assert f"python -m tests.faults.fuzzing {PLANTED}careless_headers --only " in out
+
+
+def test_the_command_brings_one_case_back_and_writes_its_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = PLANTED + "careless_headers"
+    case = fuzz(target, FEW).failures[0].case
+    assert main([target, "--only", str(case), "--write", str(tmp_path / "case")]) == 1
+    assert "KeyError: 'no such key'" in capsys.readouterr().out
+    assert (tmp_path / "case").read_bytes() == build_target("headers").material(case)
+
+
+def test_a_long_run_complains_about_refusals_that_it_never_heard() -> None:
+    tally = Tally(unheard={"the key stands twice"})
+    tally.outcomes.update({ACCEPTED: 20, "another text": 80})
+    assert complaints(tally) == []
+    tally.outcomes.update({ACCEPTED: LONG_CASES // 5, "another text": LONG_CASES})
+    assert complaints(tally) == ["never refused with: the key stands twice"]
+    tally.outcomes[ACCEPTED] = 0
+    tally.failures.append(Failure(7, "hang", "too long"))
+    assert [complaint.split(":")[0] for complaint in islice(complaints(tally), 2)] == [
+        "case 7",
+        "0.0% were accepted",
+    ]
+
+
+def test_sentences_are_read_out_of_the_source_and_heard_with_whatever_fills_their_holes() -> None:
+    sentences = Sentences([reading], ["the key stands twice"])
+    assert "the file is empty" in sentences.unheard
+    assert "the key stands twice" not in sentences.unheard
+    assert sentences.hear("value type 77 is unknown") == "value type … is unknown"
+    told = sentences.hear("its offset 32 overlaps the tensor before it: 64 is due")
+    assert told == "overlaps the tensor before it"
+    assert "its offset … …: … is due" not in sentences.unheard
+    assert sentences.hear("nothing of the kind") == "another text"

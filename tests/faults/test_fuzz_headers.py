@@ -1,0 +1,58 @@
+"""A million damaged headers in short: nothing crashes, hangs, swells, or is taken for what it is not."""
+
+from __future__ import annotations
+
+from registry.gguf import ValueType, read_header
+from registry.gguf.types import DTYPES
+from tests.builders import assert_invariants
+from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
+from tests.faults.fuzzing.header_check import HeaderTarget
+from tests.faults.fuzzing.header_parts import assemble
+from tests.faults.fuzzing.header_promises import Upload
+from tests.faults.fuzzing.header_seeds import header_seeds
+from tests.faults.fuzzing.run import fuzz
+from tests.faults.fuzzing.worker import CASE_MAX_SECONDS, EXTRA_MAX_BYTES
+
+CASES = 20_000
+
+
+def test_damaged_headers_are_refused_with_a_sentence_or_keep_every_promise() -> None:
+    tally = fuzz("headers", CASES)
+    assert [f"case {failure.case}: {failure.text}" for failure in tally.failures] == []
+    assert tally.cases == CASES
+    low, high = ACCEPTED_SHARES
+    assert low <= tally.accepted_share <= high
+    assert tally.slowest_seconds <= CASE_MAX_SECONDS
+    assert tally.extra_bytes <= EXTRA_MAX_BYTES
+    assert tally.unheard is not None
+    assert len(tally.unheard) <= 3, "refusals that no case provokes"
+
+
+def test_the_seeds_have_every_tensor_type_and_every_value_type() -> None:
+    dtypes, kinds, elements, versions, alignments = set(), set(), set(), set(), set()
+    for parts in header_seeds():
+        data = bytes(assemble(parts).data)
+        header = read_header(Upload(data, len(data)))
+        assert_invariants(header)
+        dtypes |= {tensor.dtype.id for tensor in header.tensors}
+        kinds |= {field.type for field in header.fields}
+        elements |= {field.element_type for field in header.fields if field.is_array}
+        versions.add(header.version)
+        alignments.add(header.alignment)
+    assert dtypes == set(DTYPES)
+    assert kinds == set(ValueType)
+    assert elements == set(ValueType) - {ValueType.ARRAY}
+    assert versions == {2, 3}
+    assert len(alignments) >= 5
+
+
+def test_the_number_of_a_case_says_everything_about_it() -> None:
+    one, other = HeaderTarget(), HeaderTarget()
+    assert [one.material(case) for case in range(300)] == [other.material(case) for case in reversed(range(300))][::-1]
+    assert len({one.material(case) for case in range(300)}) > 280
+
+
+def test_most_cases_are_no_seed() -> None:
+    target = HeaderTarget()
+    seeds = {bytes(assemble(parts).data) for parts in header_seeds()}
+    assert sum(target.material(case) in seeds for case in range(1000)) < 100

@@ -1,0 +1,64 @@
+"""Organ directories for tests: made, looked into, meddled with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ingest.directory.contents import file_contents
+from ingest.directory.extract import ExtractReport, extract
+from ingest.directory.organfile import encode_head
+from ingest.opening import open_files
+from ingest.sources import directory_source, find_sources
+from registry.gguf import TensorSpec
+from tests.trips import little_model
+
+UP = "organs/blk_0_ffn_up.bin"
+UP_NAME = "blk.0.ffn_up.weight"
+
+
+def extracted(path: Path, target: Path, **options: Any) -> ExtractReport:
+    """Take the model that `path` names apart into `target`."""
+    with ExitStack() as opened:
+        (source,) = find_sources([str(path)])
+        return extract(file_contents(open_files(opened, source)), target, **options)
+
+
+def little_directory(folder: Path) -> Path:
+    """The organ directory of a little model."""
+    file = folder / "little.gguf"
+    file.write_bytes(little_model())
+    extracted(file, folder / "little")
+    file.unlink()
+    return folder / "little"
+
+
+def opened_bytes(path: Path) -> list[bytes]:
+    """The GGUF files that an organ directory gives, read at once."""
+    with ExitStack() as opened:
+        files = open_files(opened, directory_source(path))
+        return [file.source.read_at(0, file.source.size_bytes) for file in files]
+
+
+def manifest_of(folder: Path) -> Any:
+    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+
+
+def write_manifest(folder: Path, values: Any) -> None:
+    (folder / "manifest.json").write_text(json.dumps(values), encoding="utf-8")
+
+
+def change_manifest(folder: Path, change: Callable[[Any], object]) -> None:
+    """Let `change` work on the parsed manifest."""
+    values = manifest_of(folder)
+    change(values)
+    write_manifest(folder, values)
+
+
+def write_organ(path: Path, spec: TensorSpec, data: bytes) -> None:
+    """A tensor's file as any script would write it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encode_head(spec) + data)

@@ -1,0 +1,437 @@
+"""Organ directories: the names in them, a tensor's file, and how the folder is written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import struct
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from ingest.directory.folder import OPEN_FILES_MAX, Folder, is_organ_directory
+from ingest.directory.layout import DEVICES, organ_files, path_segments, safe_file_name
+from ingest.directory.opening import open_directory
+from ingest.directory.organfile import HEAD_MAX_BYTES, encode_head, parse_head
+from ingest.directory.place import place_virtual
+from ingest.directory.virtual import VirtualFile
+from ingest.opening import open_files
+from ingest.sources import directory_source, find_sources
+from registry.digest import digest_of
+from registry.errors import BadSource, DiskFull, OrganError, StoreError
+from registry.gguf import TensorSpec, dtype_by_name
+from registry.gguf.types import DTYPES
+from registry.store.files import Files
+from tests.builders import file_bytes, tensor, text
+from tests.faults.cases import failing_once
+from tests.ingest.directory_cases import UP, UP_NAME, extracted, little_directory, manifest_of, opened_bytes
+from tests.strategies import PATIENT, tensors
+from tests.trips import little_model
+
+F32 = dtype_by_name("F32")
+NAMES = st.lists(st.text("abAB._-/\\:.conCON0 *weight", min_size=1, max_size=63), unique=True, max_size=30)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return little_directory(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("blk.0.ffn_gate.weight", "organs/blk_0_ffn_gate.bin"),
+        ("blk.0.attn_q.bias", "skeleton/blk_0_attn_q_bias.bin"),
+        ("token_embd.weight", "embed/token_embd.bin"),
+        ("output_norm.weight", "norm/output_norm.bin"),
+        ("blk.1.ffn_up.weight.lora_a", "adapter/blk_1_ffn_up_weight_lora_a.bin"),
+        ("quelque-chose", "other/quelque-chose.bin"),
+        ("../../etc/passwd", "other/______etc_passwd.bin"),
+        ("C:\\x", "other/C__x.bin"),
+        ("CON", f"other/CON-{digest_of(b'CON')[:8]}.bin"),
+        ("lpt1.weight", f"other/lpt1-{digest_of(b'lpt1.weight')[:8]}.bin"),
+        (".weight", f"other/-{digest_of(b'.weight')[:8]}.bin"),
+    ],
+)
+def test_a_tensors_file_is_named_after_it(name: str, file: str) -> None:
+    assert organ_files([name]) == [file]
+
+
+def test_names_that_would_fall_together_get_digits_of_their_digest() -> None:
+    names = ["x.y", "x_y", "X.Y", "x.y.weight"]
+    suffixes = [digest_of(name.encode())[:8] for name in names]
+    assert organ_files(names) == [
+        "other/x_y.bin",
+        f"other/x_y-{suffixes[1]}.bin",
+        f"other/X_Y-{suffixes[2]}.bin",
+        f"other/x_y-{suffixes[3]}.bin",
+    ]
+
+
+def test_a_name_that_looks_like_anothers_with_its_digits_gets_more_digits() -> None:
+    taken = f"x_y-{digest_of(b'x_y')[:8]}"
+    assert len({file.lower() for file in organ_files(["x.y", taken, "x_y"])}) == 3
+
+
+@given(NAMES)
+@PATIENT
+def test_every_file_is_its_own_on_every_system_and_a_path_that_is_allowed(names: list[str]) -> None:
+    files = organ_files(names)
+    assert len({file.lower() for file in files}) == len(names)
+    for file in files:
+        assert len(path_segments(file)) == 2
+        assert len(file) < 100
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "/etc/passwd", "../x", "a/../x", "a//x", "./x", "a/", "a\\x", "C:x", "C:/x", "a\0b", "a\nb", "a\u202eb"),
+        *(
+            "\udcff",
+            "con",
+            "NUL.bin",
+            "a/Com1.x.bin",
+            "a.",
+            "a ",
+            "a/" * 8 + "x",
+            "x" * 201,
+            "é" * 101,
+            "x" * 600,
+            "a?",
+        ),
+        *("lpt9 .bin", "aux"),
+    ],
+)
+def test_line_33_a_path_that_leaves_its_folder_or_means_a_device_somewhere_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="path"):
+        path_segments(path)
+
+
+def test_the_devices_are_in_lower_case() -> None:
+    assert {device.lower() for device in DEVICES} == set(DEVICES)
+
+
+@pytest.mark.parametrize("name", ["a.gguf", "Grüße 1.gguf", "m-00001-of-00002.gguf"])
+def test_a_good_name_of_a_gguf_stays(name: str) -> None:
+    assert safe_file_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["\udcff.gguf", "a\nb.gguf", "con.gguf", "x" * 250 + ".gguf", "a\u202eb.gguf", "d1", ".."]
+)
+def test_a_bad_name_of_a_gguf_becomes_a_good_one(name: str) -> None:
+    safe = safe_file_name(name)
+    assert path_segments(safe) == (safe,)
+    assert safe.endswith(".gguf")
+
+
+@given(tensors())
+@PATIENT
+def test_a_tensors_file_says_what_it_is(found: list[tuple[TensorSpec, bytes]]) -> None:
+    for spec, data in found:
+        whole = encode_head(spec) + data
+        read, begin = parse_head(whole[:HEAD_MAX_BYTES], len(whole))
+        assert (read.name, read.shape, read.dtype) == (spec.name, spec.shape, spec.dtype)
+        assert whole[begin:] == data
+
+
+def test_the_head_is_laid_out_as_documented() -> None:
+    spec = TensorSpec("a.b", (5, 2), dtype_by_name("F16"))
+    assert encode_head(spec) == b"\3\0\0\0a.b\2\0\0\0" + struct.pack("<QQ", 5, 2) + b"\1\0\0\0"
+
+
+@given(st.binary(max_size=120), st.integers(0, 2**40))
+@PATIENT
+def test_any_bytes_are_a_head_or_refused_with_a_reason(data: bytes, size: int) -> None:
+    try:
+        spec, begin = parse_head(data, size)
+    except ValueError:
+        event("refused")
+    else:
+        assert size == begin + spec.size_bytes
+
+
+def test_a_head_is_refused_wherever_it_is_cut() -> None:
+    whole = encode_head(TensorSpec("a.b", (5, 2), F32))
+    for size in range(len(whole)):
+        with pytest.raises(ValueError, match="ends"):
+            parse_head(whole[:size], size)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "said"),
+    [
+        (b"", (1,), 0, "1 to 63 bytes"),
+        (b"x" * 64, (1,), 0, "1 to 63 bytes"),
+        (b"a\xff", (1,), 0, "printable ASCII"),
+        (b"a", (), 0, "dimensions"),
+        (b"a", (1,) * 5, 0, "dimensions"),
+        (b"a", (0,), 0, "dimension is 0"),
+        (b"a", (2**62, 2**62), 0, "more elements"),
+        (b"a", (2**62,), 0, "larger than any file"),
+        (b"a", (31,), 2, "not a multiple"),
+        (b"a", (1,), 4, "unknown or was removed"),
+        (b"a", (2,), 0, "takes 8 bytes, it has 4"),
+    ],
+)
+def test_a_head_that_means_nothing_is_refused(name: bytes, shape: tuple[int, ...], dtype: int, said: str) -> None:
+    head = struct.pack("<I", len(name)) + name + struct.pack(f"<I{len(shape)}QI", len(shape), *shape, dtype)
+    with pytest.raises(ValueError, match=said):
+        parse_head(head + bytes(4), len(head) + 4)
+
+
+def test_the_folder_holds_what_the_format_says(folder: Path) -> None:
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    manifest = manifest_of(folder)
+    assert found == {"manifest.json", "header.bin", *(entry["file"] for entry in manifest["tensors"])}
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {
+        *("skeleton", "organs", "embed", "norm", "adapter")
+    }
+    assert (manifest["format"], manifest["version"], manifest["architecture"]) == ("organ-directory", 1, "llama")
+    whole = little_model()
+    assert manifest["files"][0]["sha256"] == digest_of(whole)
+    for entry in manifest["tensors"]:
+        data = (folder / entry["file"]).read_bytes()
+        spec, begin = parse_head(data[:HEAD_MAX_BYTES], len(data))
+        assert (spec.name, list(spec.shape), spec.dtype.name) == (entry["name"], entry["shape"], entry["dtype"])
+        assert digest_of(data[begin:]) == entry["sha256"]
+        assert whole[entry["offset_bytes"] :][: entry["size_bytes"]] == data[begin:]
+    (up,) = [entry for entry in manifest["tensors"] if entry["name"] == UP_NAME]
+    assert (up["file"], up["type"], up["tower"], up["block"], up["slot"]) == (UP, "organ", "text", 0, "ffn_up")
+    assert 25 < up["measures"]["theta"] < 45, "Gaussian weights"
+
+
+def test_the_manifest_has_a_line_a_tensor_and_a_line_a_metadata_entry(folder: Path) -> None:
+    lines = (folder / "manifest.json").read_text(encoding="utf-8").splitlines()
+    assert sum(line.startswith('  {"name": ') for line in lines) == 10
+    assert '    {"key": "general.name", "type": "string", "value": "Little"},' in lines
+
+
+def test_few_files_are_open_however_many_there_are(tmp_path: Path) -> None:
+    many = file_bytes([], [tensor(f"blk.{number}.ffn_up.weight") for number in range(3 * OPEN_FILES_MAX)])
+    (tmp_path / "many.gguf").write_bytes(many)
+    extracted(tmp_path / "many.gguf", tmp_path / "many")
+    before = len(os.listdir("/proc/self/fd"))
+    with ExitStack() as opened:
+        (file,) = open_files(opened, directory_source(tmp_path / "many"))
+        assert file.source.read_at(0, len(many)) == many
+        assert len(os.listdir("/proc/self/fd")) <= before + OPEN_FILES_MAX + 2
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_virtual_file_is_read_at_any_place(folder: Path) -> None:
+    whole = little_model()
+    with Folder(folder) as opened:
+        (file,) = open_directory(opened)
+        assert (file.size_bytes, file.path) == (len(whole), folder / "little.gguf")
+        for begin in range(0, len(whole), 977):
+            for size in (0, 1, 31, 4096, len(whole) - begin):
+                part = whole[begin : begin + size]
+                assert file.read_at(begin, len(part)) == part
+        with pytest.raises(BadSource, match=f"ends at byte {len(whole)}"):
+            file.read_at(len(whole) - 1, 2)
+        with pytest.raises(BadSource, match="ends at byte"):
+            file.read_into(memoryview(bytearray(2)), len(whole) - 1)
+
+
+def virtual(opened: Folder) -> VirtualFile:
+    (file,) = open_directory(opened)
+    return file
+
+
+@pytest.mark.parametrize("name", [UP, "header.bin", "manifest.json"])
+@pytest.mark.parametrize("how", ["written", "replaced", "removed"])
+def test_line_37_a_file_of_the_folder_that_changes_meanwhile_is_noticed(name: str, how: str, folder: Path) -> None:
+    path = folder / name
+    with Folder(folder) as opened:
+        file = virtual(opened)
+        file.check_unchanged()
+        if how == "written":
+            with path.open("ab") as stream:
+                stream.write(b"x")
+        else:
+            data = path.read_bytes()
+            path.unlink()
+            if how == "replaced":
+                path.with_name("other").write_bytes(data)
+                path.with_name("other").rename(path)
+        with pytest.raises(BadSource, match="while it was read"):
+            file.check_unchanged()
+        target = folder.parent / "out.gguf"
+        with pytest.raises(BadSource):
+            place_virtual(file, target)
+        assert [found.name for found in folder.parent.iterdir()] == ["little"]
+
+
+def test_an_empty_folder_is_filled_and_anything_else_in_the_way_is_left_alone(tmp_path: Path) -> None:
+    source = tmp_path / "a.gguf"
+    source.write_bytes(little_model())
+    empty, mine, link, file = (tmp_path / name for name in ("empty", "mine", "link", "file"))
+    empty.mkdir()
+    mine.mkdir()
+    (mine / "letter.txt").write_text("dear")
+    link.symlink_to(empty)
+    file.write_text("x")
+    for target, said in (
+        (mine, "other things in it"),
+        (link, "no folder"),
+        (file, "no folder"),
+        (mine / "a/b", "no such"),
+    ):
+        for force in (False, True):
+            with pytest.raises(BadSource, match=said):
+                extracted(source, target, force=force)
+    extracted(source, empty)
+    assert is_organ_directory(empty)
+    assert [path.name for path in mine.iterdir()] == ["letter.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "empty", "file", "link", "mine"]
+
+
+def test_an_organ_directory_is_replaced_by_force_alone(folder: Path) -> None:
+    other = folder.parent / "other.gguf"
+    other.write_bytes(little_model(seed=1))
+    with pytest.raises(BadSource, match="--force replaces it"):
+        extracted(other, folder)
+    assert opened_bytes(folder) == [little_model()]
+    extracted(other, folder, force=True)
+    assert opened_bytes(folder) == [little_model(seed=1)]
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["little", "other.gguf"]
+
+
+def calls_of_an_extraction(source: Path, target: Path) -> int:
+    files = failing_once(0, errno.EIO)
+    extracted(source, target, files=files)
+    return files.calls
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_line_120_and_121_a_disk_that_fails_at_any_call_leaves_nothing_or_all(number: int, tmp_path: Path) -> None:
+    source = tmp_path / "a.gguf"
+    source.write_bytes(file_bytes([text("general.architecture", "llama")], [tensor("a"), tensor("b")]))
+    calls = calls_of_an_extraction(source, tmp_path / "whole")
+    assert calls > 20
+    before = set(os.listdir("/proc/self/fd"))
+    for at in range(1, calls + 1):
+        target = tmp_path / "out"
+        with pytest.raises(StoreError):
+            extracted(source, target, files=failing_once(at, number))
+        left = {path.name for path in tmp_path.iterdir()} - {"a.gguf", "whole", "out"}
+        assert left == set()
+        if target.exists():  # placed, and only the last sync of its folder failed
+            assert opened_bytes(target) == [source.read_bytes()]
+            extracted(source, target, force=True)
+            for path in sorted(target.rglob("*"), reverse=True):
+                path.rmdir() if path.is_dir() else path.unlink()
+            target.rmdir()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+class Full(Files):
+    """A disk with 10 kB of room."""
+
+    def free_bytes(self, path: Path) -> int:
+        return 10_000
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_written(folder: Path) -> None:
+    source = folder.parent / "a.gguf"
+    source.write_bytes(little_model())
+    with pytest.raises(DiskFull, match="10000 free"):
+        extracted(source, folder.parent / "out", files=Full())
+    with Folder(folder) as opened, pytest.raises(DiskFull, match="10000 free"):
+        place_virtual(virtual(opened), folder.parent / "out.gguf", files=Full())
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["a.gguf", "little"]
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_line_121_a_gguf_is_placed_whole_or_not_at_all(at: int, folder: Path) -> None:
+    target = folder.parent / "out.gguf"
+    target.write_bytes(b"old")
+    with Folder(folder) as opened, pytest.raises(OrganError):
+        place_virtual(virtual(opened), target, files=failing_once(at, errno.EIO))
+    assert target.read_bytes() in (b"old", little_model())
+    assert sorted(path.name for path in folder.parent.iterdir()) == ["little", "out.gguf"]
+
+
+def test_line_37_a_source_that_changes_while_it_is_taken_apart_leaves_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "a.gguf"
+    source.write_bytes(little_model())
+    meddled: list[int] = []
+
+    def meddle(size: int) -> None:
+        if not meddled:
+            os.utime(source, ns=(0, 0))
+        meddled.append(size)
+
+    with pytest.raises(BadSource, match="changed while it was read"):
+        extracted(source, tmp_path / "out", progress=meddle)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+    assert sum(meddled) == source.stat().st_size
+
+
+def test_what_was_put_in_the_way_meanwhile_is_left_alone(tmp_path: Path) -> None:
+    source, target = tmp_path / "a.gguf", tmp_path / "out"
+    source.write_bytes(little_model())
+    target.mkdir()
+    for force in (False, True):
+        with pytest.raises(BadSource, match="other things in it"):
+            extracted(source, target, force=force, progress=lambda _: (target / "letter.txt").write_text("dear"))
+        assert [path.name for path in target.iterdir()] == ["letter.txt"]
+        (target / "letter.txt").unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.gguf", "out"]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:
+    source = tmp_path / "a.gguf"
+    source.write_bytes(little_model())
+
+    def interrupt(_size: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        extracted(source, tmp_path / "out", progress=interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_a_folder_is_an_organ_directory_by_its_manifest(tmp_path: Path) -> None:
+    for name in ("plain", "web", "said", "shaped"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "web" / "manifest.json").write_text('{"name": "an app", "icons": []}')
+    (tmp_path / "said" / "manifest.json").write_text('{"format": "organ-directory"}')
+    (tmp_path / "shaped" / "manifest.json").write_text("{}")
+    (tmp_path / "shaped" / "skeleton").mkdir()
+    found = [name for name in ("plain", "web", "said", "shaped") if is_organ_directory(tmp_path / name)]
+    assert found == ["said", "shaped"]
+
+
+def test_a_tree_is_searched_for_files_and_organ_directories(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    little_directory(deep)
+    little_directory(tmp_path / "a")
+    (tmp_path / "a" / "plain.gguf").write_bytes(little_model())
+    (tmp_path / "a" / "manifest.json").write_text("{}")
+    sources = find_sources([str(tmp_path)])
+    assert [str(source.paths[0].relative_to(tmp_path)) for source in sources] == [
+        *("a/b/little", "a/little", "a/plain.gguf")
+    ]
+    assert [source.name.name for source in sources] == ["little", "little", "plain"]
+    assert [source.paths for source in find_sources([str(tmp_path / "a/*")])] == [
+        *((tmp_path / "a/little",), (tmp_path / "a/manifest.json",), (tmp_path / "a/plain.gguf",))
+    ]
+
+
+def test_every_type_of_tensor_has_a_file(tmp_path: Path) -> None:
+    found = [tensor(f"t.{dtype.id}", (dtype.block_elements, 2), dtype) for dtype in DTYPES.values()]
+    whole = file_bytes([], found)
+    (tmp_path / "all.gguf").write_bytes(whole)
+    extracted(tmp_path / "all.gguf", tmp_path / "all")
+    assert opened_bytes(tmp_path / "all") == [whole]
+    assert {path.name for path in (tmp_path / "all" / "other").iterdir()} == {f"t_{number}.bin" for number in DTYPES}
+    unread = [entry for entry in manifest_of(tmp_path / "all")["tensors"] if entry["measures"]["theta"] is None]
+    assert json.dumps(unread)

@@ -1,0 +1,368 @@
+"""Organ directories that are damaged or hostile: each refused in sentences, everything at once, nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from ingest.directory.fields import REASONS_MAX
+from ingest.directory.jsontext import MANIFEST_MAX_BYTES
+from ingest.directory.manifest import TENSORS_MAX
+from ingest.directory.opening import directory_size_bytes
+from ingest.opening import open_files
+from ingest.service import ingest_model
+from ingest.sources import directory_source
+from registry.errors import BadDirectory, BadInput
+from registry.gguf import TensorSpec, dtype_by_name
+from registry.registry import Registry
+from tests.cli.running import Organ
+from tests.ingest.directory_cases import (
+    UP,
+    UP_NAME,
+    change_manifest,
+    little_directory,
+    manifest_of,
+    opened_bytes,
+    write_manifest,
+    write_organ,
+)
+from tests.trips import row_counts
+
+Meddle = Callable[[Path], object]
+F32 = dtype_by_name("F32")
+OUTSIDE = b"a secret outside the folder"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "outside.bin").write_bytes(OUTSIDE)
+    return little_directory(tmp_path)
+
+
+def in_tensor(key: str, value: Any) -> Meddle:
+    """Set a field of the tensor map's entry of UP."""
+
+    def change(values: Any) -> None:
+        next(entry for entry in values["tensors"] if entry["name"] == UP_NAME)[key] = value
+
+    return lambda folder: change_manifest(folder, change)
+
+
+def in_file(key: str, value: Any) -> Meddle:
+    return lambda folder: change_manifest(folder, lambda values: values["files"][0].update({key: value}))
+
+
+def at_top(key: str, value: Any) -> Meddle:
+    return lambda folder: change_manifest(folder, lambda values: values.update({key: value}))
+
+
+def in_metadata(number: int, key: str, value: Any) -> Meddle:
+    return lambda folder: change_manifest(
+        folder, lambda values: values["files"][0]["metadata"][number].update({key: value})
+    )
+
+
+def manifest_bytes(data: bytes) -> Meddle:
+    return lambda folder: (folder / "manifest.json").write_bytes(data)
+
+
+def repeated(folder: Path) -> None:
+    change_manifest(folder, lambda values: values["tensors"].append(values["tensors"][0]))
+
+
+def repeated_entry(folder: Path) -> None:
+    change_manifest(folder, lambda values: values["files"][0]["metadata"].append(values["files"][0]["metadata"][0]))
+
+
+def two_of_one_name(folder: Path) -> None:
+    change_manifest(folder, lambda values: values["files"].append(values["files"][0]))
+
+
+def through_link(folder: Path) -> None:
+    (folder / UP).unlink()
+    (folder / UP).symlink_to(folder.parent / "outside.bin")
+
+
+def through_linked_folder(folder: Path) -> None:
+    (folder / "organs").rename(folder.parent / "elsewhere")
+    (folder / "organs").symlink_to(folder.parent / "elsewhere")
+
+
+def linked(name: str) -> Meddle:
+    def meddle(folder: Path) -> None:
+        (folder / name).rename(folder.parent / "real")
+        (folder / name).symlink_to(folder.parent / "real")
+
+    return meddle
+
+
+def fifo(folder: Path) -> None:
+    (folder / UP).unlink()
+    os.mkfifo(folder / UP)
+
+
+def a_folder(folder: Path) -> None:
+    (folder / UP).unlink()
+    (folder / UP).mkdir()
+
+
+def a_socket(folder: Path) -> None:
+    (folder / UP).unlink()
+    here = Path.cwd()
+    os.chdir(folder)  # the name of a socket has at most 107 bytes
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(UP)
+    os.chdir(here)
+
+
+def one_byte_less(folder: Path) -> None:
+    os.truncate(folder / UP, (folder / UP).stat().st_size - 1)
+
+
+def one_byte_more(folder: Path) -> None:
+    with (folder / UP).open("ab") as stream:
+        stream.write(b"x")
+
+
+def another_name_inside(folder: Path) -> None:
+    data = (folder / UP).read_bytes()
+    (folder / UP).write_bytes(data.replace(b"blk.0.ffn_up.weight", b"blk.9.ffn_up.weight"))
+
+
+def an_extra_organ(folder: Path) -> None:
+    write_organ(folder / "organs" / "blk_7_ffn_up.bin", TensorSpec("blk.7.ffn_up.weight", (4,), F32), bytes(16))
+
+
+def swapped(folder: Path) -> None:
+    (folder / UP).rename(folder / "x")
+    (folder / "organs/blk_1_ffn_up.bin").rename(folder / UP)
+    (folder / "x").rename(folder / "organs/blk_1_ffn_up.bin")
+
+
+def damaged_header(folder: Path) -> None:
+    (folder / "header.bin").write_bytes(b"FUGG" + (folder / "header.bin").read_bytes()[4:])
+
+
+def short_header(folder: Path) -> None:
+    os.truncate(folder / "header.bin", 40)
+
+
+def longer_header(folder: Path) -> None:
+    with (folder / "header.bin").open("ab") as stream:
+        stream.write(bytes(64))
+    change_manifest(folder, lambda values: values["files"][0]["header"].update(size_bytes=manifest_header(values) + 8))
+
+
+def manifest_header(values: Any) -> int:
+    size: int = values["files"][0]["header"]["size_bytes"]
+    return size
+
+
+def padding_over_an_organ(folder: Path) -> None:
+    padding = {"offset_bytes": 2_000, "kept": {"offset_bytes": 0, "size_bytes": 40}}
+    in_file("padding", [padding])(folder)
+
+
+def padding_behind_the_end(folder: Path) -> None:
+    padding = {"offset_bytes": 10**9, "kept": {"offset_bytes": 0, "size_bytes": 40}}
+    in_file("padding", [padding])(folder)
+
+
+def huge(folder: Path) -> None:
+    os.truncate(folder / "manifest.json", MANIFEST_MAX_BYTES + 1)
+
+
+CASES: dict[str, tuple[Meddle, str]] = {
+    "up": (in_tensor("file", "../outside.bin"), "empty part, . or .."),
+    "up inside": (in_tensor("file", "organs/../../outside.bin"), "empty part, . or .."),
+    "absolute": (in_tensor("file", "/etc/passwd"), "an absolute path"),
+    "backslash": (in_tensor("file", "..\\outside.bin"), "none of a file's name"),
+    "drive": (in_tensor("file", "C:/x.bin"), "none of a file's name"),
+    "NUL": (in_tensor("file", "organs/a\0.bin"), "not a printable text"),
+    "bidi": (in_tensor("file", "organs/a\u202e.bin"), "not a printable text"),
+    "device": (in_tensor("file", "organs/NUL.bin"), "means a device"),
+    "long": (in_tensor("file", "organs/" + "x" * 300), "more than 200 bytes"),
+    "deep": (in_tensor("file", "a/" * 20 + "x"), "more than 8 parts"),
+    "no file": (in_tensor("file", None), "file is missing"),
+    "file of another kind": (in_tensor("file", ["a"]), "file is not a printable text"),
+    "no name": (in_tensor("name", None), "name is missing"),
+    "name of another kind": (in_tensor("name", 7), "name is not"),
+    "another name": (in_tensor("name", "blk.9.ffn_up.weight"), "says that it is 'blk.0.ffn_up.weight'"),
+    "not there": (in_tensor("file", "organs/gone.bin"), "No such file"),
+    "dtype unknown": (in_tensor("dtype", "F99"), "tensor type 'F99' is unknown"),
+    "dtype a number": (in_tensor("dtype", 1), "dtype is not"),
+    "shape of text": (in_tensor("shape", ["a"]), "shape is not a list of whole numbers"),
+    "size negative": (in_tensor("size_bytes", -1), "size_bytes is not a whole number"),
+    "size over all": (in_tensor("size_bytes", 2**63), "size_bytes is not a whole number"),
+    "digest short": (in_tensor("sha256", "abc"), "sha256 is not a SHA-256 digest"),
+    "measures of text": (in_tensor("measures", {"theta": "high"}), "measures is not an object of numbers"),
+    "block of text": (in_tensor("block", "0"), "block is not a whole number"),
+    "GGUF of none": (in_tensor("gguf", 1), "gguf is 1; there are 1 files"),
+    "tensor no object": (at_top("tensors", [1]), "tensors[0] is no object"),
+    "no tensors": (at_top("tensors", None), "no tensor map"),
+    "tensors a text": (at_top("tensors", "all"), "no tensor map"),
+    "too many tensors": (at_top("tensors", [{}] * (TENSORS_MAX + 1)), "at most 65536 are read"),
+    "repeated": (repeated, "stands 2 times in the manifest"),
+    "version": (at_top("version", 2), "this program reads version 1"),
+    "version of text": (at_top("version", "1"), "this program reads version 1"),
+    "header file elsewhere": (at_top("header_file", "../x"), "header_file is not header.bin"),
+    "no files": (at_top("files", []), "files has 0 entries"),
+    "files of numbers": (at_top("files", [1]), "files is not a list of objects"),
+    "file name up": (in_file("name", "../x.gguf"), "no plain name of a GGUF"),
+    "file name other": (in_file("name", ".bashrc"), "no plain name of a GGUF"),
+    "file name none": (in_file("name", None), "name is missing"),
+    "two of one name": (two_of_one_name, "stands 2 times"),
+    "file size none": (in_file("size_bytes", None), "size_bytes is missing"),
+    "file size short": (in_file("size_bytes", 5_000), "bytes short"),
+    "file size long": (in_file("size_bytes", 10**9), "follow the last tensor"),
+    "header of text": (in_file("header", "header.bin"), "header is not an object"),
+    "header without size": (in_file("header", {"offset_bytes": 0}), "size_bytes is missing"),
+    "header too long": (in_file("header", {"offset_bytes": 0, "size_bytes": 2**62}), "manifest speaks of more"),
+    "header elsewhere": (in_file("header", {"offset_bytes": 8, "size_bytes": 24}), "magic at byte 0"),
+    "padding of text": (in_file("padding", "x"), "padding is not a list"),
+    "padding without kept": (in_file("padding", [{"offset_bytes": 1}]), "kept is missing"),
+    "padding over an organ": (padding_over_an_organ, "lies over what is there"),
+    "padding behind the end": (padding_behind_the_end, "the file ends at"),
+    "key of a number": (in_metadata(0, "key", 1), "key is not a printable text"),
+    "no type": (in_metadata(0, "type", None), "type is missing"),
+    "type unknown": (in_metadata(0, "type", "decimal"), "is no type of a value"),
+    "value that does not fit": (in_metadata(3, "value", 2**32), "out of the range of uint32"),
+    "value of another kind": (in_metadata(3, "value", "2"), "no uint32"),
+    "key twice": (repeated_entry, "key stands twice"),
+    "metadata of text": (in_file("metadata", "x"), "metadata is not a list"),
+    "metadata plain and odd": (in_file("metadata", {"a": None}), "neither text, a number"),
+    "alignment of text": (in_file("alignment", "32"), "alignment is not a whole number"),
+    "link": (through_link, "a symbolic link"),
+    "linked folder": (through_linked_folder, "Not a directory"),
+    "linked manifest": (linked("manifest.json"), "a symbolic link"),
+    "linked header": (linked("header.bin"), "a symbolic link"),
+    "FIFO": (fifo, "not a regular file"),
+    "folder for a file": (a_folder, "not a regular file"),
+    "socket": (a_socket, "not a regular file"),
+    "one byte less": (one_byte_less, "takes 16384 bytes, it has 16383"),
+    "one byte more": (one_byte_more, "takes 16384 bytes, it has 16385"),
+    "another name inside": (another_name_inside, "says that it is 'blk.9.ffn_up.weight'"),
+    "swapped": (swapped, "says that it is"),
+    "extra": (an_extra_organ, "'organs/blk_7_ffn_up.bin' is not in the manifest"),
+    "removed": (lambda folder: (folder / UP).unlink(), "No such file"),
+    "no header": (lambda folder: (folder / "header.bin").unlink(), "header.bin: No such file"),
+    "damaged header": (damaged_header, "magic at byte 0"),
+    "short header": (short_header, "manifest speaks of more"),
+    "longer header": (longer_header, "the manifest says"),
+    "empty manifest": (manifest_bytes(b""), "no JSON"),
+    "no JSON": (manifest_bytes(b"{"), "no JSON"),
+    "a list": (manifest_bytes(b"[]"), "no JSON object"),
+    "an empty object": (manifest_bytes(b"{}"), "no tensor map"),
+    "no UTF-8": (manifest_bytes(b'{"a": "\xff"}'), "not UTF-8"),
+    "deep JSON": (manifest_bytes(b"[" * 100_000), "nested deeper"),
+    "a key twice": (manifest_bytes(b'{"tensors": [], "tensors": []}'), "stands twice"),
+    "huge": (huge, "at most"),
+    "cyclic": (lambda folder: (folder / UP).unlink() or (folder / UP).symlink_to(UP), "a symbolic link"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lines_33_and_38_a_hostile_or_damaged_folder_is_refused_and_leaves_nothing(
+    case: str, folder: Path, registry: Registry, tmp_path: Path
+) -> None:
+    meddle, said = CASES[case]
+    meddle(folder)
+    before = sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts)
+    with pytest.raises(BadInput) as caught:
+        ingest_model(registry, directory_source(folder))
+    assert said in str(caught.value)
+    assert len(str(caught.value)) < 4_000
+    assert OUTSIDE.decode() not in str(caught.value)
+    assert set(row_counts(registry).values()) == {0}
+    organ = Organ(registry.settings.home)
+    for command in (
+        ["ingest", folder],
+        ["ingest", "--dry-run", folder],
+        ["assemble", folder, "-o", tmp_path / "o.gguf"],
+    ):
+        ended = organ(*command)
+        assert (ended.status, ended.out, len(ended.err.splitlines())) == (1, "", 1)
+        assert said.replace("\\", "\\\\") in ended.err or said in ended.err
+    assert sorted(path for path in tmp_path.rglob("*") if "home" not in path.parts) == before
+    assert set(row_counts(registry).values()) == {0}
+
+
+def test_everything_that_is_wrong_is_said_at_once(folder: Path) -> None:
+    (folder / UP).unlink()
+    one = folder / "norm/output_norm.bin"
+    one.write_bytes(one.read_bytes() + b"x")
+    an_extra_organ(folder)
+    short_header(folder)
+    with pytest.raises(BadDirectory) as caught:
+        opened_bytes(folder)
+    assert len(caught.value.reasons) == 4
+    for word in ("blk_0_ffn_up.bin", "output_norm.bin", "blk_7_ffn_up.bin", "header.bin"):
+        assert any(word in reason for reason in caught.value.reasons)
+
+
+def test_what_is_wrong_a_thousand_times_is_said_twenty_times_and_counted(folder: Path) -> None:
+    entries = [{"name": f"t{number}", "file": f"other/t{number}.bin"} for number in range(1_000)]
+    write_manifest(folder, {"tensors": entries})
+    with pytest.raises(BadDirectory) as caught:
+        opened_bytes(folder)
+    assert len(caught.value.reasons) == REASONS_MAX + 1
+    assert caught.value.reasons[-1] == f"and {1_000 + 10 - REASONS_MAX} more"
+
+
+def test_a_link_to_the_folder_itself_is_followed(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    assert opened_bytes(tmp_path / "link") == opened_bytes(folder)
+
+
+def test_files_that_are_no_organs_do_not_disturb(folder: Path) -> None:
+    (folder / "README.md").write_text("notes")
+    (folder / "organs" / "train.py").write_text("print()")
+    (folder / ".DS_Store").write_bytes(b"\0")
+    assert len(opened_bytes(folder)) == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_stands_at_any_place_of_a_manifest_it_is_read_or_refused(data: st.DataObject, folder: Path) -> None:
+    original = (folder / "manifest.json").read_bytes()
+    values = json.loads(original)
+    place: Any = values
+    path = data.draw(st.lists(st.integers(0, 12), min_size=1, max_size=5))
+    for index, step in enumerate(path):
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            break
+        key = keys[step % len(keys)]
+        if index == len(path) - 1 or not isinstance(place[key], dict | list):
+            place[key] = data.draw(JSON)
+            break
+        place = place[key]
+    write_manifest(folder, values)
+    try:
+        with ExitStack() as opened:
+            for file in open_files(opened, directory_source(folder)):
+                file.source.read_at(0, file.source.size_bytes)
+    except BadInput:
+        event("refused")
+    finally:
+        (folder / "manifest.json").write_bytes(original)
+
+
+def test_the_size_of_a_folder_is_known_for_progress(folder: Path) -> None:
+    assert directory_size_bytes(folder) >= manifest_of(folder)["files"][0]["size_bytes"]

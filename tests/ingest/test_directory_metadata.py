@@ -1,0 +1,197 @@
+"""Metadata as JSON and back: exact where it has types, by clear rules where it has none."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from ingest.directory import metadata as readable
+from ingest.directory.conventions import plain_key_value
+from ingest.directory.jsontext import DEPTH_MAX, MANIFEST_MAX_BYTES, VALUES_MAX, parse_json
+from ingest.directory.metadata import key_value, readable_metadata, same_metadata
+from registry.gguf import KeyValue, MemorySource, ValueType, read_header
+from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, text, vocabulary
+from tests.strategies import PATIENT, metadata
+from tests.trips import token_array
+
+
+def readable_of(entries: list[KeyValue]) -> list[dict[str, Any]]:
+    source = MemorySource(file_bytes(entries))
+    return readable_metadata(source, read_header(source))
+
+
+@given(metadata())
+@PATIENT
+def test_any_metadata_come_back_from_json_bit_for_bit(entries: list[KeyValue]) -> None:
+    for entry, said in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
+        back = key_value(said["key"], said["type"], said["value"])
+        assert back.encode() == entry.encode() or _has_nan(entry)
+
+
+def _has_nan(entry: KeyValue) -> bool:
+    values = entry.value if isinstance(entry.value, list) else [entry.value]
+    return any(isinstance(one, float) and math.isnan(one) for one in values)
+
+
+def test_a_vocabulary_with_odd_bytes_comes_back() -> None:
+    entries = [*every_value_type(), token_array(vocabulary(3_000)), text("raw", b"\xff\xfe"), text("a", "\0\n\u2028")]
+    for entry, said in zip(entries, json.loads(json.dumps(readable_of(entries))), strict=True):
+        assert key_value(said["key"], said["type"], said["value"]).encode() == entry.encode()
+
+
+def test_what_json_lacks_is_said_in_words() -> None:
+    infinities = array("a", ValueType.FLOAT64, [math.nan, math.inf, -math.inf, 0.5])
+    (said,) = readable_of([infinities])
+    assert said == {"key": "a", "type": "array of float64", "value": ["NaN", "Infinity", "-Infinity", 0.5]}
+
+
+def test_an_odd_truth_value_stays_a_number() -> None:
+    source = MemorySource(raw_file([raw_field(b"a", 7, b"\7")]))
+    (said,) = readable_metadata(source, read_header(source))
+    assert said == {"key": "a", "type": "bool", "value": 7}
+    assert key_value("a", "bool", 7).encode() == raw_field(b"a", 7, b"\7")
+
+
+def test_beyond_the_limits_a_value_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readable, "READABLE_MAX_VALUES", 10)
+    said = readable_of(
+        [array("few", ValueType.UINT8, [1] * 9), array("many", ValueType.UINT8, [1] * 9), text("a", "b")]
+    )
+    assert [entry["key"] for entry in said if "value" in entry] == ["few", "a"]
+    whole = [{**entry, "value": entry.get("value", [1] * 9)} for entry in said]
+    assert same_metadata(whole, said)
+    assert not same_metadata([{**said[0], "value": [2] * 9}, *said[1:]], whole)
+    assert not same_metadata(said[1:], said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "said"),
+    [
+        ("uint9", 1, "no type"),
+        ("array", [1], "no type"),
+        ("array of array of uint8", [[1]], "no type"),
+        ("array of uint8", 1, "is a list"),
+        ("uint8", 256, "out of the range"),
+        ("int8", -129, "out of the range"),
+        ("uint64", 2**64, "out of the range"),
+        ("uint8", -1, "out of the range"),
+        ("uint8", 1.0, "no uint8"),
+        ("uint8", True, "no uint8"),
+        ("uint8", "1", "no uint8"),
+        ("bool", "yes", "no bool"),
+        ("bool", 256, "out of the range"),
+        ("float32", "big", "no float32"),
+        ("float32", 1e39, "out of the range"),
+        ("float32", 10**400, "out of the range"),
+        ("float64", None, "no float64"),
+        ("string", 1, "is text"),
+        ("string", {"base64": 1}, "is text"),
+        ("string", {"base64": "a", "b": 1}, "is text"),
+        ("string", {"base64": "!"}, "base64"),
+        ("string", "\ud800", "surrogates"),
+        ("array of string", ["a", 1], "is text"),
+    ],
+)
+def test_a_value_that_does_not_fit_its_type_is_refused(kind: str, value: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        key_value("a", kind, value)
+
+
+@pytest.mark.parametrize("key", ["", "é", "a\n", "x" * 65_536])
+def test_what_is_no_key_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="printable ASCII"):
+        key_value(key, "uint8", 1)
+    with pytest.raises(ValueError, match="printable ASCII"):
+        plain_key_value(key, 1)
+
+
+UNSIGNED, SIGNED, TEXT = ValueType.UINT32, ValueType.INT32, ValueType.STRING
+TRUTH, FLOAT, ARRAY = ValueType.BOOL, ValueType.FLOAT32, ValueType.ARRAY
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "element"),
+    [
+        ("a", "text", TEXT, None),
+        ("a", True, TRUTH, None),
+        ("a", 0, UNSIGNED, None),
+        ("a", 2**32 - 1, UNSIGNED, None),
+        ("a", 2**32, ValueType.UINT64, None),
+        ("a", -1, SIGNED, None),
+        ("a", -(2**31) - 1, ValueType.INT64, None),
+        ("a", 1.5, FLOAT, None),
+        ("a", 1e300, ValueType.FLOAT64, None),
+        ("a", [], ARRAY, TEXT),
+        ("a", ["x", "y"], ARRAY, TEXT),
+        ("a", [True, False], ARRAY, TRUTH),
+        ("a", [1, -2], ARRAY, SIGNED),
+        ("a", [2**31], ARRAY, UNSIGNED),
+        ("a", [2**31, -1], ARRAY, ValueType.INT64),
+        ("a", [2**63], ARRAY, ValueType.UINT64),
+        ("a", [1, 0.5], ARRAY, FLOAT),
+        ("general.alignment", 64, UNSIGNED, None),
+        ("general.file_type", 1.0, UNSIGNED, None),
+        ("split.no", 0, ValueType.UINT16, None),
+        ("split.tensors.count", 7, SIGNED, None),
+        ("adapter.lora.alpha", 16, FLOAT, None),
+        ("llama.attention.layer_norm_rms_epsilon", 0, FLOAT, None),
+        ("llama.rope.freq_base", 10_000, FLOAT, None),
+        ("tokenizer.ggml.bos_token_id", 1, UNSIGNED, None),
+        ("tokenizer.ggml.add_bos_token", 1, TRUTH, None),
+        ("tokenizer.ggml.scores", [0, -1], ARRAY, FLOAT),
+        ("tokenizer.ggml.token_type", [1, 3], ARRAY, SIGNED),
+        ("tokenizer.ggml.merges", [], ARRAY, TEXT),
+        ("general.file_type", "mostly F16", TEXT, None),
+        ("a", {"type": "int8", "value": 3}, ValueType.INT8, None),
+    ],
+)
+def test_a_plain_value_gets_the_type_that_the_rules_say(
+    key: str, value: Any, kind: ValueType, element: ValueType | None
+) -> None:
+    entry = plain_key_value(key, value)
+    assert (entry.type, entry.element_type) == (kind, element)
+    source = MemorySource(file_bytes([entry] if key != "general.alignment" else [], alignment=32))
+    read_header(source)
+
+
+@pytest.mark.parametrize("value", [None, {}, [[1]], [1, "a"], [True, 1], [None], 2**64, -(2**63) - 1, [2**63, -1]])
+def test_a_plain_value_that_gguf_has_nothing_for_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"neither|kinds|64 bits|range"):
+        plain_key_value("a", value)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"{} {}", "no JSON"),
+        (b'{"a": 1, "a": 2}', "stands twice"),
+        (b"NaN", "NaN is no JSON"),
+        (b"[-Infinity]", "no JSON"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        ("[1]".encode("utf-16"), r"not UTF-8|no JSON"),
+        (b"[" * (DEPTH_MAX + 1), "nested deeper"),
+        (b"[" * 1_000_000, "nested deeper"),
+        (b'{"a":' * 100_000, "nested deeper"),
+        (b"[" + b"0," * VALUES_MAX + b"0]", "values"),
+        (b" " * (MANIFEST_MAX_BYTES + 1), "at most"),
+        (b"1" * 5_000, "digits"),
+        (b'"' + b'\\"' * 1_000_000, "no JSON"),
+        (b'"' * 1_000_001, "no JSON"),
+    ],
+)
+def test_json_that_is_none_or_too_much_is_refused_in_a_sentence(data: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        parse_json(data)
+    assert len(str(caught.value)) < 300
+
+
+def test_brackets_and_commas_within_text_are_not_counted() -> None:
+    hostile = '[[[[[[[[[[[[[[[[[[{,\\",' * 100
+    assert parse_json(json.dumps([hostile]).encode()) == [hostile]
+    assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}, "a byte order mark is forgiven"

@@ -1,0 +1,104 @@
+"""Measuring without a registry gives what an ingest would record, and a bad file stops nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from ingest.measuring import measure_all, measure_model
+from ingest.opening import source_size_bytes
+from ingest.sources import ModelSource, find_sources
+from registry.anatomy import OrganType, Place
+from registry.catalog.tables import Measurement, Placement
+from registry.errors import BadGguf, BadSplit
+from registry.gguf import TensorSpec, dtype_by_name, padded
+from registry.registry import Registry
+from tests.builders import file_bytes, raw_header, raw_tensor
+from tests.trips import ingest_file, little_model, weights
+
+ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+
+
+def source_of(path: Path) -> ModelSource:
+    (source,) = find_sources([str(path)])
+    return source
+
+
+def written(folder: Path, data: bytes, name: str = "a.gguf") -> Path:
+    (folder / name).write_bytes(data)
+    return folder / name
+
+
+@pytest.mark.parametrize("name", ["Zoo-C-1M-v1.0-Q8_0.gguf", "Zoo-A-2M-Code-LoRA-v1.0-F32.gguf"])
+def test_the_numbers_are_those_that_an_ingest_records(name: str, registry: Registry) -> None:
+    model = measure_model(source_of(ZOO / name))
+    ingest_file(registry, ZOO / name)
+    with registry.catalog.reading() as session:
+        placements = session.scalars(select(Placement).order_by(Placement.position)).all()
+        z1 = {row.organ_id: row for row in session.scalars(select(Measurement).where(Measurement.method == "z1"))}
+        assert [tensor.name for tensor in model.tensors] == [placement.name for placement in placements]
+        for tensor, placement in zip(model.tensors, placements, strict=True):
+            reading = tensor.measurement
+            for column in ("theta", "magnitude", "signal", "spectral_signal", "stable_rank"):
+                assert getattr(reading, column) == pytest.approx(getattr(placement, column), abs=1e-9)
+            for column in ("entropy", "kurtosis", "coherence", "mean", "standard_deviation", "minimum", "maximum"):
+                assert getattr(reading, column) == pytest.approx(getattr(z1[placement.organ_id], column), abs=1e-9)
+            assert (tensor.place.type, tensor.place.block) == (placement.type, placement.block)
+            assert reading.sample_size == z1[placement.organ_id].sample_size
+
+
+def test_only_what_is_wanted_is_measured_and_the_rest_is_counted(tmp_path: Path) -> None:
+    def wanted(_name: str, place: Place) -> bool:
+        return place.type is OrganType.NORM
+
+    model = measure_model(source_of(written(tmp_path, little_model())), wanted)
+    names = [tensor.name for tensor in model.tensors]
+    assert names == ["blk.0.attn_norm.weight", "blk.1.attn_norm.weight", "output_norm.weight"]
+    assert (model.tensor_count, model.parameters) == (10, 64 * 96 + 2 * (64 + 64 * 64 + 4 * 64 * 64) + 64)
+
+
+def test_a_bad_file_stops_nobody(tmp_path: Path) -> None:
+    written(tmp_path, little_model(), "1.gguf")
+    written(tmp_path, b"GGUFrubbish" * 9, "2.gguf")
+    for number in (1, 2):
+        written(tmp_path, little_model(seed=1), f"3-0000{number}-of-00002.gguf")
+    written(tmp_path, little_model(seed=1), "4.gguf")
+    outcomes = list(measure_all(find_sources([str(tmp_path)])))
+    assert [type(outcome.error) for outcome in outcomes] == [type(None), BadGguf, BadSplit, type(None)]
+    assert [outcome.model is None for outcome in outcomes] == [False, True, True, False]
+
+
+def test_what_was_told_adds_up_to_the_source(tmp_path: Path) -> None:
+    source = source_of(written(tmp_path, little_model()))
+    told: list[int] = []
+    measure_model(source, None, told.append)
+    assert sum(told) == source_size_bytes(source)
+    assert len(told) == 11
+
+
+def test_a_tensor_is_read_at_its_sample_alone_however_large_it_is(tmp_path: Path) -> None:
+    spec = TensorSpec("blk.0.ffn_up.weight", (1 << 16, 1 << 16), dtype_by_name("Q8_0"))
+    header = raw_header([], [raw_tensor(spec.name.encode(), spec.shape, spec.dtype.id)])
+    front = header.ljust(padded(len(header), 32), b"\0")
+    path = tmp_path / "large.gguf"
+    with path.open("wb") as file:
+        file.write(front)
+        file.truncate(len(front) + spec.size_bytes)  # 4.6 GB that take no room on the disk
+    model = measure_model(source_of(path))
+    (tensor,) = model.tensors
+    assert tensor.elements == 1 << 32
+    assert tensor.measurement.sample_size == 98_304
+    assert (tensor.measurement.constant, tensor.measurement.theta) == (True, 0.0)
+
+
+def test_a_tensor_that_no_kernel_reads_says_so_and_the_others_are_measured(tmp_path: Path) -> None:
+    opaque = dtype_by_name("Q8_K")
+    tensors = [(TensorSpec("a", (256,), opaque), bytes(opaque.block_bytes)), weights("b", (64, 64))]
+    first, second = measure_model(source_of(written(tmp_path, file_bytes([], tensors)))).tensors
+    assert (first.measurement.theta, first.measurement.reason) == (
+        None,
+        "no kernel reads the values of tensor type Q8_K",
+    )
+    assert second.measurement.theta is not None

@@ -1,0 +1,364 @@
+"""Out into a folder of organs and back: identical to the last byte if nothing was touched, a new model if it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from registry.digest import digest_of
+from registry.gguf import TensorSpec, ValueType, dtype_by_name
+from registry.gguf.types import DTYPES
+from registry.registry import Registry
+from tests.builders import array, every_value_type, file_bytes, raw_file, tensor, text, vocabulary
+from tests.cli.running import Organ
+from tests.ingest.directory_cases import UP, UP_NAME, change_manifest, manifest_of, write_manifest, write_organ
+from tests.journeys.test_round_trip import ARCHITECTURE, ZOO_FILES
+from tests.trips import block_metadata, block_tensors, little_model, row_counts, token_array, weights
+
+
+@pytest.fixture
+def organ(registry: Registry) -> Organ:
+    return Organ(registry.settings.home)
+
+
+def same_folders(one: Path, other: Path) -> bool:
+    """Whether two folders hold the same files with the same bytes."""
+
+    def contents(folder: Path) -> dict[str, bytes]:
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+    return contents(one) == contents(other)
+
+
+def there_and_back(organ: Organ, path: Path, folder: Path) -> None:
+    """From a file and from the registry, by way of a folder, back to the file."""
+    whole = path.read_bytes()
+    taken = folder / "taken"
+    ended = organ.done("extract", path, "-o", taken)
+    assert f"sha256:{digest_of(whole)}" in ended.out
+    ended = organ.done("assemble", taken, "-o", folder / "from-folder.gguf")
+    assert (folder / "from-folder.gguf").read_bytes() == whole
+    assert "the file that came in, byte for byte" in ended.out
+    assert ended.err == ""
+    values = json.loads(organ.done("ingest", "--json", taken).out)
+    assert (values["model"], values["digest"], values["notes"]) == ("local/taken@1", digest_of(whole), [])
+    organ.done("assemble", "taken", "-o", folder / "from-registry.gguf")
+    assert (folder / "from-registry.gguf").read_bytes() == whole
+    assert organ.done("ingest", path).out == "local/taken@1: known already, nothing added\n"
+    organ.done("extract", "taken", "-o", folder / "again")
+    assert same_folders(taken, folder / "again")
+
+
+@pytest.mark.parametrize("path", ZOO_FILES, ids=lambda path: path.stem)
+def test_every_model_of_the_zoo_goes_through_a_folder_unchanged(path: Path, organ: Organ, tmp_path: Path) -> None:
+    there_and_back(organ, path, tmp_path)
+
+
+def odd_padding() -> bytes:
+    data = bytearray(file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (8,)), tensor("c", (3,))], 64))
+    begin = len(data) - 3 * 64
+    for offset in (begin - 1, begin + 20, begin + 63, begin + 2 * 64 + 12, begin + 3 * 64 - 1):
+        data[offset] = 0xAB
+    return bytes(data)
+
+
+def every_dtype() -> bytes:
+    found = [tensor(f"blk.{dtype.id}.ffn_up.weight", (2 * dtype.block_elements, 3), dtype) for dtype in DTYPES.values()]
+    return file_bytes([ARCHITECTURE], found)
+
+
+FILES: dict[str, Callable[[], bytes]] = {
+    "little": little_model,
+    "odd padding": odd_padding,
+    "every dtype": every_dtype,
+    "every metadata type": lambda: file_bytes([*every_value_type(), ARCHITECTURE], [tensor("a")]),
+    "no tensors": lambda: file_bytes([ARCHITECTURE]),
+    "nothing at all": lambda: raw_file()[:24],
+    "a vocabulary alone": lambda: file_bytes(
+        [ARCHITECTURE, token_array(vocabulary(5_000)), array("tokenizer.ggml.scores", ValueType.FLOAT32, [0.1] * 5_000)]
+    ),
+    "no padding at the end": lambda: file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))])[:-20],
+    "wide alignment": lambda: file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))], 4096),
+    "no alignment": lambda: file_bytes([ARCHITECTURE], [tensor("a", (5,)), tensor("b", (3,))], 1),
+    "names that fall together": lambda: file_bytes(
+        [], [tensor(name) for name in ("a.b", "a_b", "A.B", "../../x", "CON", "con.weight", "C:\\y", ".weight", " ")]
+    ),
+    "version 2": lambda: little_model().replace(b"GGUF\3", b"GGUF\2", 1),
+    "text of odd bytes": lambda: file_bytes(
+        [text("a", b"\xff\0\xfe"), text("b", "\u202e\n\0"), ARCHITECTURE], [tensor("a")]
+    ),
+    "equal organs": lambda: file_bytes([ARCHITECTURE], [(tensor(f"blk.{n}.a")[0], bytes(16)) for n in range(40)]),
+    "long text": lambda: file_bytes([text("chat", "x" * 200_000), ARCHITECTURE], [tensor("a")]),
+}
+
+
+@pytest.mark.parametrize("case", FILES)
+def test_any_file_goes_through_a_folder_unchanged(case: str, organ: Organ, tmp_path: Path) -> None:
+    path = tmp_path / "file.gguf"
+    path.write_bytes(FILES[case]())
+    there_and_back(organ, path, tmp_path)
+
+
+def test_five_thousand_tensors_go_through_a_folder_unchanged(organ: Organ, tmp_path: Path) -> None:
+    path = tmp_path / "many.gguf"
+    path.write_bytes(file_bytes([ARCHITECTURE], [tensor(f"blk.{n}.ffn_up.weight", (9,)) for n in range(5_000)]))
+    there_and_back(organ, path, tmp_path)
+
+
+@pytest.fixture
+def shards(organ: Organ, tmp_path: Path) -> list[Path]:
+    (tmp_path / "model.gguf").write_bytes(little_model())
+    organ.done("ingest", tmp_path / "model.gguf")
+    (tmp_path / "shards").mkdir()
+    organ.done("assemble", "model", "--shards", "30k", "-o", tmp_path / "shards" / "cut.gguf")
+    return sorted((tmp_path / "shards").iterdir())
+
+
+def test_a_split_set_goes_through_a_folder_and_gives_its_shards_back(
+    shards: list[Path], organ: Organ, tmp_path: Path
+) -> None:
+    ended = organ.done("extract", shards[2], "-o", tmp_path / "taken")
+    assert len(ended.lines) == 1 + len(shards) > 3
+    (tmp_path / "back").mkdir()
+    organ.done("assemble", tmp_path / "taken", "-o", tmp_path / "back")
+    assert same_folders(tmp_path / "shards", tmp_path / "back")
+    organ.done("assemble", tmp_path / "taken", "-o", tmp_path / "back" / "named.gguf")
+    named = sorted((tmp_path / "back").glob("named-*.gguf"))
+    assert [path.read_bytes() for path in named] == [path.read_bytes() for path in shards]
+    assert organ.done("ingest", tmp_path / "taken").out.startswith("local/taken@1: 10 organs")
+    assert organ.done("ingest", *shards).out == "local/taken@1: known already, nothing added\n"
+    organ.done("extract", "taken", "-o", tmp_path / "again")
+    assert same_folders(tmp_path / "taken", tmp_path / "again")
+
+
+def test_a_shard_taken_out_of_the_folder_makes_it_an_incomplete_set(
+    shards: list[Path], organ: Organ, tmp_path: Path
+) -> None:
+    organ.done("extract", shards[0], "-o", tmp_path / "taken")
+
+    def cut(values: Any) -> None:
+        gone = len(values["files"]) - 1
+        values["files"].pop()
+        values["tensors"] = [entry for entry in values["tensors"] if entry["gguf"] != gone]
+
+    last = [entry["file"] for entry in manifest_of(tmp_path / "taken")["tensors"] if entry["gguf"] == len(shards) - 1]
+    for name in last:
+        (tmp_path / "taken" / name).unlink()
+    change_manifest(tmp_path / "taken", cut)
+    ended = organ("ingest", tmp_path / "taken")
+    assert ended.status == 1
+    assert "shards missing" in ended.err
+
+
+@pytest.fixture
+def taken(organ: Organ, tmp_path: Path) -> Path:
+    """A little model, registered, and taken apart into a folder."""
+    (tmp_path / "little.gguf").write_bytes(little_model())
+    organ.done("ingest", tmp_path / "little.gguf")
+    organ.done("extract", tmp_path / "little.gguf", "-o", tmp_path / "taken")
+    return tmp_path / "taken"
+
+
+def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
+    taken: Organ, organ: Organ, tmp_path: Path, registry: Registry
+) -> None:
+    before = row_counts(registry)
+    spec, data = weights(UP_NAME, (64, 128), seed=7)
+    write_organ(taken / UP, spec, data)
+    ended = organ.done("ingest", taken)
+    assert ended.out.startswith("local/taken@1: 10 organs, ")
+    said = "little.gguf is not the file that the folder was made from: edited organs: blk.0.ffn_up.weight"
+    assert ended.err == f"  note: {said}\n"
+    after = row_counts(registry)
+    assert (after["organs"], after["blobs"]) == (before["organs"] + 1, before["blobs"] + 1), "its header is known"
+    ended = organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
+    assert ended.out.endswith("is a new file\n")
+    assert "note: little.gguf is not the file that the folder was made from" in ended.err
+    expected = [(spec, data) if one.name == UP_NAME else (one, old) for one, old in block_tensors()]
+    assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), expected)
+    organ.done("assemble", "taken", "-o", tmp_path / "registered.gguf")
+    assert (tmp_path / "registered.gguf").read_bytes() == (tmp_path / "edited.gguf").read_bytes()
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("F32", (64, 128)), ("F16", (64, 64)), ("F16", (64, 128, 1))])
+def test_an_organ_of_another_type_or_shape_gets_a_fresh_header(
+    dtype: str, shape: tuple[int, ...], taken: Path, organ: Organ, tmp_path: Path
+) -> None:
+    spec, data = weights(UP_NAME, shape, 3, dtype)
+    write_organ(taken / UP, spec, data)
+    ended = organ.done("ingest", taken)
+    assert "the header of little.gguf is written anew: another type or shape: blk.0.ffn_up.weight" in ended.err
+    ended = organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
+    expected = [(spec, data) if one.name == UP_NAME else (one, old) for one, old in block_tensors()]
+    assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), expected)
+    assert organ.done("ingest", tmp_path / "edited.gguf").out == "local/taken@1: known already, nothing added\n"
+
+
+def test_an_organ_that_is_taken_out_or_put_in_makes_a_fresh_header(taken: Path, organ: Organ, tmp_path: Path) -> None:
+    (taken / UP).unlink()
+    spec, data = weights("blk.0.ffn_gate.weight", (64, 128))
+    write_organ(taken / "organs" / "mine.bin", spec, data)
+
+    def change(values: Any) -> None:
+        entries = [entry for entry in values["tensors"] if entry["name"] != UP_NAME]
+        values["tensors"] = [*entries, {"name": spec.name, "file": "organs/mine.bin"}]
+
+    change_manifest(taken, change)
+    assert "tensors were added, removed or moved" in organ.done("ingest", taken).err
+    organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
+    kept = [(one, old) for one, old in block_tensors() if one.name != UP_NAME]
+    assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), [*kept, (spec, data)])
+
+
+def test_metadata_that_were_changed_in_the_manifest_are_written(taken: Path, organ: Organ, tmp_path: Path) -> None:
+    def change(values: Any) -> None:
+        metadata = values["files"][0]["metadata"]
+        metadata[1]["value"] = "Mine"
+        metadata.append({"key": "general.tags", "type": "array of string", "value": ["trained"]})
+
+    change_manifest(taken, change)
+    assert "its metadata was changed in the manifest" in organ.done("ingest", taken).err
+    organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
+    entries = [*block_metadata("Mine"), array("general.tags", ValueType.STRING, [b"trained"])]
+    assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(entries, block_tensors())
+
+
+def test_without_the_kept_header_the_metadata_of_the_manifest_make_one(
+    taken: Path, organ: Organ, tmp_path: Path
+) -> None:
+    (taken / "header.bin").unlink()
+    change_manifest(taken, lambda values: values["files"][0].pop("header"))
+    ended = organ.done("assemble", taken, "-o", tmp_path / "fresh.gguf")
+    assert "written anew: none came with the folder" in ended.err
+    assert (tmp_path / "fresh.gguf").read_bytes() == little_model(), "our own writer made the original"
+    assert "the file that came in" in ended.out
+
+
+def test_the_digest_that_a_manifest_claims_is_not_believed(taken: Path, organ: Organ) -> None:
+    change_manifest(taken, lambda values: values["files"][0].update(sha256="0" * 64))
+    ended = organ.done("ingest", taken)
+    assert ended.out == "local/little@1: known already, nothing added\n"
+    assert "is not the file that the folder was made from: the folder was edited" in ended.err
+
+
+FOREIGN_TENSORS = block_tensors()
+
+
+def foreign(folder: Path, manifest: dict[str, Any], key: str = "tensors", form: str = "list") -> Path:
+    """A folder as other tools write it: organ files, and a manifest without header bytes."""
+    entries: list[dict[str, Any]] = []
+    for number, (spec, data) in enumerate(FOREIGN_TENSORS):
+        file = f"organs/t{number}.bin"
+        write_organ(folder / file, spec, data)
+        entries.append({"name": spec.name, "file": file, "dtype": 1, "shape": "?", "z": {"theta": 33.1}, "size": None})
+    forms: dict[str, Any] = {
+        "list": entries,
+        "object": {entry["name"]: {**entry, "name": None} | {"name": entry["name"]} for entry in entries},
+        "names": {entry["name"]: entry["file"] for entry in entries},
+    }
+    write_manifest(folder, {**manifest, key: forms[form], "z_measures": {"mean": 33.0}, "version": "v5"})
+    return folder
+
+
+PLAIN = {
+    "general.architecture": "llama",
+    "general.name": "Little",
+    "general.license": "apache-2.0",
+    "llama.block_count": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "key", "form"),
+    [
+        ({"metadata": PLAIN}, "tensors", "list"),
+        ({"metadata": PLAIN, "architecture": "other"}, "tensor_map", "object"),
+        ({"metadata": PLAIN, "model": {"name": "other"}}, "organs", "names"),
+        ({"metadata": PLAIN | {"odd": None}, "files": 7}, "tensors", "list"),
+    ],
+)
+def test_a_manifest_of_other_tools_gets_a_fresh_header(
+    manifest: dict[str, Any], key: str, form: str, organ: Organ, tmp_path: Path
+) -> None:
+    folder = foreign(tmp_path / "foreign", manifest, key, form)
+    ended = organ.done("assemble", folder, "-o", tmp_path / "made.gguf")
+    assert (tmp_path / "made.gguf").read_bytes() == little_model()
+    assert "the header of foreign.gguf is written anew: none came with the folder" in ended.err
+    assert ("left out: metadata 'odd'" in ended.err) == ("odd" in manifest["metadata"])
+    assert organ.done("ingest", folder).out.startswith("local/foreign@1: 10 organs")
+    reader = gguf.GGUFReader(tmp_path / "made.gguf")
+    assert [str(one.name) for one in reader.tensors] == [spec.name for spec, _ in FOREIGN_TENSORS]
+
+
+def test_architecture_and_model_of_other_tools_stand_in_for_missing_metadata(organ: Organ, tmp_path: Path) -> None:
+    foreign(tmp_path / "a", {"architecture": "llama", "model": "Theirs"})
+    foreign(tmp_path / "b", {"model": {"architecture": "llama", "name": "Theirs"}})
+    for name in ("a", "b"):
+        organ.done("assemble", tmp_path / name, "-o", tmp_path / f"{name}.gguf")
+    expected = file_bytes([text("general.architecture", "llama"), text("general.name", "Theirs")], FOREIGN_TENSORS)
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes() == expected
+
+
+def test_what_a_script_writes_is_read_by_the_reference(organ: Organ, tmp_path: Path) -> None:
+    values = np.arange(64, dtype=np.float32).reshape(2, 32)
+    write_organ(
+        tmp_path / "mine/embed/a.bin", TensorSpec("token_embd.weight", (32, 2), dtype_by_name("F32")), values.tobytes()
+    )
+    metadata = {"general.architecture": "llama", "general.alignment": 128, "llama.rope.freq_base": 10_000, "x": [1, 2]}
+    tensors = [{"name": "token_embd.weight", "file": "embed/a.bin"}]
+    write_manifest(
+        tmp_path / "mine", {"format": "organ-directory", "version": 1, "metadata": metadata, "tensors": tensors}
+    )
+    organ.done("assemble", tmp_path / "mine", "-o", tmp_path / "mine.gguf")
+    reader = gguf.GGUFReader(tmp_path / "mine.gguf")
+    assert {key: field.contents() for key, field in reader.fields.items() if not key.startswith("GGUF.")} == metadata
+    assert reader.tensors[0].data.reshape(2, 32).tolist() == values.tolist()
+    assert reader.fields["llama.rope.freq_base"].types[0] is gguf.GGUFValueType.FLOAT32
+
+
+def test_a_tree_of_folders_and_files_is_taken_in_whole(taken: Path, organ: Organ, tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    shutil.move(taken, tree / "one")
+    foreign(tree / "deep" / "two", {"metadata": PLAIN | {"general.name": "Two"}})
+    (tree / "three.gguf").write_bytes(little_model(seed=3))
+    (tree / "bad").mkdir()
+    (tree / "bad" / "manifest.json").write_text('{"format": "organ-directory", "version": 9}')
+    ended = organ("ingest", "-q", tree)
+    assert ended.status == 1
+    assert sorted(ended.lines) == ["local/little@1", "local/three@1", "local/two@1"]
+    assert "this program reads version 1" in ended.err
+
+
+def test_a_registered_organ_that_is_corrupt_is_not_extracted(organ: Organ, registry: Registry, tmp_path: Path) -> None:
+    data = file_bytes([ARCHITECTURE], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+    (tmp_path / "large.gguf").write_bytes(data)
+    organ.done("ingest", tmp_path / "large.gguf")
+    path = max(registry.settings.blobs.glob("??/*"), key=lambda found: found.stat().st_size)
+    path.chmod(0o644)
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    ended = organ("extract", "large", "-o", tmp_path / "out")
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith("organ: corrupt blob of blk.")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "large.gguf"]
+
+
+def test_a_vocabulary_that_crashes_loaders_is_not_assembled_from_a_folder_either(organ: Organ, tmp_path: Path) -> None:
+    tokens = [token_array([b"a", b"<0x-1>"]), array("tokenizer.ggml.token_type", ValueType.INT32, [1, 6])]
+    (tmp_path / "bad.gguf").write_bytes(file_bytes([ARCHITECTURE, *tokens], [tensor("a")]))
+    organ.done("extract", tmp_path / "bad.gguf", "-o", tmp_path / "bad")
+    ended = organ("assemble", tmp_path / "bad", "-o", tmp_path / "out.gguf")
+    assert ended.status == 1
+    assert "cannot be assembled" in ended.err
+    organ.done("ingest", tmp_path / "bad")
+    assert organ("extract", "bad", "-o", tmp_path / "again").status == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "bad.gguf", "home"]

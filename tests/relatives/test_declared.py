@@ -1,0 +1,65 @@
+"""Whether a registered model is the one that a header names."""
+
+from __future__ import annotations
+
+import pytest
+
+from registry.relatives.declared import PARENTS_MAX, DeclaredParent, Identity, Match, match, numbered_parents
+
+ZOO = Identity("local", "Zoo-A-v1.0-F16", "Zoo A", "llama", "Organ Registry", "v1.0", "https://example.org/zoo/a")
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (DeclaredParent("organ registry", "zoo a", "V1.0", ""), Match(False, True, True)),
+        (DeclaredParent("", "ZOO-A", "", ""), Match(False, False, False)),
+        (DeclaredParent("", "zoo-a-v1.0-f16", "", ""), Match(False, False, False)),
+        (DeclaredParent("local", "Zoo A", "", ""), Match(False, True, False)),
+        (DeclaredParent("", "", "", "https://example.org/zoo/a"), Match(True, False, False)),
+        (DeclaredParent("", "", "", "https://hub.example/Local/Zoo-A-v1.0-F16/"), Match(True, False, False)),
+        (DeclaredParent("Somebody", "Zoo A", "", "https://example.org/zoo/a"), Match(True, False, False)),
+    ],
+)
+def test_a_declaration_is_answered_by_name_or_by_address(declared: DeclaredParent, expected: Match) -> None:
+    assert match(declared, ZOO) == expected
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        DeclaredParent("", "Zoo", "", ""),
+        DeclaredParent("", "Zoo A Code", "", ""),
+        DeclaredParent("", "Zoo A", "v0.1", ""),
+        DeclaredParent("Somebody", "Zoo A", "", ""),
+        DeclaredParent("", "Zoo B", "", "https://example.org/zoo/a"),
+        DeclaredParent("", "", "", "https://example.org/zoo/b"),
+        DeclaredParent("", "", "", ""),
+        DeclaredParent("", "·", "", "//"),
+    ],
+)
+def test_another_name_version_or_organization_is_another_model(declared: DeclaredParent) -> None:
+    assert match(declared, ZOO) is None
+    assert match(declared, Identity("", "", "")) is None
+
+
+def test_the_better_match_says_more() -> None:
+    by_address, by_organization = Match(True, False, False), Match(False, True, False)
+    by_version, by_name = Match(False, False, True), Match(False, False, False)
+    assert sorted([by_address, by_name, by_organization, by_version]) == [
+        *(by_name, by_version, by_organization, by_address)
+    ]
+
+
+def test_parents_are_read_in_order_and_a_number_may_be_left_out() -> None:
+    texts = {
+        "general.base_model.0.name": "First",
+        "general.base_model.2.organization": "Org",
+        "general.base_model.2.name": "Third",
+        "general.base_model.2.version": "2",
+        "general.base_model.3.repo_url": "https://example.org/x",
+        "general.base_model.4.version": "says nothing alone",
+        f"general.base_model.{PARENTS_MAX}.name": "one too many",
+    }
+    found = [(number, parent.text) for number, parent in numbered_parents(texts)]
+    assert found == [(0, "First"), (2, "Org/Third 2"), (3, "https://example.org/x")]

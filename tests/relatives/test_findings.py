@@ -1,0 +1,88 @@
+"""Where what is declared and what is measured disagree, one sentence each."""
+
+from __future__ import annotations
+
+import pytest
+
+from registry.lineage import Kinship
+from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained
+
+
+def codes(kind: str, *declared: Declared, relatives: int = 0) -> list[str]:
+    return [finding["code"] for finding in findings(kind, declared, {}, relatives)]
+
+
+def parent(
+    kinship: Kinship | None, score: float | None, relation: str = "finetune", *, is_encoding: bool = False
+) -> Declared:
+    return Declared("Org/Base", relation, "local/base@1", kinship, score, 29, 30, is_encoding)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        (parent(Kinship.CLOSE, 0.99), []),
+        (parent(Kinship.KIN, 0.968, "quantized", is_encoding=True), []),
+        (parent(Kinship.KIN, 0.5), ["parent-loosely-related"]),
+        (parent(Kinship.UNRELATED, 0.01), ["parent-unrelated"]),
+        (parent(Kinship.INCOMPARABLE, None), ["parent-not-comparable"]),
+        (parent(None, None), []),
+        (Declared("Org/Base", "finetune", None), ["parent-not-registered"]),
+    ],
+)
+def test_a_declared_parent_is_held_against_the_weights(declared: Declared, expected: list[str]) -> None:
+    assert codes("model", declared) == expected
+
+
+def test_sentences_name_the_parent_the_number_and_how_much_was_compared() -> None:
+    (unrelated,) = findings("model", [parent(Kinship.UNRELATED, 0.012)], {}, 0)
+    assert unrelated["sentence"] == (
+        "It names local/base@1 as its parent, but their weights at the same places are not related: "
+        "the mean correlation is 0.01 over 29 of 30 matrices."
+    )
+    assert (unrelated["severity"], unrelated["models"], unrelated["score"]) == ("warn", ["local/base@1"], 0.012)
+    (absent,) = findings("model", [Declared("Org/Base", "finetune", None)], {}, 0)
+    assert "'Org/Base'" in absent["sentence"]
+    assert absent["severity"] == "info"
+
+
+def test_a_loose_parent_is_worse_where_a_quantisation_is_claimed() -> None:
+    severities = [
+        findings("model", [parent(Kinship.KIN, 0.5, relation)], {}, 1)[0]["severity"]
+        for relation in ("finetune", "quantized")
+    ]
+    assert severities == ["info", "warn"]
+
+
+def test_an_adapter_is_not_compared_and_must_name_its_base() -> None:
+    assert codes("adapter") == ["no-base-named"]
+    assert codes("adapter", parent(None, None, "adapter")) == []
+
+
+def test_close_relatives_that_nobody_declares_are_one_finding() -> None:
+    close = {f"local/m{number}@1": 0.98 + number / 1000 for number in range(5)}
+    (finding,) = findings("model", [], close, 5)
+    assert finding["code"] == "close-relative-not-declared"
+    assert finding["models"] == [f"local/m{number}@1" for number in (4, 3, 2, 1, 0)]
+    assert "local/m4@1 (0.984), local/m3@1 (0.983), local/m2@1 (0.982) and 2 more" in finding["sentence"]
+
+
+def test_a_model_that_declares_nothing_and_has_no_relatives_is_told_so() -> None:
+    assert codes("model") == ["no-known-relatives"]
+    assert codes("model", relatives=1) == []
+    assert codes("vocabulary") == []
+
+
+def test_a_close_relative_is_explained_by_any_chain_of_declarations() -> None:
+    declared = [
+        DeclaredEdge(2, "Base", 1),
+        DeclaredEdge(3, "Base", 1),
+        DeclaredEdge(4, "Absent", None),
+        DeclaredEdge(5, "ABSENT", None),
+        DeclaredEdge(6, "Tuned", 2),
+    ]
+    titles = {7: "Base", 1: "base", 8: None, 9: ""}
+    assert unexplained(2, {1, 3, 6, 7}, declared, titles) == set()
+    assert unexplained(4, {5}, declared, titles) == set()
+    assert unexplained(2, {4, 8, 9}, declared, titles) == {4, 8, 9}
+    assert unexplained(8, {9}, [], titles) == {9}, "two models without a title are not of one title"

@@ -1,0 +1,112 @@
+"""The lineage on a model's page: names, both directions, findings."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+
+from registry.catalog.clock import now
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.tables import Lineage, Model
+from registry.names import parse_model_name
+from registry.present import relatives
+from registry.present.relatives import lineage_values
+from registry.registry import Registry
+from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
+
+BASE = kin_file("Base", kin_tensors())
+
+
+def lineage(registry: Registry, name: str) -> dict[str, Any]:
+    with registry.catalog.reading() as session:
+        values = lineage_values(session, model_by_name(session, parse_model_name(name)))
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    return values
+
+
+def codes(registry: Registry, name: str) -> list[str]:
+    return [finding["code"] for finding in lineage(registry, name)["findings"]]
+
+
+def test_a_model_alone_has_no_lineage(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", BASE)
+    values = lineage(registry, "base")
+    assert (values["lineage"], values["lineage_left_out"]) == ([], 0)
+    assert codes(registry, "base") == ["no-known-relatives"]
+
+
+def test_an_edge_is_shown_from_both_ends(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", BASE)
+    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
+    above, measured = lineage(registry, "tuned")["lineage"]
+    assert above == {
+        "direction": "parent",
+        "model": "local/base@1",
+        "text": "Base",
+        "relation": "finetune",
+        "evidence": "declared",
+        "score": measured["score"],
+    }
+    assert (measured["direction"], measured["evidence"], measured["relation"]) == ("relative", "measured", "relative")
+    below, back = lineage(registry, "base")["lineage"]
+    assert (below["direction"], below["model"], below["evidence"]) == ("child", "local/tuned@1", "declared")
+    assert back == measured | {"model": "local/tuned@1"}
+    assert codes(registry, "tuned") == codes(registry, "base") == []
+
+
+def test_a_parent_that_is_not_what_is_said_is_found_out(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", BASE)
+    ingest_bytes(registry, tmp_path, "liar", kin_file("Liar", kin_tensors(seed=7), parent_entries("Base")))
+    assert codes(registry, "liar") == ["parent-unrelated"]
+    ingest_bytes(registry, tmp_path, "true", kin_file("True", kin_tensors(seed=7, alike=0.999)))
+    assert codes(registry, "liar") == ["parent-unrelated", "close-relative-not-declared"]
+    assert codes(registry, "true") == ["close-relative-not-declared"]
+    assert codes(registry, "base") == ["no-known-relatives"], "what others say of it is theirs to answer for"
+
+
+def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", BASE)
+    coarse = kin_file("Base", kin_tensors(dtype="Q4_0"), parent_entries("Base"))
+    ingest_bytes(registry, tmp_path, "coarse", coarse)
+    assert codes(registry, "coarse") == []
+    assert {edge["relation"] for edge in lineage(registry, "coarse")["lineage"]} == {"quantized"}
+
+
+def test_a_parent_of_other_shapes_cannot_be_compared(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", BASE)
+    only_norms = [(spec, data) for spec, data in kin_tensors() if len(spec.shape) == 1]
+    ingest_bytes(registry, tmp_path, "odd", kin_file("Odd", only_norms, parent_entries("Base")))
+    assert codes(registry, "odd") == ["parent-not-comparable"]
+
+
+def test_what_is_hidden_has_no_name(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", BASE)
+    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).where(Model.name == "base").values(state="removed"))
+    assert lineage(registry, "tuned")["lineage"] == []
+
+
+def test_recorded_edges_are_shown_and_organs_are_not(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", BASE)
+    ingest_bytes(registry, tmp_path, "other", kin_file("Other", kin_tensors(seed=4)))
+    edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
+    with registry.catalog.writing() as session:
+        session.execute(insert(Lineage), [edge | {"created_at": now()}])
+    (above,) = lineage(registry, "other")["lineage"]
+    assert (above["direction"], above["relation"], above["evidence"]) == ("parent", "grafted", "recorded")
+
+
+def test_more_edges_than_are_shown_are_counted(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ingest_bytes(registry, tmp_path, "merged", kin_file("Merged", kin_tensors(), parent_entries("X", "Y", "Z")))
+    monkeypatch.setattr(relatives, "EDGES_SHOWN", 2)
+    values = lineage(registry, "merged")
+    assert [edge["text"] for edge in values["lineage"]] == ["X", "Y"]
+    assert values["lineage_left_out"] == 1
+    assert codes(registry, "merged") == ["parent-not-registered"] * 3

@@ -1,0 +1,136 @@
+"""The zoo's kinship is known: what the registry finds by itself is the truth, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingest.service import ingest_all
+from ingest.sources import find_sources
+from registry.anatomy import place_of
+from registry.catalog.queries.models import model_by_name
+from registry.gguf import MemorySource, read_header
+from registry.gguf.quants import dequantize
+from registry.lineage import FINGERPRINT_ROUNDING, NOISE, Slot
+from registry.names import parse_model_name
+from registry.present.comparison import comparison, registered_model
+from registry.present.models import model_page
+from registry.registry import Registry
+from tests.kin import declared_pairs, measured_pairs
+
+ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+A = "Zoo-A-2M-v1.0-F16"
+QUANTISED = "Zoo-A-2M-v1.0-Q8_0"
+CODE, PROSE = "Zoo-A-2M-Code-v1.0-F16", "Zoo-A-2M-Prose-v1.0-Q8_0"
+EARLY, MIDDLE = "Zoo-A-2M-v0.1-Q8_0", "Zoo-A-2M-v0.3-Q8_0"
+BRANCH = "Zoo-A-2M-Branch-v1.0-Q8_0"
+B, C = "Zoo-B-2M-v1.0-Q8_0", "Zoo-C-1M-v1.0-Q8_0"
+ADAPTER = "Zoo-A-2M-Code-LoRA-v1.0-F32"
+KIN = (A, QUANTISED, CODE, PROSE, EARLY, MIDDLE, BRANCH)
+MATRICES = 29
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A registry with the whole zoo in it."""
+    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
+        outcomes = list(ingest_all(registry, find_sources([str(ZOO)])))
+        assert [outcome.error for outcome in outcomes] == [None] * 10
+        yield registry
+
+
+def page(zoo: Registry, name: str) -> dict[str, Any]:
+    with zoo.catalog.reading() as session:
+        return model_page(session, model_by_name(session, parse_model_name(name)))
+
+
+def compared(zoo: Registry, first: str, second: str) -> dict[str, Any]:
+    with zoo.catalog.reading() as session:
+        sides = [registered_model(session, model_by_name(session, parse_model_name(name))) for name in (first, second)]
+    return comparison(*sides)
+
+
+def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
+    """All weights of a file's matrices, by their places."""
+    source = MemorySource((ZOO / f"{name}.gguf").read_bytes())
+    header = read_header(source)
+    found = {}
+    for tensor in header.tensors:
+        place = place_of(tensor.name)
+        data = source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
+        if len(tensor.shape) > 1:
+            found[place.tower.value, place.block, place.slot] = dequantize(data, tensor.dtype)
+    return found
+
+
+def test_exactly_the_kin_of_a_are_found_to_be_related(zoo: Registry) -> None:
+    expected = {frozenset((first, second)) for first in KIN for second in KIN if first != second}
+    assert set(measured_pairs(zoo)) == expected
+
+
+def test_only_a_and_its_quantisation_are_one_set_of_weights(zoo: Registry) -> None:
+    quantised = {pair for pair, (relation, _) in measured_pairs(zoo).items() if relation == "quantized"}
+    assert quantised == {frozenset((A, QUANTISED))}
+
+
+def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: Registry) -> None:
+    base = values_of(A)
+    for name in (QUANTISED, CODE, PROSE, EARLY, MIDDLE, BRANCH, B):
+        other = values_of(name)
+        whole = float(np.mean([np.corrcoef(base[slot], other[slot])[0, 1] for slot in base]))
+        found = compared(zoo, A, name)
+        assert found["organs"]["compared"] == len(base) == MATRICES
+        # An estimate from 256 values scatters by (1 - r²) / 16; four deviations of the mean of 29 are granted.
+        tolerance = 4 * NOISE * (1 - whole**2) / MATRICES**0.5 + FINGERPRINT_ROUNDING
+        assert found["similarity"] == pytest.approx(whole, abs=tolerance), name
+
+
+def test_the_order_of_kinship_is_the_true_one(zoo: Registry) -> None:
+    scores = {name: compared(zoo, A, name)["similarity"] for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
+    assert scores[QUANTISED] > 0.999
+    assert min(scores[CODE], scores[PROSE]) > 0.98
+    assert 0.75 < scores[MIDDLE] < 0.9
+    assert all(0.4 < scores[name] < 0.6 for name in (BRANCH, EARLY))
+    assert abs(scores[B]) < 0.1
+
+
+def test_what_is_declared_leads_to_the_file_that_is_meant(zoo: Registry) -> None:
+    assert declared_pairs(zoo) == {
+        (QUANTISED, A, "quantized"),
+        (CODE, A, "finetune"),
+        (PROSE, A, "finetune"),
+        (BRANCH, EARLY, "finetune"),
+        (ADAPTER, A, "adapter"),
+    }
+
+
+def test_findings_say_where_declared_and_measured_disagree(zoo: Registry) -> None:
+    found = {name: [finding["code"] for finding in page(zoo, name)["findings"]] for name in (*KIN, B, C, ADAPTER)}
+    assert {name: codes for name, codes in found.items() if codes} == {
+        BRANCH: ["parent-loosely-related"],
+        B: ["no-known-relatives"],
+        C: ["no-known-relatives"],
+    }
+
+
+def test_other_shapes_cannot_be_compared(zoo: Registry) -> None:
+    found = compared(zoo, A, C)
+    assert (found["similarity"], found["kinship"]) == (None, "incomparable")
+    assert len(found["shapes_differ"]) == 38
+    assert found["only_second"] == ["output.weight"]
+
+
+def test_a_model_lists_its_parents_children_and_relatives(zoo: Registry) -> None:
+    edges = page(zoo, A)["lineage"]
+    children = [edge for edge in edges if edge["direction"] == "child"]
+    relatives = [edge for edge in edges if edge["direction"] == "relative"]
+    assert {edge["model"] for edge in children} == {f"local/{name}@1" for name in (QUANTISED, CODE, PROSE, ADAPTER)}
+    assert [edge["model"] for edge in relatives[:1]] == [f"local/{QUANTISED}@1"]
+    assert [edge["score"] for edge in relatives] == sorted((edge["score"] for edge in relatives), reverse=True)
+    (parent,) = [edge for edge in page(zoo, BRANCH)["lineage"] if edge["direction"] == "parent"]
+    assert (parent["model"], parent["text"]) == (f"local/{EARLY}@1", "organ registry/Zoo A v0.1")
+    assert parent["score"] == pytest.approx(0.5, abs=0.1)

@@ -1,0 +1,47 @@
+"""A registry of models with known kinship and readings."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.registry import Registry
+from tests.builders import file_bytes, text
+from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
+
+
+@pytest.fixture(scope="session")
+def filled_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two strangers, a relative of the first, an adapter, words without weights, and a part of a model."""
+    files = {
+        "little": little_model("Little"),
+        "tall": little_model("Tall", blocks=5, seed=1),
+        "tuned": file_bytes(
+            [*block_metadata("Little"), text("general.finetune", "more")],
+            [*block_tensors()[:-1], weights("output_norm.weight", (64,), 3, "F32")],
+        ),
+        "adapter": file_bytes(
+            [text("general.architecture", "llama"), text("general.type", "adapter")],
+            [weights(f"blk.0.attn_q.weight.lora_{half}", (64, 8)) for half in "ab"],
+        ),
+        "words": file_bytes([text("general.architecture", "llama"), text("general.name", "Words")]),
+        "part": file_bytes(block_metadata("Part", blocks=7), block_tensors(2, seed=5)),
+    }
+    folder = tmp_path_factory.mktemp("filled")
+    with Registry.open(folder / "home") as registry:
+        for name, data in files.items():
+            path = folder / f"{name}.gguf"
+            path.write_bytes(data)
+            ingest_file(registry, path)
+    return folder / "home"
+
+
+@pytest.fixture
+def filled(filled_home: Path, tmp_path: Path) -> Iterator[Registry]:
+    """A copy of that registry, for one test."""
+    shutil.copytree(filled_home, tmp_path / "filled")
+    with Registry.open(tmp_path / "filled") as registry:
+        yield registry

@@ -1,0 +1,147 @@
+"""The report on one model, also where there is little or nothing to report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.tables import Placement
+from registry.gguf import TensorSpec, dtype_by_name
+from registry.names import parse_model_name
+from registry.present.values import Values
+from registry.registry import Registry
+from registry.reports.dissection import model_report
+from registry.reports.document import Report
+from tests.builders import F32, file_bytes
+from tests.trips import block_metadata, ingest_file, weights
+
+TABLES = ("model", "notes", "dtypes", "types", "blocks", "highest", "wells", "anomalies", "methods")
+
+
+def report_on(registry: Registry, name: str, limit: int = 10) -> Report:
+    with registry.catalog.reading() as session:
+        return model_report(session, model_by_name(session, parse_model_name(name)), limit)
+
+
+def sections(registry: Registry, name: str) -> Values:
+    found: Values = report_on(registry, name).values()["sections"]
+    return found
+
+
+def ingested(registry: Registry, folder: Path, data: bytes) -> Values:
+    (folder / "one.gguf").write_bytes(data)
+    ingest_file(registry, folder / "one.gguf")
+    return sections(registry, "one")
+
+
+def test_a_whole_model_has_every_table(filled: Registry) -> None:
+    report = report_on(filled, "little")
+    assert report.keys == TABLES
+    assert report.title == "Dissection of local/little@1"
+    figures = report.values()["sections"]["model"]["figures"]
+    assert (figures["title"], figures["kind"], figures["architecture"]) == ("Little", "model", "llama")
+    assert (figures["blocks_count"], figures["tensors_count"]) == (2, 10)
+
+
+def test_what_is_shared_is_counted_once_for_each_organ(filled: Registry) -> None:
+    little, tall = sections(filled, "little")["model"], sections(filled, "tall")["model"]
+    assert little["figures"]["shared_organs_count"] == 9, "all but the last norm, which the relative has changed"
+    assert little["figures"]["shared_bytes"] == 2 * (64 * 96 + 2 * (64 * 64 + 4 * 64 * 64)) + 2 * 4 * 64
+    assert "1 other model" in little["meanings"]["shared_organs_count"]
+    assert tall["figures"]["shared_organs_count"] == tall["figures"]["shared_bytes"] == 0
+    assert 0 < tall["figures"]["stored_bytes"] < tall["figures"]["size_bytes"]
+
+
+def test_the_formats_have_their_shares(filled: Registry) -> None:
+    items = sections(filled, "little")["dtypes"]["items"]
+    assert [item["dtype"] for item in items] == ["F16", "F32"]
+    assert sum(item["size_share"] for item in items) == pytest.approx(1.0)
+
+
+def test_the_blocks_are_means_of_their_organs(filled: Registry) -> None:
+    items = sections(filled, "tall")["blocks"]["items"]
+    assert [(item["tower"], item["block"], item["tensors_count"]) for item in items] == [
+        ("text", block, 4) for block in range(5)
+    ]
+    with filled.catalog.reading() as session:
+        rows = session.scalars(select(Placement).where(Placement.model_id == 2, Placement.block == 3)).all()
+    organs = [row for row in rows if row.type == "organ"]
+    assert items[3]["organ_mean_theta_degrees"] == pytest.approx(np.mean([row.theta for row in organs]))
+    assert items[3]["organ_mean_spectral_signal"] == pytest.approx(np.mean([row.spectral_signal for row in organs]))
+
+
+def test_highest_and_lowest_are_in_order_and_cut(filled: Registry) -> None:
+    values = report_on(filled, "tall", limit=4).values()["sections"]
+    highest = [item["theta_degrees"] for item in values["highest"]["items"]]
+    lowest = [item["theta_degrees"] for item in values["wells"]["items"]]
+    assert len(highest) == len(lowest) == 4
+    assert highest == sorted(highest, reverse=True)
+    assert lowest == sorted(lowest)
+    assert lowest[-1] <= highest[-1]
+    assert "at most 4 of 22 tensors" in values["wells"]["before"][0]
+
+
+def test_a_clean_model_has_no_anomalies_and_says_so(filled: Registry) -> None:
+    anomalies = sections(filled, "little")["anomalies"]
+    assert anomalies["items"] == []
+    assert anomalies["before"][0].startswith("None:")
+
+
+def test_anomalies_are_named_one_by_one(registry: Registry, tmp_path: Path) -> None:
+    broken = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
+    broken[:3], broken[7] = np.nan, np.inf
+    opaque = dtype_by_name("Q8_K")
+    tensors = [
+        (TensorSpec("blk.0.attn_q.weight", (64, 64), F32), broken.tobytes()),
+        (TensorSpec("blk.0.attn_k.weight", (64, 64), F32), np.full(4096, 0.5, np.float32).tobytes()),
+        (TensorSpec("blk.0.attn_v.weight", (256,), opaque), bytes(opaque.block_bytes)),
+        weights("blk.0.ffn_norm.weight", (16,), 0, "F32"),
+        weights("blk.0.ffn_up.weight", (64, 64)),
+    ]
+    values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
+    items = {item["tensor"]: item for item in values["anomalies"]["items"]}
+    assert list(items) == [name.name for name, _ in tensors[:4]]
+    assert (items["blk.0.attn_q.weight"]["nan_count"], items["blk.0.attn_q.weight"]["infinite_count"]) == (3, 1)
+    assert items["blk.0.attn_k.weight"]["constant"] == "yes"
+    assert "no kernel reads" in items["blk.0.attn_v.weight"]["reason"]
+    assert "fewer than 64" in items["blk.0.ffn_norm.weight"]["reason"]
+    assert "4 of 5 tensors" in values["anomalies"]["before"][0]
+    assert "quantised" in values["notes"]["items"][0]["note"]
+
+
+def test_a_model_that_nobody_can_read_has_dashes_and_no_order(registry: Registry, tmp_path: Path) -> None:
+    opaque = dtype_by_name("Q8_K")
+    tensors = [(TensorSpec(f"blk.{n}.attn_q.weight", (256,), opaque), bytes(opaque.block_bytes)) for n in range(2)]
+    values = ingested(registry, tmp_path, file_bytes(block_metadata(), tensors))
+    (kind,) = values["types"]["items"]
+    assert (kind["tensors_count"], kind["measured_count"], kind["mean_theta_degrees"]) == (2, 0, None)
+    assert kind["theta_median_degrees"] is None
+    assert values["highest"]["before"] == ["No tensor of this model has a θ."]
+    assert values["blocks"]["items"] == []
+    assert len(values["anomalies"]["items"]) == 2
+
+
+def test_a_vocabulary_is_told_for_what_it_is(filled: Registry) -> None:
+    report = report_on(filled, "words")
+    assert report.keys == ("model", "notes")
+    assert "no tensors" in report.opening[-1]
+    assert report.section(report.main).sheet()[1][0][:2] == ("title", "Words")
+
+
+def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: Registry) -> None:
+    adapter, part = sections(filled, "adapter"), sections(filled, "part")
+    assert "not comparable" in adapter["model"]["meanings"]["kind"]
+    assert adapter["blocks"]["before"] == ["No block has attention or feed-forward tensors that were measured."]
+    assert part["model"]["figures"]["kind"] == "model, only a part"
+
+
+def test_the_methods_say_how_much_was_looked_at(registry: Registry, tmp_path: Path) -> None:
+    values = ingested(registry, tmp_path, file_bytes([], [weights("blk.0.ffn_up.weight", (1024, 1024))]))
+    z1, mp1 = values["methods"]["items"]
+    assert (z1["method"], z1["sample_maximum_count"]) == ("z1", 98_304)
+    assert z1["sampled_share"] == pytest.approx(98_304 / 2**20)
+    assert (mp1["method"], mp1["sample_maximum_count"]) == ("mp1", 256 * 1024)

@@ -1,0 +1,153 @@
+"""The report on a registry: its numbers are those of the rows, and every number comes with words."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import event, select, update
+
+from registry.catalog.tables import Model, Placement
+from registry.registry import Registry
+from registry.reports.document import Facts, Report
+from registry.reports.overview import registry_report
+
+TABLES = ("figures", "ranking", "types", "scale", "families", "wells")
+
+
+def report_on(registry: Registry, limit: int = 50) -> Report:
+    with registry.catalog.reading() as session:
+        return registry_report(session, limit)
+
+
+def placements(registry: Registry) -> list[Placement]:
+    with registry.catalog.reading() as session:
+        return list(session.scalars(select(Placement).where(Placement.visible)))
+
+
+def test_an_empty_registry_has_a_report_that_says_what_to_do(registry: Registry) -> None:
+    report = report_on(registry)
+    assert report.keys == TABLES
+    values = report.values()["sections"]
+    assert values["figures"]["before"] == ["Nothing is registered yet. To begin: organ ingest FILE.gguf"]
+    assert set(values["figures"]["figures"].values()) == {0}
+    assert len(values["figures"]["figures"]) == 5
+    for name in TABLES[1:]:
+        assert values[name]["items"] == []
+        assert values[name]["before"][0].startswith(("There", "No"))
+
+
+def test_the_figures_count_what_is_there(filled: Registry) -> None:
+    facts = report_on(filled).section("figures")
+    assert isinstance(facts, Facts)
+    values = {fact.key: fact.value for fact in facts.facts}
+    all_placements = placements(filled)
+    assert values["models_count"] == 6
+    assert values["tensors_count"] == len(all_placements) == 10 + 22 + 10 + 2 + 10
+    assert values["organs_count"] == len({placement.organ_id for placement in all_placements})
+    assert values["stored_bytes"] < values["size_bytes"]  # type: ignore[operator]
+    meaning = facts.facts[0].meaning
+    for words in ("3 complete models", "1 model of which only a part", "1 adapter,", "1 vocabulary,"):
+        assert words in meaning
+
+
+def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: Registry) -> None:
+    before = report_on(filled).values()["sections"]["figures"]["figures"]
+    with filled.catalog.writing() as session:
+        tall = session.scalars(select(Model).where(Model.name == "tall")).one()
+        session.execute(update(Model).where(Model.id == tall.id).values(state="quarantined"))
+        session.execute(update(Placement).where(Placement.model_id == tall.id).values(visible=False))
+    after = report_on(filled)
+    figures = after.values()["sections"]["figures"]["figures"]
+    assert (before["models_count"] - figures["models_count"]) == 1
+    assert figures["organs_count"] == len({placement.organ_id for placement in placements(filled)})
+    assert figures["organs_count"] < before["organs_count"]
+    assert "tall" not in str(after.values())
+
+
+def test_the_ranking_is_of_complete_models_by_falling_theta(filled: Registry) -> None:
+    items = report_on(filled).values()["sections"]["ranking"]["items"]
+    assert {item["model"] for item in items} == {"local/little@1", "local/tall@1", "local/tuned@1"}
+    assert [item["rank"] for item in items] == [1, 2, 3]
+    thetas = [item["mean_theta_degrees"] for item in items]
+    assert thetas == sorted(thetas, reverse=True)
+    own = [one for one in placements(filled) if one.model_id == 1 and one.spectral_signal is not None]
+    little = next(item for item in items if item["model"] == "local/little@1")
+    assert little["mean_spectral_signal"] == pytest.approx(np.mean([one.spectral_signal for one in own]))
+    assert little["mean_signal"] == pytest.approx(math.sin(math.radians(little["mean_theta_degrees"])), abs=0.05)
+
+
+def test_equal_models_are_ranked_by_their_age(filled: Registry) -> None:
+    with filled.catalog.writing() as session:
+        session.execute(update(Model).values(mean_theta=40.0))
+    items = report_on(filled).values()["sections"]["ranking"]["items"]
+    assert [item["model"] for item in items] == ["local/little@1", "local/tall@1", "local/tuned@1"]
+
+
+def test_a_list_that_is_cut_says_how_much_there_is(filled: Registry) -> None:
+    ranking = report_on(filled, limit=2).values()["sections"]["ranking"]
+    assert len(ranking["items"]) == 2
+    assert ranking["before"][0].startswith("The first 2 of 3 complete models")
+
+
+def test_the_types_are_spread_as_numpy_says(filled: Registry) -> None:
+    items = report_on(filled).values()["sections"]["types"]["items"]
+    rows = placements(filled)
+    assert [item["type"] for item in items] == sorted({row.type for row in rows})
+    for item in items:
+        own = [row for row in rows if row.type == item["type"]]
+        thetas = [row.theta for row in own if row.theta is not None]
+        spectra = [row.spectral_signal for row in own if row.spectral_signal is not None]
+        assert (item["tensors_count"], item["measured_count"]) == (len(own), len(thetas))
+        assert item["size_bytes"] == sum(row.size_bytes for row in own)
+        assert item["mean_theta_degrees"] == pytest.approx(np.mean(thetas))
+        assert item["theta_standard_deviation_degrees"] == pytest.approx(np.std(thetas), abs=1e-6)
+        names = ("theta_lower_quartile_degrees", "theta_median_degrees", "theta_upper_quartile_degrees")
+        assert [item[name] for name in names] == pytest.approx(np.quantile(thetas, [0.25, 0.5, 0.75]))
+        expected = pytest.approx(np.mean(spectra)) if spectra else None
+        assert item["mean_spectral_signal"] == expected
+
+
+def test_the_wells_are_the_lowest_organ_of_each_model(filled: Registry) -> None:
+    items = report_on(filled).values()["sections"]["wells"]["items"]
+    assert len(items) == 5, "words have no organs"
+    rows = placements(filled)
+    measured = [(row.model_id, row.theta) for row in rows if row.theta is not None]
+    lowest = sorted(min(theta for owner, theta in measured if owner == model_id) for model_id in (1, 2, 3, 4, 6))
+    assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
+
+
+def test_no_question_about_all_placements_reads_their_rows(filled: Registry) -> None:
+    asked: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        asked.append((statement, parameters))
+
+    event.listen(filled.catalog.reader, "before_cursor_execute", note)
+    report_on(filled)
+    event.remove(filled.catalog.reader, "before_cursor_execute", note)
+    with filled.catalog.reader.connect() as connection:
+        steps = [
+            step[-1]
+            for statement, parameters in asked
+            for step in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        ]
+    scans = [step for step in steps if step.startswith("SCAN placements")]
+    assert len(asked) > 10
+    assert scans, "there is an index that is read from end to end"
+    assert [step for step in scans if "COVERING INDEX" not in step] == []
+
+
+def test_every_table_says_what_it_is_and_what_it_is_not(filled: Registry) -> None:
+    report = report_on(filled)
+    for name, section in report.values()["sections"].items():
+        if name == "figures":
+            assert all(meaning.endswith(".") for meaning in section["meanings"].values())
+        else:
+            assert section["before"], name
+            assert section["after"], name
+    words = " ".join([*report.opening, *report.closing])
+    for claim in ("is not a mark", "34°", "never trained", "nobody can conclude"):
+        assert claim in words

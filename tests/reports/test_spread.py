@@ -1,0 +1,37 @@
+"""Mean, deviation and quartiles agree with NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.reports.spread import Spread, deviation_of_means, mean_of, spread_of
+
+ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
+
+
+@given(ANGLES)
+def test_the_spread_is_what_numpy_says(angles: list[float]) -> None:
+    spread = spread_of(angles)
+    assert spread.count == len(angles)
+    assert spread.mean == pytest.approx(np.mean(angles))
+    assert spread.deviation == pytest.approx(np.std(angles), abs=1e-9)
+    assert [spread.lower, spread.median, spread.upper] == pytest.approx(np.quantile(angles, [0.25, 0.5, 0.75]))
+    assert (spread.minimum, spread.maximum) == (min(angles), max(angles))
+
+
+@given(ANGLES)
+def test_the_deviation_also_follows_from_the_means_that_a_database_gives(angles: list[float]) -> None:
+    square_mean = sum(angle * angle for angle in angles) / len(angles)
+    assert deviation_of_means(sum(angles) / len(angles), square_mean) == pytest.approx(np.std(angles), abs=1e-5)
+
+
+def test_nothing_has_no_spread() -> None:
+    assert spread_of([]) == Spread(0)
+    assert mean_of([None, None]) is None
+
+
+def test_a_mean_leaves_out_what_was_not_measured() -> None:
+    assert mean_of([1.0, None, 2.0]) == 1.5
