@@ -20,10 +20,10 @@ def print_lineage(values: Values) -> None:
             "was measured has no direction."
         )
         rows = [
-            (edge["direction"], edge["model"] or edge["text"], edge["relation"], edge["evidence"], _score(edge))
+            (edge["direction"], edge["model"] or edge["text"], edge["relation"], edge["evidence"], *_alike(edge))
             for edge in edges[:EDGES_SHOWN]
         ]
-        print_table(("kin", "model", "relation", "evidence", "alike"), rows, ("alike",))
+        print_table(("kin", "model", "relation", "evidence", "alike", "matrices"), rows, ("alike", "matrices"))
         left_out = len(edges) - EDGES_SHOWN + values["lineage_left_out"]
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")
@@ -31,5 +31,5 @@ def print_lineage(values: Values) -> None:
         click.echo(f"{finding['severity']}: {plain(finding['sentence'])}")
 
 
-def _score(edge: Values) -> str:
-    return share_text(edge["score"])
+def _alike(edge: Values) -> tuple[str, str]:
+    return share_text(edge["score"]), str(edge["compared"] or "–")

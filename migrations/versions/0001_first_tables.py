@@ -227,6 +227,7 @@ def upgrade() -> None:
         sa.Column("relation", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("evidence", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.Column("score", sa.Float(precision=53).with_variant(sa.REAL(), "sqlite"), nullable=True),
+        sa.Column("compared", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True).with_variant(sa.TEXT(), "sqlite"), nullable=False),
         sa.CheckConstraint("evidence IN ('declared', 'recorded', 'measured')", name=op.f("ck_lineage_evidence_known")),
         sa.CheckConstraint(
@@ -395,7 +396,9 @@ def upgrade() -> None:
         )
         batch_op.create_index("ix_placements_model", ["model_id", "position"], unique=True)
         batch_op.create_index(batch_op.f("ix_placements_organ_id"), ["organ_id"], unique=False)
-        batch_op.create_index("ix_placements_place", ["slot", "block", "tower", "organ_id"], unique=False)
+        batch_op.create_index(
+            "ix_placements_place", ["slot", "block", "tower", "organ_id", "model_id", "visible"], unique=False
+        )
         batch_op.create_index(
             "ix_placements_size_bytes",
             ["visible", "type", "size_bytes", "id", "facet_id", "block", "model_id", "theta"],

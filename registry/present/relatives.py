@@ -64,6 +64,7 @@ def _edge_values(edge: Lineage, model: Model, others: Mapping[int, Model], decla
         "relation": edge.relation,
         "evidence": edge.evidence,
         "score": edge.score if compared is None else compared.score,
+        "compared": edge.compared if compared is None else compared.organ_count,
     }
 
 

@@ -66,9 +66,13 @@ def find_relatives(session: Session, model: Model) -> list[Relative]:
 def record_relatives(session: Session, model: Model) -> list[Relative]:
     """Find the relatives of a model that was registered just now, and write an edge to each."""
     found = find_relatives(session, model)
-    edges = (MeasuredEdge(model.id, one.model_id, one.relation, one.similarity.mean or 0.0) for one in found)
-    record_measured(session, edges)
+    record_measured(session, (_edge(model, one) for one in found))
     return found
+
+
+def _edge(model: Model, relative: Relative) -> MeasuredEdge:
+    alike = relative.similarity
+    return MeasuredEdge(model.id, relative.model_id, relative.relation, alike.mean or 0.0, alike.organ_count)
 
 
 def _probe_scores(session: Session, model: Model, own: Mapping[Slot, Organ]) -> dict[int, float]:

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 from sqlalchemy import select
 
 from registry.catalog.bins import theta_bin
+from registry.catalog.queries import ranking
 from registry.catalog.register.facets import count_placements
+from registry.catalog.search import FacetCounts, parse_query
 from registry.catalog.tables import Facet, FacetCount, Model, Placement
 from registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
+from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
+from tests.catalog.search.oracle import expected_organs, histogram, spread
+from tests.catalog.search.queries import queries
 from tests.trips import block_tensors, ingest_file, little_model, weights
 
 FIELDS = (Facet.type, Facet.tower, Facet.slot, Facet.dtype, Facet.architecture, Facet.license)
@@ -84,3 +92,113 @@ def test_what_is_taken_away_is_no_longer_counted(registry: Registry, tmp_path: P
 )
 def test_theta_is_counted_in_bins_of_five_degrees(theta: float | None, expected: int) -> None:
     assert theta_bin(theta) == expected
+
+
+# Counts beside a search.
+
+
+FIELDS_SHOWN = ("type", "slot", "dtype", "arch", "license")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry, Placed]]:
+    with Registry.open(tmp_path_factory.mktemp("many")) as opened:
+        yield opened, place(opened, drawn(60, seed=7))
+
+
+def compare_counts(registry: Registry, placed: Placed, text: str) -> FacetCounts:
+    """The counts are those of a look at every row, or say that they are not exact, and then lie within the bins."""
+    query = parse_query(text)
+    counts = registry.count(text)
+    total = len(expected_organs(placed, replace(query, unique=False)))
+    if not counts.exact:
+        assert counts.total is None or counts.uncounted == ()
+        return counts
+    assert counts.uncounted == ()
+    assert counts.total == total
+    for field in FIELDS_SHOWN:
+        assert list(counts.fields[field].items()) == list(spread(placed, query, field).items()), field
+    assert list(counts.theta.items()) == list(histogram(placed, query).items())
+    return counts
+
+
+@settings(deadline=None, max_examples=250)
+@given(text=queries())
+def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Registry, Placed]) -> None:
+    compare_counts(*many, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "exact"),
+    [
+        ("", True),
+        ("type:organ slot:ffn_up", True),
+        ("arch:llama -license:none,mit dtype:Q*", True),
+        ("theta>=40", True),
+        ("theta:none", True),
+        ("-theta:none", True),
+        ("signal:none type:organ", True),
+        ("theta<45", True),
+        ("theta<=90", True),
+        ("theta>90", True),
+        ("theta>=95", True),
+        ("block:0 theta>=41", True),
+        ("model:acme/* signal>0.5", True),
+        ("coder spectral>=0.3", True),
+        ("-block:0", True),
+        ("theta<90", False),
+        ("theta>=90", False),
+        ("theta>40", False),
+        ("theta<=45", False),
+        ("theta:40-45", False),
+        ("theta=45", False),
+        ("signal>0.5", False),
+    ],
+)
+def test_counts_are_exact_but_for_a_bound_inside_a_bin(
+    text: str, exact: bool, many: tuple[Registry, Placed]
+) -> None:
+    assert compare_counts(*many, text).exact is exact
+
+
+@pytest.mark.parametrize(
+    ("text", "inner", "outer"),
+    [
+        ("theta>41", "theta>=45", "theta>=40"),
+        ("theta<=42.5 type:organ", "theta<40 type:organ", "theta<45 type:organ"),
+        ("theta:12-47", "theta:15-44.9999", "theta:10-49.9999"),
+        ("signal>=0.5", "theta>=35", "theta>=30"),
+        ("-theta:41-44", "-theta:40-44.9999", "-theta:44-44"),
+    ],
+)
+def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
+    text: str, inner: str, outer: str, many: tuple[Registry, Placed]
+) -> None:
+    registry, placed = many
+    least, most = (len(expected_organs(placed, parse_query(one))) for one in (inner, outer))
+    total = registry.count(text).total
+    assert total is not None
+    assert least <= total <= most
+
+
+def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named(
+    many: tuple[Registry, Placed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, placed = many
+    monkeypatch.setattr(ranking, "GATHER_MAX", 3)
+    monkeypatch.setattr("registry.catalog.queries.spread.GATHER_MAX", 3)
+    counts = registry.count("block:0 spectral>=0.3 type:organ coder theta>=40")
+    assert (counts.total, counts.exact) == (None, False)
+    assert counts.uncounted == ("block:0", "spectral>=0.3", "the filter by model")
+    rest = parse_query("type:organ theta>=40")
+    assert counts.fields == {field: spread(placed, rest, field) for field in FIELDS_SHOWN}
+    assert counts.theta == histogram(placed, rest)
+    assert compare_counts(registry, placed, "type:organ theta>=40").exact
+
+
+def test_a_value_with_a_hundred_others_before_it_is_not_shown(registry: Registry) -> None:
+    rows = tuple(Row(slot=f"slot{number:03}", organ=number) for number in range(1, 104))
+    place(registry, [ModelRow((*rows, replace(rows[-1], block=1)))])
+    counts = registry.count("")
+    assert (counts.total, len(counts.fields["slot"])) == (104, 100)
+    assert list(counts.fields["slot"].items())[:2] == [("slot103", 2), ("slot001", 1)]

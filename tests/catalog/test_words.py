@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, select
+from sqlalchemy import delete, insert, select
 
 from registry.catalog.queries.words import models_with_words
 from registry.catalog.tables import ModelWord
@@ -68,24 +69,21 @@ def test_the_words_of_a_model_are_few_and_different() -> None:
 
 
 @pytest.fixture(scope="module")
-def wordy(tmp_path_factory: pytest.TempPathFactory) -> Registry:
+def wordy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     with Registry.open(tmp_path_factory.mktemp("wordy")) as registry:
-        place(registry, [ModelRow((), name=f"m{number}", version=1) for number in range(4)])
-    return Registry.open(registry.settings.home)
+        place(registry, [ModelRow((), name=f"m{number}") for number in range(4)])
+        yield registry
 
 
-LETTERS = st.text(
-    st.sampled_from("abz\ud7ff\ue000\uffff\U00010000\U0010ffff世é~"), min_size=1, max_size=3
-)
+LETTERS = st.text(st.sampled_from("abyz09世\ud7fb\uffdc\U00010000\U000323af"), min_size=1, max_size=3)
+"""The last letters before and behind the surrogates, of the first plane and of all, stand among them."""
 
 
 @settings(deadline=None, max_examples=150)
 @given(words=st.lists(LETTERS, min_size=1, max_size=8, unique=True), asked=LETTERS)
-@example(words=["\U0010ffff", "\U0010ffff\U0010ffff", "a"], asked="\U0010ffff")
-@example(words=["\ud7ff", "\ud7ff~", "\ue000"], asked="\ud7ff")
 def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wordy: Registry) -> None:
     with wordy.catalog.writing() as session:
-        session.execute(ModelWord.__table__.delete())  # type: ignore[attr-defined]
+        session.execute(delete(ModelWord))
         session.execute(insert(ModelWord), [{"word": word, "model_id": 1 + n % 4} for n, word in enumerate(words)])
     expected = {1 + number % 4 for number, word in enumerate(words) if word.startswith(asked)}
     with wordy.catalog.reading() as session:

@@ -121,7 +121,7 @@ def test_a_model_that_is_not_registered_is_an_error_of_one_line(kin: Organ) -> N
 
 def test_show_prints_the_lineage_and_the_findings(kin: Organ) -> None:
     lines = [line.split() for line in kin.done("show", "tuned").lines]
-    assert ["kin", "model", "relation", "evidence", "alike"] in lines
+    assert ["kin", "model", "relation", "evidence", "alike", "matrices"] in lines
     parents = [line for line in lines if line[:1] == ["parent"]]
     assert [line[:4] for line in parents] == [["parent", "local/base@1", "finetune", "declared"]]
     assert sum(line[:1] == ["relative"] for line in lines) == 3

@@ -29,7 +29,7 @@ MODEL_FIELDS = {
 def test_an_empty_registry_says_what_to_do_first(organ: Organ) -> None:
     ended = organ.done("models")
     assert (ended.out, ended.err) == ("", "No models yet. Try: organ ingest FILE.gguf\n")
-    assert organ.done("models", "--json").values == {"items": [], "next": None}
+    assert organ.done("models", "--json").values == {"items": [], "next": None, "notes": []}
     assert organ.done("models", "-q").out == ""
 
 
@@ -44,7 +44,7 @@ def test_models_are_a_table_for_people(filled: Organ) -> None:
 
 def test_models_as_json_are_items_and_what_comes_next(filled: Organ) -> None:
     values = filled.done("models", "--json").values
-    assert values.keys() == {"items", "next"}
+    assert values.keys() == {"items", "next", "notes"}
     (item,) = values["items"]
     assert item.keys() == MODEL_FIELDS
     assert (item["name"], item["digest"]) == ("local/little@1", digest_of(little_model()))

@@ -174,10 +174,10 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     script = (
         "import signal, sys\n"
         "from cli import look, main\n"
-        "def wait(_session):\n"
+        "def wait(*_arguments, **_options):\n"
         "    print('waiting', flush=True)\n"
         "    signal.pause()\n"
-        "look.visible_models = wait\n"
+        "look.search_models = wait\n"
         "sys.argv = ['organ', 'models']\n"
         "main.main()\n"
     )

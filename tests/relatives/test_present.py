@@ -49,6 +49,7 @@ def test_an_edge_is_shown_from_both_ends(registry: Registry, tmp_path: Path) -> 
         "text": "Base",
         "relation": "finetune",
         "evidence": "declared",
+        "compared": 7,
         "score": measured["score"],
     }
     assert (measured["direction"], measured["evidence"], measured["relation"]) == ("relative", "measured", "relative")

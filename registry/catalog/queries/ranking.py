@@ -159,17 +159,27 @@ def _in_order(
     column = getattr(Placement, measure)
     found: list[Ranked] = []
     if (after is None or after.value is not None) and not wants_missing_only(narrowed.numbers, measure):
-        behind = [_behind(column, sort, after)] if after is not None else []
         low, high = stretch(narrowed.numbers, measure)
-        behind += [column >= low] if low is not None else []
-        behind += [column <= high] if high is not None else []
-        found = _merged(session, plan, [column.is_not(None), *behind, *conditions], sort, limit)
+        bounds = [*([column >= low] if low is not None else []), *([column <= high] if high is not None else [])]
+        for part in _parts_behind(column, sort, after):
+            if len(found) < limit:
+                found += _merged(session, plan, [*part, *bounds, *conditions], sort, limit - len(found))
     if len(found) < limit and not ranges(narrowed.numbers, measure):
         missing = [column.is_(None)]
         if after is not None and after.value is None:
             missing.append(Placement.id < after.id if sort.descending else Placement.id > after.id)
         found += _merged(session, plan, [*missing, *conditions], sort, limit - len(found))
     return found
+
+
+def _parts_behind(column: Any, sort: Sort, after: Cursor | None) -> list[list[ColumnElement[bool]]]:
+    """The ranking behind `after`, in parts that follow each other: the rest of the same value, then what is beyond.
+
+    One comparison of (value, id) says the same, but SQLite begins it at the value and walks through all that share it.
+    """
+    if after is None:
+        return [[column.is_not(None)]]
+    return [[column.is_not(None), _behind(column, sort, after)]]
 
 
 def _merged(

@@ -21,6 +21,8 @@ class MeasuredEdge:
     relation: str
     score: float
     """The mean correlation, -1 to 1."""
+    compared: int
+    """Of how many matrices it is the mean."""
 
 
 def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
@@ -32,6 +34,7 @@ def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
             "relation": edge.relation,
             "evidence": "measured",
             "score": edge.score,
+            "compared": edge.compared,
             "created_at": now(),
         }
         for edge in edges

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 
 from registry.catalog.search.fields import Field, Kind
 from registry.catalog.search.terms import Interval
@@ -51,7 +52,7 @@ def _parse_number(token: str, field: Field, text: str) -> float:
     unit = match["unit"].lower() if match else ""
     if match is None or (unit and field.kind is not Kind.SIZE) or unit.removesuffix("b") not in _UNITS:
         raise BadQuery(token, f"{text[:30]!r} is no number for {field.name}; {_example(field)}")
-    value = float(match["digits"]) * _UNITS[unit.removesuffix("b")]
+    value = float(Decimal(match["digits"]) * _UNITS[unit.removesuffix("b")])  # exact: 4.1k is 4100
     if not math.isfinite(value) or value > NUMBER_MAX:
         raise BadQuery(token, f"{text[:30]!r} is too large")
     if field.kind is Kind.WHOLE and not value.is_integer():

@@ -50,6 +50,8 @@ class Lineage(Base):
     evidence: Mapped[str] = mapped_column(text(16))
     score: Mapped[float | None] = mapped_column(Number)
     """For measured edges: the mean correlation, -1 to 1."""
+    compared: Mapped[int | None] = mapped_column(Big)
+    """Of how many matrices it is the mean."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
 

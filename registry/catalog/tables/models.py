@@ -139,7 +139,7 @@ class Placement(Base):
         *(_ranking(measure) for measure in RANKED_MEASURES),
         Index("ix_placements_model", "model_id", "position", unique=True),
         Index("ix_placements_block", "block"),
-        Index("ix_placements_place", "slot", "block", "tower", "organ_id"),
+        Index("ix_placements_place", "slot", "block", "tower", "organ_id", "model_id", "visible"),
     )
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)

@@ -1,0 +1,207 @@
+"""Models by the query language: compared with a look at every model, in every order, page by page."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.catalog.queries.model_search import ModelPage, search_models
+from registry.catalog.search import MODELS, parse_query
+from registry.errors import BadQuery
+from registry.registry import Registry
+from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
+from tests.catalog.search.oracle import expected_models
+from tests.catalog.search.queries import queries
+
+Many = tuple[Registry, Placed]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
+    with Registry.open(tmp_path_factory.mktemp("many")) as registry:
+        yield registry, place(registry, drawn(80, seed=11))
+
+
+def page_of(
+    registry: Registry, text: str, limit: int = 1000, after: str | None = None, *, ranked: bool = False
+) -> ModelPage:
+    with registry.catalog.reading() as session:
+        return search_models(session, parse_query(text, MODELS), limit, after, ranked=ranked)
+
+
+def found(registry: Registry, text: str, *, ranked: bool = False) -> list[str]:
+    return [f"{one.namespace}/{one.name}" for one in page_of(registry, text, ranked=ranked).items]
+
+
+@settings(deadline=None, max_examples=250)
+@given(text=queries(MODELS), ranked=st.booleans(), random_=st.randoms(use_true_random=False))
+def test_models_are_those_that_a_look_at_every_model_finds_in_the_same_order_page_by_page(
+    text: str, ranked: bool, random_: random.Random, many: Many
+) -> None:
+    registry, placed = many
+    expected = expected_models(placed, parse_query(text, MODELS), ranked=ranked)
+    ids: list[int] = []
+    after = None
+    for _ in itertools.count():
+        limit = random_.choice((1, 2, 3, 7, 1000))
+        page = page_of(registry, text, limit, after, ranked=ranked)
+        ids += [one.id for one in page.items]
+        after = page.next
+        if after is None:
+            break
+        assert len(page.items) == limit
+    assert ids == [one.id for one in expected]
+
+
+def test_line_68_models_without_a_mean_come_last_from_both_ends(many: Many) -> None:
+    registry, _ = many
+    for direction in ("", "-"):
+        values = [one.mean_theta for one in page_of(registry, f"sort:{direction}theta").items]
+        known = [value for value in values if value is not None]
+        assert known == sorted(known, reverse=direction == "-")
+        assert values[: len(known)] == known
+        assert len(known) < len(values)
+
+
+def test_models_are_found_by_words_of_name_title_tags_and_description(registry: Registry) -> None:
+    place(
+        registry,
+        [
+            ModelRow((), namespace="zoo", name="a", title="Für Ärzte"),
+            ModelRow((), namespace="zoo", name="b", tags=("Größe", "letters")),
+            ModelRow((), namespace="zoo", name="c-coder", description="Tuned on LETTERS, finely"),
+        ],
+    )
+    for text, names in {
+        "zoo": ["zoo/c-coder", "zoo/b", "zoo/a"],
+        "ZOO": ["zoo/c-coder", "zoo/b", "zoo/a"],
+        "arzte": ["zoo/a"],
+        "ÄRZTE": ["zoo/a"],
+        "fur": ["zoo/a"],
+        "grosse": ["zoo/b"],
+        "lett": ["zoo/c-coder", "zoo/b"],
+        "lett code": ["zoo/c-coder"],
+        "etters": [],
+        "zoo -letters": ["zoo/a"],
+        "-coder": ["zoo/b", "zoo/a"],
+        "-zoo-coder": ["zoo/b", "zoo/a"],
+        "-zoo": [],
+        "lett%": ["zoo/c-coder", "zoo/b"],
+        "l_t": ["zoo/c-coder"],
+    }.items():
+        assert found(registry, text) == names, text
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("model:acme/*", ["acme/tiny_code", "acme/tiny-code"]),
+        ("model:ACME/*", ["acme/tiny_code", "acme/tiny-code"]),
+        ("model:*/tiny*", ["Other/tinyXcode", "acme/tiny_code", "acme/tiny-code"]),
+        ("model:tiny*", ["Other/tinyXcode", "acme/tiny_code", "acme/tiny-code"]),
+        ("model:tiny_*", ["acme/tiny_code"]),
+        ("model:*y_c*", ["acme/tiny_code"]),
+        ("model:*%*", []),
+        ("model:*\\*", []),
+        ("model:*\\_*", []),
+        ("model:other/tinyxCODE*", ["Other/tinyXcode"]),
+        ("model:other/tinyXcode", []),
+        ("model:Other/tinyXcode", ["Other/tinyXcode"]),
+        ("model:Other/tinyXcode@1", ["Other/tinyXcode"]),
+        ("model:Other/tinyXcode@2", []),
+        ("model:tİny*", []),
+        ("model:tıny*", []),
+        ("model:acme/tiny_codeß*", []),
+    ],
+)
+def test_line_66_a_pattern_means_the_same_on_every_database(text: str, names: list[str], registry: Registry) -> None:
+    place(
+        registry,
+        [
+            ModelRow((), namespace="acme", name="tiny-code"),
+            ModelRow((), namespace="acme", name="tiny_code"),
+            ModelRow((), namespace="Other", name="tinyXcode"),
+        ],
+    )
+    assert found(registry, text) == names
+    assert sorted([*found(registry, text), *found(registry, f"-{text}")]) == sorted(found(registry, ""))
+
+
+@pytest.mark.parametrize("stated", ["STRASSE", "Straße", "İx", "ΣΑΣ", "mit"])
+def test_line_66_the_case_of_names_makes_no_difference_beyond_ascii(stated: str, registry: Registry) -> None:
+    place(registry, [ModelRow((), license=stated, architecture=stated, contributor=stated)])
+    for field in ("license", "arch", "by"):
+        for asked in (stated, stated.casefold(), stated.casefold()[:-1] + "*"):
+            assert found(registry, f"{field}:{asked}") == ["acme/tiny"], asked
+            assert found(registry, f"-{field}:{asked}") == []
+
+
+def test_a_licence_that_is_called_none_and_one_that_is_not_stated_are_both_none(registry: Registry) -> None:
+    rows = [ModelRow((Row(organ=1),), name="a", license="none"), ModelRow((Row(organ=2),), name="b", license=None)]
+    place(registry, [*rows, ModelRow((Row(organ=3),), name="c")])
+    assert found(registry, "license:none") == ["acme/b", "acme/a"]
+    assert found(registry, "-license:none") == ["acme/c"]
+    assert [one.model for one in registry.search("license:none sort:theta")] == ["acme/a@1", "acme/b@1"]
+    assert registry.count("").fields["license"] == {"none": 2, "mit": 1}
+
+
+def test_only_complete_models_are_ranked_and_the_place_is_in_that_list_alone(registry: Registry) -> None:
+    place(
+        registry,
+        [
+            ModelRow((), name="a"),
+            ModelRow((), name="b", complete=False),
+            ModelRow((), name="c", kind="adapter"),
+            ModelRow((), name="d"),
+        ],
+    )
+    assert found(registry, "", ranked=True) == ["acme/d", "acme/a"]
+    after = page_of(registry, "", 1, ranked=True).next
+    assert after is not None
+    with pytest.raises(BadQuery, match="another query"):
+        page_of(registry, "", after=after)
+
+
+def test_models_that_come_in_between_pages_make_none_stand_twice(registry: Registry) -> None:
+    place(registry, [ModelRow((), name=f"m{number}", mean_theta=number % 3) for number in range(9)])
+    for text in ("", "sort:new", "sort:-theta", "sort:theta"):
+        before = found(registry, text)
+        seen: list[str] = []
+        after = None
+        for number in itertools.count():
+            page = page_of(registry, text, 2, after)
+            seen += [f"{one.namespace}/{one.name}" for one in page.items]
+            after = page.next
+            if after is None:
+                break
+            if number < 20:
+                name = f"late{len(text)}{text[-1:]}-{number}"
+                place(registry, [ModelRow((), name=name, mean_theta=number % 3 or None)])
+        assert len(set(seen)) == len(seen)
+        assert [name for name in seen if name in before] == before
+
+
+@pytest.mark.parametrize("state", ["quarantined", "yanked", "removed"])
+def test_line_59_a_hidden_model_is_in_no_list_and_no_note(state: str, registry: Registry) -> None:
+    hidden = ModelRow(
+        (),
+        namespace="hidden",
+        name="secret",
+        architecture="secretarch",
+        license="secretlicence",
+        contributor="secretary",
+        state=state,
+    )
+    place(registry, [ModelRow(()), hidden])
+    for text in (
+        *("", "secret", "model:hidden/secre", "model:hidden/secret", "model:secre*", "arch:secretarc", "by:secretar"),
+        *("license:secretlicenc", "-arch:llama", "-secret"),
+    ):
+        page = page_of(registry, text)
+        assert [one.name for one in page.items] in ([], ["tiny"])
+        assert "nearest" not in repr(page.notes), text
