@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 from rich.text import Text
 
-from ingest.tasks import Progress as Advance
 from registry.errors import (
     BadQuery,
     CatalogError,
@@ -34,6 +33,9 @@ _CONTROL = re.compile(rf"[\x00-\x1f{_INVISIBLE}]")
 _CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # the others are escaped already, or are its own line ends
 
 PIPED_WIDTH = 1 << 16
+
+Advance = Callable[[int], None]
+"""Told of bytes that have been dealt with."""
 
 _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (SchemaTooNew, "try: pip install --upgrade organ-registry"),

@@ -18,10 +18,12 @@ from registry.chimera.plan import plan_model
 from registry.errors import BadSource, OrganError
 from registry.names import parse_model_name
 from registry.present.models import figures, model_page, model_summary
+from registry.present.relatives import lineage_values
 from registry.present.text import share_text, size_text, theta_text
 from registry.present.values import Values
 from registry.registry import Registry
 
+QUERY = "type:organ sort:-spectral"
 ZOO = Path(__file__).parents[1] / "examples" / "zoo"
 
 
@@ -39,7 +41,9 @@ def demo(home: Path) -> None:
         click.echo("\n2. What was measured\n")
         path, largest = max(reports.items(), key=lambda item: item[1].size_bytes)
         _show(registry, largest.model)
-        click.echo("\n3. Put one together again\n")
+        click.echo("\n3. Find organs, and relatives\n")
+        _find(registry, largest.model)
+        click.echo("\n4. Put one together again\n")
         _assemble(registry, path, largest)
     _next_steps(home, largest.model)
 
@@ -94,6 +98,20 @@ def _show(registry: Registry, name: str) -> None:
     )
 
 
+def _find(registry: Registry, name: str) -> None:
+    click.echo(f"organ search {shlex.quote(QUERY)}\n")
+    rows = [
+        (organ.model, organ.name, organ.dtype, theta_text(organ.theta), share_text(organ.spectral_signal))
+        for organ in registry.search(QUERY, limit=3)
+    ]
+    print_table(("model", "tensor", "dtype", "θ", "spectral signal"), rows, ("θ", "spectral signal"))
+    with registry.catalog.reading() as session:
+        edges = lineage_values(session, model_by_name(session, parse_model_name(name)))["lineage"]
+    measured = [edge for edge in edges if edge["evidence"] == "measured"]
+    click.echo(f"\nWho is like {name}, by the weights alone (1 the same, 0 strangers):\n")
+    print_table(("model", "alike"), [(edge["model"], share_text(edge["score"])) for edge in measured], ("alike",))
+
+
 def _type_row(kind: Values) -> tuple[object, ...]:
     return (
         kind["type"],
@@ -121,5 +139,5 @@ def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
 def _next_steps(home: Path, model: str) -> None:
     organ = f".venv/bin/organ --home {shlex.quote(str(home))}"
     click.echo("\nTry next\n")
-    for line in (f"show {model}", "ingest YOUR-MODEL.gguf", f"assemble {model} -o copy.gguf", "serve -o"):
+    for line in (f"show {model}", "ingest YOUR-MODEL.gguf", "search --help", "report", "serve -o"):
         click.echo(f"  {organ} {line}")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, insert, select, text
+from sqlalchemy import Column, Integer, String, delete, insert, select, text
 from sqlalchemy.exc import StatementError
 
 from registry.catalog.register.contributors import contributor_id
@@ -27,7 +27,6 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.catalog.vocabulary import TEXT_MAX
 from registry.errors import CatalogError
 from registry.gguf.types import SIZE_MAX
 from registry.registry import Registry
@@ -51,7 +50,10 @@ ROWS: dict[str, dict[str, Any]] = {
         "touched_at": NOON,
     },
     "inline_blobs": {"blob_id": 1, "stored": b"stored"},
+    "blob_leases": {"ingest_id": 1, "blob_id": 1},
     "organs": {"id": 1, "blob_id": 1, "dtype": "F32", "shape": "4", "elements": 4},
+    "measurements": {"organ_id": 1, "method": "z1", "sample_size": 4},
+    "fingerprints": {"organ_id": 1, "values": b"values"},
     "models": {
         "id": 1,
         "namespace": "local",
@@ -137,6 +139,12 @@ def change(registry: Registry, table: type[Base], **values: object) -> None:
         session.execute(text(f"UPDATE {table.__tablename__} SET {assignments}"), values)
 
 
+def put(registry: Registry, table: str, column: str, value: object) -> None:
+    """Set one column of the one row of `table` to whatever it is."""
+    with registry.catalog.writing() as session:
+        session.execute(text(f'UPDATE {table} SET "{column}" = :value'), {"value": value})
+
+
 @pytest.mark.parametrize(
     ("table", "column"),
     [
@@ -158,28 +166,69 @@ def test_a_word_that_is_not_in_the_vocabulary_is_refused(
         change(filled, table, **{column: word})
 
 
-@pytest.mark.parametrize(
-    ("table", "column", "limit"),
-    [
-        (Contributor, "name", 96),
-        (Ingest, "source", TEXT_MAX),
-        (Model, "namespace", 96),
-        (Model, "name", 96),
-        (Model, "title", TEXT_MAX),
-        (Model, "description", TEXT_MAX),
-        (ModelFile, "name", 255),
-        (ModelMetadata, "key", TEXT_MAX),
-        (ModelMetadata, "value", TEXT_MAX),
-        (Lineage, "parent_text", TEXT_MAX),
-        (Event, "text", TEXT_MAX),
-    ],
-)
+def test_there_is_a_row_of_each_table_to_try_things_on(filled: Registry) -> None:
+    assert ROWS.keys() == Base.metadata.tables.keys()
+
+
+COLUMNS = [column for table in Base.metadata.tables.values() for column in table.columns]
+LIMITED = [column for column in COLUMNS if isinstance(column.type, String) and column.type.length is not None]
+OURS = {
+    "events.action": "a word of ours",
+    "measurements.method": "a word of ours",
+    "measurements.reason": "a sentence of ours, cut",
+    "model_files.header_sha256": "a digest that we computed",
+    "model_files.sha256": "a digest that we computed",
+    "model_metadata.type": "a word of the format's",
+    "models.digest": "a digest that we computed",
+}
+"""Texts that never come from outside; no CHECK holds their length on SQLite."""
+
+
+@pytest.mark.parametrize("column", [pytest.param(column, id=str(column)) for column in LIMITED])
 def test_line_61_text_that_is_too_long_is_refused_though_sqlite_would_take_it(
-    table: type[Base], column: str, limit: int, filled: Registry
+    column: Column[str], filled: Registry
 ) -> None:
-    change(filled, table, **{column: "ü" * limit})
-    with pytest.raises(CatalogError, match=f"{column}_length"):
-        change(filled, table, **{column: "ü" * (limit + 1)})
+    assert isinstance(column.type, String)
+    assert column.type.length is not None
+    table, limit = column.table.name, column.type.length
+    if str(column) in OURS:
+        put(filled, table, column.name, "ü" * (limit + 1))
+        return
+    with pytest.raises(CatalogError, match=f"{column.name}_(length|known)"):
+        put(filled, table, column.name, "ü" * (limit + 1))
+    if f"ck_{table}_{column.name}_known" not in {str(check.name) for check in column.table.constraints}:
+        put(filled, table, column.name, "ü" * limit)
+
+
+def test_line_63_whole_numbers_have_64_bits_but_for_those_that_stay_small() -> None:
+    small = {str(column) for column in COLUMNS if type(column.type) is Integer}
+    assert small == {"blobs.codec_version", "model_files.position", "model_metadata.position", "models.version"}
+
+
+WRONG: dict[str, tuple[object, ...]] = {
+    "INTEGER": ("abc", "1.5", 1.5, b"1", "", float("inf")),
+    "REAL": ("abc", "", b"1.5"),
+    "TEXT": (b"abc",),
+    "BLOB": ("abc", 5, 1.5),
+}
+"""By the type in SQLite, what it must not take. A number where a text is due becomes that number's text."""
+
+
+@pytest.mark.parametrize("column", [pytest.param(column, id=str(column)) for column in COLUMNS])
+def test_line_62_a_value_of_another_type_is_refused(column: Column[Any], filled: Registry) -> None:
+    wrong = WRONG[column.type.compile(filled.catalog.writer.dialect)]
+    assert wrong
+    for value in wrong:
+        with pytest.raises(CatalogError, match=r"cannot store|datatype mismatch"):
+            put(filled, column.table.name, column.name, value)
+
+
+def test_line_65_what_is_no_number_is_no_value_in_a_table(filled: Registry) -> None:
+    for column in COLUMNS:
+        if column.type.compile(filled.catalog.writer.dialect) == "REAL":
+            put(filled, column.table.name, column.name, float("nan"))
+            with filled.catalog.reading() as session:
+                assert session.execute(select(column)).all() == [(None,)]
 
 
 @pytest.mark.parametrize("digest", ["", "ab" * 31, "ab" * 33])

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Blob, FilePart, Ingest, Model, ModelFile, ModelMetadata, Organ, Placement
 from registry.digest import Digest
 from registry.errors import NotFound
 from registry.names import ModelName
+
+NAMES_MAX = 5000
+"""The newest names, among which the one that was meant is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,15 @@ def model_by_name(session: Session, name: ModelName) -> Model:
         statement = statement.where(Model.version == name.version)
     model = session.scalars(statement.order_by(Model.version.desc()).limit(1)).one_or_none()
     if model is None:
-        raise NotFound(f"no model is registered as {name}")
+        close = nearest(f"{name.namespace}/{name.name}", _names(session))
+        meant = f"; did you mean {close}?" if close else ""
+        raise NotFound(f"no model is registered as {name}{meant}")
     return model
+
+
+def _names(session: Session) -> list[str]:
+    statement = select(Model.namespace, Model.name).where(Model.state == "visible").order_by(Model.id.desc())
+    return [f"{namespace}/{name}" for namespace, name in session.execute(statement.limit(NAMES_MAX))]
 
 
 def visible_model_with_digest(session: Session, digest: Digest, name: ModelName | None) -> Model | None:

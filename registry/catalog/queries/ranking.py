@@ -179,7 +179,8 @@ def _parts_behind(column: Any, sort: Sort, after: Cursor | None) -> list[list[Co
     """
     if after is None:
         return [[column.is_not(None)]]
-    return [[column.is_not(None), _behind(column, sort, after)]]
+    step = Placement.id < after.id if sort.descending else Placement.id > after.id
+    return [[column == after.value, step], [column < after.value if sort.descending else column > after.value]]
 
 
 def _merged(

@@ -22,6 +22,7 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     become after it was found corrupt, is replaced. The physical names that no row points at now: files to be removed
     after the commit.
     """
+    blobs = sorted(blobs, key=lambda blob: blob.digest)  # everybody locks rows in one order, so nobody waits in a ring
     before = blobs_by_digest(session, [blob.digest for blob in blobs])
     written = now()
     fresh = [_values(blob, written) for blob in blobs if blob.digest not in before]
