@@ -235,3 +235,22 @@ def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: Registry, tmp_p
         ingest = ingest_of(session, 1)
         assert ingest is not None
         assert (ingest.id, ingest.state) == (1, "finished")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("local/zoo-A", "; did you mean local/Zoo-A?"), ("zoo_a", "; did you mean local/Zoo-A?"), ("other/thing", "")],
+)
+def test_a_name_that_is_nearly_one_gets_the_one_that_was_meant(
+    typed: str, meant: str, registry: Registry, tmp_path: Path
+) -> None:
+    ingest_bytes(registry, tmp_path, "Zoo-A", little_model())
+    ingest_bytes(registry, tmp_path, "Zoo-hidden", little_model(seed=1))
+    set_state(registry, "local/Zoo-hidden@1", "quarantined")
+    name = parse_model_name(typed)
+    with pytest.raises(NotFound) as caught, registry.catalog.reading() as session:
+        model_by_name(session, name)
+    assert str(caught.value) == f"no model is registered as {name}{meant}"
+    with pytest.raises(NotFound) as caught, registry.catalog.reading() as session:
+        model_by_name(session, parse_model_name("local/Zoo-hiddem"))
+    assert "hidden" not in str(caught.value)
