@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from registry.catalog.engine import Catalog, open_catalog
 from registry.catalog.queries.model_search import ModelPage, search_models
 from registry.catalog.queries.search import count_organs, search_organs
 from registry.catalog.search import MODELS, FacetCounts, SearchPage, parse_query
 from registry.settings import Settings
-from registry.store import BlobStore
+
+if TYPE_CHECKING:
+    from registry.store import BlobStore
 
 
 class Registry:
@@ -19,10 +22,10 @@ class Registry:
     `Registry.open()` opens the one that the environment names, or a folder that is given.
     """
 
-    def __init__(self, settings: Settings, catalog: Catalog, blobs: BlobStore) -> None:
+    def __init__(self, settings: Settings, catalog: Catalog, blobs: BlobStore | None = None) -> None:
         self.settings = settings
         self.catalog = catalog
-        self.blobs = blobs
+        self._blobs = blobs
 
     @classmethod
     def open(cls, home: str | Path | None = None) -> Registry:
@@ -39,7 +42,16 @@ class Registry:
         import migrations  # above us in the layers: it needs the tables; loaded here so that nobody else must know
 
         catalog = open_catalog(settings.database_url, migrations.migrate, migrations.HEAD)
-        return cls(settings, catalog, BlobStore(settings.blobs))
+        return cls(settings, catalog)
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The stored bytes. Opened when they are first asked for: searches never load the codecs."""
+        if self._blobs is None:
+            from registry.store import BlobStore
+
+            self._blobs = BlobStore(self.settings.blobs)
+        return self._blobs
 
     def __enter__(self) -> Registry:
         return self
@@ -57,7 +69,10 @@ class Registry:
             return search_organs(session, parse_query(query), limit, after)
 
     def count(self, query: str = "") -> FacetCounts:
-        """How what `query` finds is spread over types, slots, dtypes, architectures, licences, θ; raises BadQuery."""
+        """How what `query` finds is spread over types, slots, dtypes, architectures, licences, θ; raises BadQuery.
+
+        Organs are counted at all of their places: `like:` and `unique:` change nothing.
+        """
         with self.catalog.reading() as session:
             return count_organs(session, parse_query(query))
 

@@ -17,7 +17,6 @@ from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.orm import Session
 
 from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
-from registry.store.files import Files, make_durable_folder
 
 BUSY_TIMEOUT_MS = 30_000
 MAPPED_BYTES = 1 << 31
@@ -150,6 +149,8 @@ def _make_folder_of(database: Path) -> None:
     """The folder that a new database will lie in: SQLite brings its files to the disk, not the folders above them."""
     if database.exists():
         return
+    from registry.store.files import Files, make_durable_folder  # with the codecs, which searches never load
+
     try:
         make_durable_folder(Files(), database.parent)
     except OSError as error:

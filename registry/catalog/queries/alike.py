@@ -14,7 +14,6 @@ from registry.catalog.search import Query
 from registry.catalog.search.cursor import Cursor
 from registry.catalog.tables import Fingerprint, Organ, Placement
 from registry.errors import BadQuery
-from registry.lineage import correlations
 
 COMPARED_MAX = 20_000
 """Placements that are compared, those of the same block first."""
@@ -79,6 +78,8 @@ def _candidates(
 
 def _ranked(own: bytes, rows: Sequence[tuple[int, int, bytes]], unique: bool) -> list[Likeness]:
     """The most alike first, equal ones by falling id; organs that are constant are like nothing."""
+    from registry.lineage import correlations  # loads numpy, which no other search needs
+
     different = {organ_id: values for _, organ_id, values in rows}
     found = dict(zip(different, correlations(own, list(different.values())), strict=True))
     if unique:
