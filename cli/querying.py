@@ -6,7 +6,8 @@ import re
 
 import click
 
-_MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*", re.DOTALL)
+_MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*|-\d.*", re.DOTALL)
+"""More than a letter, which is an option's; options have no digits, words of models do: `-7b`."""
 
 
 class QueryCommand(click.Command):

@@ -79,6 +79,8 @@ def _check_target(output: Path, *, force: bool) -> None:
         raise BadSource(f"{output}: a folder is there")
     if output.exists() and not force:
         raise BadSource(f"{output}: there already; --force replaces it")
+    if not output.parent.is_dir():
+        raise BadSource(f"{output.parent}: no such folder")
 
 
 def _made(model: str | None, limit: int | None) -> Report:

@@ -25,7 +25,7 @@ from ingest.directory.manifest import (
     manifest_lines,
 )
 from ingest.directory.metadata import readable_metadata
-from ingest.directory.opening import HEADER_MAX_BYTES
+from ingest.directory.opening import HEADERS_MAX_BYTES
 from ingest.directory.organfile import HEAD_MAX_BYTES, encode_head
 from ingest.directory.staging import StagedFile, Staging, staged, total
 from registry.anatomy import OrganType
@@ -78,7 +78,7 @@ def _check_limits(contents: Sequence[Content]) -> None:
     for what, count, most in (
         ("tensors", tensors, TENSORS_MAX),
         ("files", len(contents), GGUF_FILES_MAX),
-        ("bytes of a header", max(content.header.end for content in contents), HEADER_MAX_BYTES),
+        ("bytes of headers", sum(content.header.end for content in contents), HEADERS_MAX_BYTES),
     ):
         if count > most:
             raise BadSource(f"{contents[0].name}: {count} {what}; an organ directory holds at most {most}")

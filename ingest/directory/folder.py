@@ -168,13 +168,15 @@ class Folder:
 
 def is_organ_directory(path: Path) -> bool:
     """Whether the folder `path` is meant as an organ directory: by its manifest, and what is beside or in it."""
-    manifest = path / MANIFEST_FILE
-    if not os.path.lexists(manifest):
+    if not os.path.lexists(path / MANIFEST_FILE):
         return False
-    if any((path / folder).is_dir() for folder in FOLDERS.values()):
-        return True
+    return any((path / folder).is_dir() for folder in FOLDERS.values()) or says_its_format(path)
+
+
+def says_its_format(path: Path) -> bool:
+    """Whether the manifest in the folder `path` begins by saying that it is one of ours, as all that we write do."""
     with suppress(OSError):
-        descriptor = os.open(manifest, _FILE)
+        descriptor = os.open(path / MANIFEST_FILE, _FILE)
         try:
             return stat.S_ISREG(os.fstat(descriptor).st_mode) and f'"{FORMAT}"'.encode() in os.read(
                 descriptor, PEEK_BYTES

@@ -34,8 +34,9 @@ from registry.gguf import (
 from registry.gguf.types import ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX
 from registry.gguf.write import Metadata
 
-HEADER_MAX_BYTES = 256 * 1024 * 1024
-"""Of one GGUF file, as kept in header.bin. The largest vocabularies in use take 20 MB."""
+HEADERS_MAX_BYTES = 256 * 1024 * 1024
+"""Of all GGUF files of a folder, as kept in header.bin and held while it is open. The largest vocabularies in use take
+20 MB, and of a split set only the first file has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def open_directory(folder: Folder) -> list[VirtualFile]:
     manifest = _read_manifest(folder)
     reasons = Reasons()
     organs = _organs(folder, manifest, reasons)
-    kept = [_kept_header(folder, entry, reasons) for entry in manifest.files]
+    kept = _kept_headers(folder, manifest.files, reasons)
     reasons.raise_if_any(where)
     own: list[list[Organ]] = [[] for _ in manifest.files]
     for organ in organs:
@@ -113,7 +114,17 @@ def _organs(folder: Folder, manifest: Manifest, reasons: Reasons) -> list[Organ]
     return organs
 
 
-def _kept_header(folder: Folder, entry: GgufEntry, reasons: Reasons) -> _Kept | None:
+def _kept_headers(folder: Folder, files: Sequence[GgufEntry], reasons: Reasons) -> list[_Kept | None]:
+    """The header of each file; many files may name the same bytes, so that what is read is counted over all."""
+    kept = []
+    room = HEADERS_MAX_BYTES
+    for entry in files:
+        kept.append(_kept_header(folder, entry, room, reasons))
+        room -= 0 if entry.header is None else min(room, entry.header.size_bytes)
+    return kept
+
+
+def _kept_header(folder: Folder, entry: GgufEntry, room: int, reasons: Reasons) -> _Kept | None:
     if entry.header is None:
         return None
     assert entry.size_bytes is not None
@@ -122,8 +133,10 @@ def _kept_header(folder: Folder, entry: GgufEntry, reasons: Reasons) -> _Kept | 
         size = folder.size_bytes(HEADER_FILE)
         if any(one.offset_bytes + one.size_bytes > size for one in stretches):
             raise ValueError(f"it has {size} bytes, the manifest speaks of more")
-        if entry.header.size_bytes > min(HEADER_MAX_BYTES, entry.size_bytes):
-            raise ValueError(f"a header of {entry.header.size_bytes} bytes; at most {HEADER_MAX_BYTES} are read")
+        if entry.header.size_bytes > entry.size_bytes:
+            raise ValueError(f"a header of {entry.header.size_bytes} bytes in a file of {entry.size_bytes}")
+        if entry.header.size_bytes > room:
+            raise ValueError(f"the headers of all files take more than {HEADERS_MAX_BYTES} bytes")
         data = folder.read_at(HEADER_FILE, entry.header.offset_bytes, entry.header.size_bytes)
         source = HeaderSource(data, entry.size_bytes, f"{HEADER_FILE} for {entry.name}")
         header = read_header(source)

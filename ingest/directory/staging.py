@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ingest.directory.folder import is_organ_directory
+from ingest.directory.folder import says_its_format
 from registry.errors import BadSource, DiskFull
 from registry.store.files import Buffer, Files, translated
 
@@ -86,8 +86,8 @@ class StagedFile:
 def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None = None) -> Iterator[Staging]:
     """A folder to be filled, which becomes `target` when the block ends well; else nothing of it is left.
 
-    With `replace` an organ directory that is there gives way; an empty folder always does. Raises BadSource for
-    anything else in the way, DiskFull when `size_bytes` do not fit, StoreUnwritable.
+    With `replace` an organ directory of our format that is there gives way; an empty folder always does. Raises
+    BadSource for anything else in the way, DiskFull when `size_bytes` do not fit, StoreUnwritable.
     """
     files = files or Files()
     _check_target(target, replace=replace)
@@ -119,7 +119,7 @@ def _check_target(target: Path, *, replace: bool) -> None:
     if target.is_symlink() or not target.is_dir():
         raise BadSource(f"{target}: there already, and no folder")
     if any(target.iterdir()):
-        if not is_organ_directory(target):
+        if not says_its_format(target):  # stricter than for reading: what gives way is deleted
             raise BadSource(f"{target}: a folder with other things in it; choose a new one")
         if not replace:
             raise BadSource(f"{target}: there already; --force replaces it")

@@ -19,8 +19,6 @@ from sqlalchemy.orm import Session
 from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 
 BUSY_TIMEOUT_MS = 30_000
-MAPPED_BYTES = 1 << 31
-"""How much of the database readers see as memory, instead of asking the system for every page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +117,7 @@ def _sqlite_writer(connection: Any, _record: object) -> None:
 
 
 def _sqlite_reader(connection: Any, _record: object) -> None:
-    _pragmas(connection, ("query_only = ON", f"mmap_size = {MAPPED_BYTES}"))
+    _pragmas(connection, ("query_only = ON",))
 
 
 def _pragmas(connection: Any, more: tuple[str, ...]) -> None:

@@ -121,8 +121,9 @@ class _Groups:
         self._above: dict[Hashable, Hashable] = {}
 
     def leader(self, one: Hashable) -> Hashable:
-        while one in self._above:
-            one = self._above[one]
+        above = self._above
+        while (other := above.get(one, one)) != one:
+            above[one] = one = above.get(other, other)  # each look shortens the way for the next one
         return one
 
     def join(self, first: Hashable, second: Hashable) -> None:

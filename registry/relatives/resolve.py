@@ -39,6 +39,8 @@ TIES_MAX = 8
 """Equally good candidates of which the most alike is looked for."""
 FLOAT_MIN_BITS = 15.0
 """Bits a value from which on a file holds the weights unquantised."""
+NAMES_KEPT = 16
+"""Names whose bearers are kept while edges are led: thousands of edges may mean the same few."""
 
 
 def resolve_declared(session: Session, newcomer: Model) -> None:
@@ -47,12 +49,13 @@ def resolve_declared(session: Session, newcomer: Model) -> None:
     if newcomer.kind == "model":
         edges += _edges_that_may_mean(session, newcomer)
     described = _described(session, {edge.child_model_id for edge in edges if edge.child_model_id is not None})
+    bearers: dict[str, dict[int, _Described]] = {}
     for edge in edges:
         child = described.get(edge.child_model_id or 0)
         declared = None if child is None else child.declared(edge)
         if child is None or declared is None:
             continue
-        parent = _best(session, child, declared)
+        parent = _best(session, child, declared, bearers)
         if parent != edge.parent_model_id:
             lead_declared_edge(session, edge, parent)
 
@@ -86,19 +89,25 @@ def _edges_that_may_mean(session: Session, newcomer: Model) -> list[Lineage]:
     return [edge for edge in edges if edge.child_model_id != newcomer.id and edge.parent_text in fitting]
 
 
-def _best(session: Session, child: _Described, declared: DeclaredParent) -> int | None:
-    """The registered model that is meant, or None.
+def _best(
+    session: Session, child: _Described, declared: DeclaredParent, bearers: dict[str, dict[int, _Described]]
+) -> int | None:
+    """The registered model that is meant, or None. `bearers` are those of names that were looked up before.
 
     It is of the child's architecture and not the child; a child that names itself does not descend from another such
     copy. The best match wins, then complete models, then unquantised ones, then the most alike; at last the digest.
     """
     name = declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:])
-    models = visible_models_with_words(session, folded_words(name), NAMESAKES_MAX)
+    if name not in bearers:
+        if len(bearers) >= NAMES_KEPT:
+            bearers.clear()
+        models = visible_models_with_words(session, folded_words(name), NAMESAKES_MAX)
+        bearers[name] = _described(session, {model.id for model in models})
+    others = bearers[name]
     copies = match(declared, child.identity) is not None
     ranked: dict[int, tuple[Match, bool, bool]] = {}
-    others = _described(session, {model.id for model in models if model.id != child.model.id})
     for candidate in others.values():
-        found = match(declared, candidate.identity)
+        found = None if candidate.model.id == child.model.id else match(declared, candidate.identity)
         if found is None or _foreign(child, candidate) or (copies and candidate.is_copy()):
             continue
         ranked[candidate.model.id] = (found, candidate.model.complete, _bits_a_value(candidate.model) >= FLOAT_MIN_BITS)

@@ -122,7 +122,7 @@ def compare_counts(registry: Registry, placed: Placed, text: str) -> FacetCounts
     return counts
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(text=queries())
 def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Registry, Placed]) -> None:
     compare_counts(*many, text)
@@ -155,9 +155,7 @@ def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Reg
         ("signal>0.5", False),
     ],
 )
-def test_counts_are_exact_but_for_a_bound_inside_a_bin(
-    text: str, exact: bool, many: tuple[Registry, Placed]
-) -> None:
+def test_counts_are_exact_but_for_a_bound_inside_a_bin(text: str, exact: bool, many: tuple[Registry, Placed]) -> None:
     assert compare_counts(*many, text).exact is exact
 
 

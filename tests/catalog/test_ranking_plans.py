@@ -208,7 +208,7 @@ def test_line_78_no_list_is_paged_by_offset(registry: Registry) -> None:
     def hear(_connection: object, element: Any, *_: object) -> None:
         for part in visitors.iterate(element):
             if isinstance(part, Select):
-                offsets.append(part._offset_clause)  # noqa: SLF001
+                offsets.append(part._offset_clause)
 
     event.listen(registry.catalog.reader, "before_execute", hear)
     ask_everything(registry)

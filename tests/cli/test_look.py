@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
+import pytest
+
 from registry.digest import digest_of
+from registry.registry import Registry
 from tests.builders import file_bytes, text
+from tests.catalog.search.catalogs import drawn, place
 from tests.cli.running import Organ
 from tests.trips import block_metadata, block_tensors, little_model, weights
 
@@ -116,3 +121,55 @@ def test_a_table_is_not_folded_when_it_is_piped(organ: Organ, tmp_path: Path) ->
     assert f"local/{name}@1" in row
     assert len(row) < 200
     assert header.startswith("model ")
+
+
+def test_models_are_found_by_a_query(registry: Registry, organ: Organ) -> None:
+    place(registry, drawn(40, seed=2))
+    everything = organ.done("models", "-q").lines
+    adapters = organ.done("models", "kind:adapter", "-q").lines
+    others = organ.done("models", "-kind:adapter", "-q").lines
+    assert sorted([*adapters, *others]) == sorted(everything)
+    assert 0 < len(adapters) < len(everything)
+    assert organ.done("models", "-q", "nothing-like-it").lines == []
+    sizes = [item["parameters"] for item in organ.done("models", "sort:-params", "--json").values["items"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--rank"], ["-kind:adapter sort:-params"], ["-coder", "--rank"], ["sort:theta"]]
+)
+def test_the_hint_behind_a_page_of_models_is_a_command_that_gives_the_next(
+    words: list[str], registry: Registry, organ: Organ
+) -> None:
+    place(registry, drawn(60, seed=2))
+    seen: list[str] = []
+    command = ["models", *words, "--limit", "4", "-q"]
+    while True:
+        ended = organ.done(*command)
+        seen += ended.lines
+        if not ended.err:
+            break
+        first, *command = [*shlex.split(ended.err.removeprefix("more: ").strip()), "-q"]
+        assert first == "organ"
+    assert seen == organ.done("models", *words, "--limit", 1000, "-q").lines
+    assert len(seen) > 4
+
+
+def test_a_name_that_no_model_has_is_noted(filled: Organ) -> None:
+    ended = filled.done("models", "arch:lama")
+    assert ended.err.startswith("note: nothing here has arch:lama; the nearest is arch:llama\n")
+    assert filled.done("models", "arch:lama", "--json").values["notes"] != []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["slot:ffn_up"], "organ: 'slot:ffn_up': slot is a field of organs; models have"),
+        (["sort:rank"], "organ: 'sort:rank': models sort by new, theta, signal, params, tensors, size"),
+        (["--after", "x"], "organ: 'after': this is no place in a list"),
+    ],
+)
+def test_a_query_of_models_that_means_nothing_is_one_line(words: list[str], sentence: str, organ: Organ) -> None:
+    ended = organ("models", *words)
+    assert ended.status == 1
+    assert ended.err.startswith(sentence)

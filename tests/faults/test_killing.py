@@ -19,7 +19,7 @@ def test_line_122_kills_at_random_moments_lose_nothing() -> None:
     command = [sys.executable, "-m", "tests.faults.killing", "--kills", "8", "--seed", "122", "--models", "2"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
-    assert re.match(r"8 kills \(.*\); \d+ models committed meanwhile, .* nothing lost; \d+ s\n", said.stdout)
+    assert re.match(r"8 kills \(.*\), \d+ more came too late; \d+ models .* nothing lost; \d+ s\n", said.stdout)
 
 
 def test_line_122_an_ingest_that_was_killed_does_not_hinder_the_next(registry: Registry, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, not_, or_, select
@@ -18,7 +19,10 @@ from registry.errors import BadName
 from registry.names import parse_model_name
 
 NAMES_MAX = 5000
-"""Names that are looked through for a pattern, or for the one that was meant."""
+"""Names that are looked through for a pattern, or for another spelling."""
+NEAREST_MAX, NEAREST_MAX_LENGTH = 500, 64
+"""Names that a missing one is compared with, and its length up to which it is: made to be alike, long names take up to
+a millisecond each."""
 NOTES_MAX = 5
 """Names that nothing has and that are spoken of."""
 ABSENT = "none"
@@ -87,13 +91,22 @@ def narrow(session: Session, query: Query) -> Narrowed:
 
 
 def known_values(session: Session, choice: Choice, there: Select[Any], notes: list[str]) -> tuple[str, ...]:
-    """Those of the values `there` that the choice means; what is not stated goes by `none`, and comes back as empty."""
-    spoken: dict[str, set[str]] = {}
-    for value in session.scalars(there.distinct().limit(NAMES_MAX)):
-        spoken.setdefault(value or ABSENT, set()).add(value or "")
+    """Those of the values `there` that the choice means; what is not stated goes by `none`, and comes back as empty.
+
+    They are looked up by name, so that however many others there are they are found; of more than `NAMES_MAX` that
+    fit a pattern only so many are taken, which is noted.
+    """
+    column = there.selected_columns[0]
+    meant = or_(column.is_(None), column == "", *(_spelled(value, column) for value in choice.values))
+    found = session.scalars(there.where(meant).distinct().limit(NAMES_MAX + 1)).all()
+    if len(found) > NAMES_MAX:
+        notes.append(f"{choice} fits more than {NAMES_MAX} names; only so many were looked at")
+    spoken = _spoken(found[:NAMES_MAX])
+    if not all(_matching(choice.values, list(spoken)).values()):
+        spoken = _spoken([*found[:NAMES_MAX], *session.scalars(there.distinct().limit(NAMES_MAX))])
     matches = _matching(choice.values, list(spoken))
     _note_missing(choice, matches, notes, list(spoken))
-    return tuple(sorted({value for found in matches.values() for name in found for value in spoken[name]}))
+    return tuple(sorted({value for names in matches.values() for name in names for value in spoken[name]}))
 
 
 def model_conditions(session: Session, query: Query, notes: list[str]) -> list[ColumnElement[bool]]:
@@ -101,10 +114,8 @@ def model_conditions(session: Session, query: Query, notes: list[str]) -> list[C
     conditions = [_named(session, choice, notes) for choice in query.choices("model")]
     for choice in query.choices("by"):
         shown = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
-        there = session.scalars(select(Contributor.name).where(shown.exists()).limit(NAMES_MAX)).all()
-        names = _matching(choice.values, there)
-        _note_missing(choice, names, notes, there)
-        ids = select(Contributor.id).where(Contributor.name.in_(sorted(set().union(*names.values()))))
+        names = known_values(session, choice, select(Contributor.name).where(shown.exists()), notes)
+        ids = select(Contributor.id).where(Contributor.name.in_(names))
         condition = Model.contributor_id.in_(ids)
         conditions.append(not_(condition) if choice.negated else condition)
     conditions += [Model.id.in_(models_with_words(query.words))] if query.words else []
@@ -136,10 +147,22 @@ def _named(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[
 
 
 def _pattern(value: str) -> ColumnElement[bool]:
+    return _spelled(value if "/" in value else f"*/{value}", Model.namespace + "/" + Model.name)
+
+
+def _spelled(value: str, column: Any) -> ColumnElement[bool]:
+    """Whether a text is `value`, where `*` stands for anything; without case, as far as the database knows letters."""
     # LIKE heeds case on one database and not on another; both sides in lower case mean the same on all.
     escaped = value.lower().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("*", "%")
-    whole = escaped if "/" in escaped else f"%/{escaped}"
-    return func.lower(Model.namespace + "/" + Model.name).like(whole, escape="\\")
+    return func.lower(column).like(escaped, escape="\\")
+
+
+def _spoken(values: Iterable[str | None]) -> dict[str, set[str]]:
+    """The values by the names that people write for them."""
+    spoken: dict[str, set[str]] = {}
+    for value in values:
+        spoken.setdefault(value or ABSENT, set()).add(value or "")
+    return spoken
 
 
 def _exactly(value: str) -> ColumnElement[bool] | None:
@@ -174,5 +197,5 @@ def _note_missing(choice: Choice, matches: dict[str, set[str]], notes: list[str]
 
 
 def _missing(name: str, value: str, there: Iterable[str]) -> str:
-    close = nearest(value, there)
+    close = nearest(value, islice(there, NEAREST_MAX)) if len(value) <= NEAREST_MAX_LENGTH else None
     return f"nothing here has {name}:{value}" + (f"; the nearest is {name}:{close}" if close else "")

@@ -43,7 +43,10 @@ def search_organs(session: Session, query: Query, limit: int, after: str | None 
 
 
 def count_organs(session: Session, query: Query) -> FacetCounts:
-    """How what `query` finds is spread over type, slot, dtype, architecture, licence and θ; `like:` changes nothing."""
+    """How what `query` finds is spread over type, slot, dtype, architecture, licence and θ.
+
+    Organs are counted at all of their places: `like:` and `unique:` change nothing.
+    """
     return facet_counts(session, narrow(session, query))
 
 

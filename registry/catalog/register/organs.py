@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -40,9 +41,10 @@ def register_organs(
             firsts[organ_key(placement)] = placement
     rows = [
         {"blob_id": blobs[Digest(digest)].id, "dtype": dtype, "shape": shape, "elements": _elements(firsts[key].shape)}
-        for key in sorted(firsts)  # in one order for everybody: two who bring the same wait, and never in a ring
+        for key in firsts
         for digest, dtype, shape in [key]
     ]
+    rows.sort(key=itemgetter("blob_id"))  # in one order for everybody: two who bring the same never wait in a ring
     insert_missing(session, Organ, rows)
     ids = _ids(session, firsts, blobs)
     measured = [(ids[key], first.measurement) for key, first in firsts.items() if first.measurement is not None]

@@ -16,6 +16,7 @@ from registry.errors import BadDigest, BadQuery
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50
 VALUES_MAX = 100
+"""Of all terms together: what a search costs grows with them."""
 VALUE_MAX_LENGTH = 200
 WORDS_MAX = 50
 """Each is a look-up of its own."""
@@ -34,6 +35,7 @@ class _Gathered:
         self.terms: list[Term] = []
         self.words: dict[str, None] = {}
         self.excluded: dict[str, None] = {}
+        self.value_count = 0
         self.word_count = 0
         self.like: str | None = None
         self.unique = False
@@ -101,7 +103,11 @@ def _read(gathered: _Gathered, token: str) -> None:
     field = gathered.vocabulary.fields.get(name)
     if field is None:
         raise BadQuery(token, _no_field(gathered.vocabulary, match["field"]))
-    gathered.terms.append(_term(token, field, match))
+    term = _term(token, field, match)
+    gathered.terms.append(term)
+    gathered.value_count += len(term.values) if isinstance(term, Choice) else len(term.intervals)
+    if gathered.value_count > VALUES_MAX:
+        raise BadQuery(token, f"a query has at most {VALUES_MAX} values")
 
 
 def _read_words(gathered: _Gathered, token: str) -> None:
@@ -174,7 +180,7 @@ def _values(token: str, text: str) -> list[str]:
     if not values:
         raise BadQuery(token, "a value is missing behind it")
     if len(values) > VALUES_MAX:
-        raise BadQuery(token, f"at most {VALUES_MAX} values")
+        raise BadQuery(token, f"a query has at most {VALUES_MAX} values")
     for value in values:
         if len(value) > VALUE_MAX_LENGTH or not value.isprintable():
             raise BadQuery(token, f"a value is printable text of at most {VALUE_MAX_LENGTH} characters")

@@ -73,7 +73,7 @@ class Query:
     words: tuple[str, ...]
     """Folded; each begins a word of the model's name, title, tags or description."""
     excluded_words: tuple[str, ...]
-    """What stood behind one minus: a word, or several with a minus between them, which a model must not have at once."""
+    """What stood behind one minus: a word, or several with `-` between them, which a model must not have at once."""
     like: str | None
     """The beginning of an organ's digest: rank by likeness to it."""
     unique: bool

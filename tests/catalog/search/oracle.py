@@ -65,7 +65,9 @@ def expected_models(placed: Placed, query: Query, *, ranked: bool = False) -> li
     return in_order(found, query)
 
 
-def in_order(found: list[Expected], query: Query, by: str | None = None, placed: Placed | None = None) -> list[Expected]:
+def in_order(
+    found: list[Expected], query: Query, by: str | None = None, placed: Placed | None = None
+) -> list[Expected]:
     """By value, then id, both in the direction of the sort; what has no value at the end."""
 
     def value(one: Expected) -> float | None:

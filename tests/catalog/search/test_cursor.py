@@ -119,7 +119,9 @@ def test_what_is_no_place_is_refused(text: str) -> None:
 
 
 @PATIENT
-@given(st.one_of(st.text(max_size=250), st.binary(max_size=150).map(lambda raw: base64.urlsafe_b64encode(raw).decode())))
+@given(
+    st.one_of(st.text(max_size=250), st.binary(max_size=150).map(lambda raw: base64.urlsafe_b64encode(raw).decode()))
+)
 def test_whatever_is_given_as_a_place_is_refused(text: str) -> None:
     with pytest.raises(BadQuery):
         parse_cursor(QUERY, text)

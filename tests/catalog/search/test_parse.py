@@ -147,7 +147,11 @@ def test_a_term_of_models_means(text: str, term: Choice | Numbers) -> None:
 def test_every_field_can_be_asked_for_and_left_out(vocabulary: Vocabulary) -> None:
     for name, field in vocabulary.fields.items():
         value = field.choices[0] if field.kind is Kind.CHOICE else "5"
-        for text, negated in ((f"{name}:{value}", False), (f"-{name}:{value}", True), (f"{name.upper()}={value}", False)):
+        for text, negated in (
+            (f"{name}:{value}", False),
+            (f"-{name}:{value}", True),
+            (f"{name.upper()}={value}", False),
+        ):
             term = one_term(text, vocabulary)
             assert (term.field, term.negated) == (name, negated)
             assert isinstance(term, Numbers) == field.is_numeric
@@ -198,8 +202,14 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("spectrl>=0.3", "'spectrl>=0.3': no field is called 'spectrl'; did you mean spectral:?"),
         ("magnitud>1", "'magnitud>1': no field is called 'magnitud'; did you mean z:?"),
         ("srot:theta", "'srot:theta': no field is called 'srot'; did you mean sort:?"),
-        ("qqq:1", "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral, rank"),
-        ("type:orgn", "'type:orgn': type is one of skeleton, organ, embed, norm, adapter, other; did you mean type:organ?"),
+        (
+            "qqq:1",
+            "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral, rank",
+        ),
+        (
+            "type:orgn",
+            "'type:orgn': type is one of skeleton, organ, embed, norm, adapter, other; did you mean type:organ?",
+        ),
         ("type:xyz", "type is one of skeleton, organ, embed, norm, adapter, other"),
         ("tower:visoin", "did you mean tower:vision?"),
         ("type>organ", "type is a name, not a number: write type:VALUE"),
@@ -232,7 +242,10 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ('license:"open', 'a quotation mark (") is open'),
         ("sort:", "organs sort by theta, signal, z, spectral, rank, size"),
         ("sort:thета", "organs sort by theta, signal, z, spectral, rank, size"),
-        ("sort:-thta", "'sort:-thta': organs sort by theta, signal, z, spectral, rank, size; did you mean sort:-theta?"),
+        (
+            "sort:-thta",
+            "'sort:-thta': organs sort by theta, signal, z, spectral, rank, size; did you mean sort:-theta?",
+        ),
         ("sort:block", "organs sort by theta, signal, z, spectral, rank, size"),
         ("sort:theta,signal", "organs sort by theta"),
         ("sort>theta", "write sort:VALUE"),
@@ -283,6 +296,7 @@ def test_the_term_that_is_wrong_is_named_and_cut() -> None:
         ("x" * QUERY_MAX_LENGTH, "x" * (QUERY_MAX_LENGTH + 1), "a query has at most 2000 characters"),
         ("block:1 " * TERMS_MAX, "block:1 " * (TERMS_MAX + 1), "a query has at most 50 terms"),
         ("slot:" + "a," * VALUES_MAX, "slot:" + "a," * (VALUES_MAX + 1), "at most 100 values"),
+        ("block:1,2 " * 50, "block:1,2 " * 49 + "block:1,2,3", "a query has at most 100 values"),
         ("slot:" + "a" * VALUE_MAX_LENGTH, "slot:" + "a" * (VALUE_MAX_LENGTH + 1), "at most 200 characters"),
         ("-".join(["ab"] * WORDS_MAX), "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
         ("-" + "-".join(["ab"] * WORDS_MAX), "-" + "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
@@ -303,7 +317,7 @@ def test_line_64_a_number_of_any_length_is_refused() -> None:
     assert "is no number" in refusal("size>=" + "9" * 400)
     assert "is no number" in refusal("theta>=0." + "1" * 400)
     assert one_term("size>=9223372036854774784") == Numbers("size", (Interval(low=float(2**63 - 1024)),))
-    assert 2**63 - 1024 <= NUMBER_MAX
+    assert NUMBER_MAX >= 2**63 - 1024
 
 
 # Back to text.
@@ -351,7 +365,7 @@ def test_any_number_that_can_be_typed_is_written_back_exactly(value: float, oper
     assert parts(parse_query(str(query))) == parts(query)
 
 
-_SIGNS = st.sampled_from([*':=<>≥≤-,"*%_?\\@/.&\'()#;\x00\n\t  ', "θ", "°", "–", "İ", "ß", "\ud800", "٤"])
+_SIGNS = st.sampled_from([*":=<>≥≤-,\"*%_?\\@/.&'()#;\x00\n\t  ", "θ", "°", "–", "İ", "ß", "\ud800", "٤"])
 _PIECES = st.sampled_from(["type", "theta", "block", "sort", "like", "unique", "organ", "none", "1", "45", "9" * 19])
 
 
@@ -366,8 +380,7 @@ def test_whatever_is_typed_is_a_query_or_refused(text: str) -> None:
     for vocabulary in (ORGANS, MODELS):
         try:
             query = parse_query(text, vocabulary)
-        except BadQuery as error:
-            assert str(error)
+        except BadQuery:
             continue
         assert parts(parse_query(str(query), vocabulary)) == parts(query)
         for term in query.terms:

@@ -1,0 +1,181 @@
+"""`organ search`, and how commands that take a query read their arguments."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from cli.querying import _MINUS_TERM
+from registry.digest import digest_of
+from registry.registry import Registry
+from tests.catalog.search.catalogs import ModelRow, Row, digest, drawn, place
+from tests.cli.running import Organ
+from tests.trips import weights
+
+ITEM = {
+    "digest",
+    "model",
+    "name",
+    "type",
+    "tower",
+    "block",
+    "slot",
+    "dtype",
+    "shape",
+    "size_bytes",
+    "theta",
+    "magnitude",
+    "signal",
+    "spectral_signal",
+    "stable_rank",
+    "architecture",
+    "license",
+    "likeness",
+}
+
+
+def test_organs_are_a_table_for_people(filled: Organ) -> None:
+    ended = filled.done("search", "type:organ", "slot:ffn_up", "sort:theta")
+    header, *rows = ended.lines
+    assert header.split() == ["organ", "model", "tensor", "type", "dtype", "θ", "spectral", "size"]
+    assert len(rows) == 2
+    assert {row.split()[2] for row in rows} == {"blk.0.ffn_up.weight", "blk.1.ffn_up.weight"}
+    assert ended.err == ""
+
+
+def test_organs_as_json_are_items_what_comes_next_and_notes(filled: Organ) -> None:
+    values = filled.done("search", "slot:ffn_up", "--limit", 1, "--json").values
+    assert values.keys() == {"items", "next", "notes"}
+    (item,) = values["items"]
+    assert item.keys() == ITEM
+    assert (item["shape"], item["size_bytes"], item["likeness"]) == ([64, 128], 16384, None)
+    more = filled.done("search", "slot:ffn_up", "--limit", 1, "--after", values["next"], "--json").values
+    assert more["next"] is None
+    assert {item["block"], more["items"][0]["block"]} == {0, 1}
+
+
+def test_quiet_prints_digests_alone(filled: Organ) -> None:
+    ended = filled.done("search", "-q", "slot:attn_q", "sort:theta")
+    expected = {digest_of(weights(f"blk.{block}.attn_q.weight", (64, 64))[1]) for block in range(2)}
+    assert set(ended.lines) == expected
+    assert ended.err == ""
+
+
+def test_the_hint_behind_a_page_is_a_command_that_gives_the_next(registry: Registry, organ: Organ) -> None:
+    place(registry, drawn(20, seed=4))
+    for words in (["-type:norm sort:-size"], ["-type:norm", "-coder"], ["-coder"], [], ['by:"carol smith"', "sort:z"]):
+        seen: list[str] = []
+        command = ["search", *words, "--limit", "9"]
+        while True:
+            ended = organ.done(*command)
+            seen += [line.split()[0] + line.split()[2] for line in ended.lines[1:]]
+            if not ended.err:
+                break
+            hint = ended.err.removeprefix("more: ").strip()
+            first, *command = shlex.split(hint)
+            assert first == "organ"
+        assert len(seen) == len(organ.done("search", *words, "--limit", 1000).lines) - 1
+        assert len(seen) > 9
+
+
+def test_facets_are_counted_beside_the_page(filled: Organ) -> None:
+    ended = filled.done("search", "type:organ", "--facets", "--limit", 1)
+    assert "4 organs at their places" in ended.lines
+    assert "type:    organ 4, norm 3, skeleton 2, embed 1" in ended.lines
+    assert "slot:    ffn_down 2, ffn_up 2" in ended.lines
+    assert any("█" in line and "°" in line for line in ended.lines)
+    facets = filled.done("search", "type:organ", "--facets", "--json").values["facets"]
+    assert facets.keys() == {"total", "exact", "uncounted", "type", "slot", "dtype", "arch", "license", "theta"}
+    assert (facets["total"], facets["exact"], facets["uncounted"]) == (4, True, [])
+    assert sum(bin_["count"] for bin_ in facets["theta"]) == 4
+    assert facets["license"] == {"apache-2.0": 4}
+
+
+def test_an_estimate_is_called_so(filled: Organ) -> None:
+    lines = filled.done("search", "theta>=1", "--facets").lines
+    assert any(line.startswith("about ") and line.endswith(" organs at their places") for line in lines)
+
+
+def test_the_likes_of_an_organ_show_how_alike_they_are(registry: Registry, organ: Organ) -> None:
+    place(registry, [ModelRow((Row(organ=1), Row(organ=2), Row(organ=3, slot="ffn_down")))])
+    header, first, second = organ.done("search", f"like:{digest(1)[:12]}").lines
+    assert header.split()[:2] == ["likeness", "organ"]
+    assert first.split()[:2] == ["1.000", digest(1)[:12]]
+    assert second.split()[1] == digest(2)[:12]
+
+
+def test_what_finds_nothing_says_so_and_names_the_nearest(filled: Organ) -> None:
+    ended = filled.done("search", "slot:ffn_upp")
+    assert ended.out == ""
+    assert ended.err.splitlines() == [
+        "note: nothing here has slot:ffn_upp; the nearest is slot:ffn_up",
+        "Nothing matches. organ search --help lists the fields.",
+    ]
+    assert filled.done("search", "slot:ffn_upp", "--json").values["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["tpye:organ"], "organ: 'tpye:organ': no field is called 'tpye'; did you mean type:?"),
+        (["theta", ">=", "40"], "organ: '>=': a comparison is written without spaces: theta>=40"),
+        (["sort:block"], "organ: 'sort:block': organs sort by theta, signal, z, spectral, rank, size"),
+        (["--after", "nonsense"], "organ: 'after': this is no place in a list: take it from the page before"),
+        (["like:123"], "organ: 'like:123': an organ's digest, or 8 and more characters of it, is due"),
+        (["like:12345678"], "organ: no organ's digest begins with 12345678"),
+    ],
+)
+def test_what_means_nothing_is_one_line(words: list[str], sentence: str, organ: Organ) -> None:
+    ended = organ("search", *words)
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith(sentence)
+    assert len(ended.err.splitlines()) <= 2
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "9223372036854775808", "many"])
+def test_a_page_has_from_one_to_a_thousand_organs(limit: str, organ: Organ) -> None:
+    assert organ("search", "--limit", limit).status == 2
+
+
+def test_every_field_and_sort_stands_in_the_help(organ: Organ) -> None:
+    out = organ.done("search", "--help").out
+    for name in ("type:", "slot:", "block:", "spectral:", "license:", "unique:organ", "like:DIGEST", "-type:norm"):
+        assert name in out
+
+
+@pytest.mark.parametrize(
+    "word", ["-type:norm", "-coder", "-qwen2", "-zoo-a", "-stable_rank:none", "-θ:40", "-ärzte", "-z:1"]
+)
+def test_a_word_with_a_minus_is_a_term_and_no_option(word: str, filled: Organ) -> None:
+    assert _MINUS_TERM.fullmatch(word)
+    assert filled.done("search", word, "--json", "--limit", 5).values["items"] is not None
+    assert filled.done("search", "--json", "type:organ", word).values["items"] is not None
+    assert filled.done("search", "--json", "--", word).values["items"] is not None
+
+
+@pytest.mark.parametrize("word", ["-q", "-h", "--json", "--facets", "--limit", "-", "--"])
+def test_an_option_is_no_term(word: str) -> None:
+    assert not _MINUS_TERM.fullmatch(word)
+
+
+def test_an_option_that_is_not_there_is_wrong_usage(organ: Organ) -> None:
+    assert organ("search", "--unheard-of").status == 2
+    assert organ("search", "-x").status == 2
+
+
+def test_line_104_what_stands_in_a_query_is_printed_harmless(filled: Organ) -> None:
+    ended = filled("search", 'slot:"[31m"')
+    assert "\x1b" not in ended.err + ended.out
+    ended = filled("search", "x\x1b[31m:y")
+    assert "\x1b" not in ended.err
+
+
+def test_json_is_one_object_that_anything_can_read(registry: Registry, organ: Organ, tmp_path: Path) -> None:
+    place(registry, drawn(30, seed=9))
+    printed = organ.done("search", "--json", "--facets", "--limit", 1000).out
+    (tmp_path / "page.json").write_text(printed)
+    values = json.loads((tmp_path / "page.json").read_text())
+    assert len(values["items"]) == values["facets"]["total"]

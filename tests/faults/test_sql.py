@@ -1,0 +1,478 @@
+"""The list of faults, lines 60 to 78, where they are not tried beside what they belong to.
+
+Columns and types: tests/catalog/test_tables.py. Order and cost of pages: tests/catalog/test_ranking_plans.py. Lines 73
+and 74 need a server that can be killed.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+from sqlalchemy import Column, Engine, String, event, func, literal_column, or_, select, text
+
+from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.register.blobs import lease_blobs, record_blobs
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.ingests import begin_ingest
+from registry.catalog.search import MODELS, ORGANS, parse_query
+from registry.catalog.search.cursor import Cursor, cursor_text
+from registry.catalog.search.fields import Kind
+from registry.catalog.tables import Base, BlobLease, Contributor, Event, Lineage, Model, Organ, Placement
+from registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadValue, NotFound
+from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.builders import array, file_bytes
+from tests.builders import text as text_entry
+from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
+from tests.catalog.test_facets import recounted, rolled_up
+from tests.faults.cases import SMALL, read_all, rows, run_sweep, sample, take_in
+from tests.faults.conftest import Organ as Command
+from tests.trips import block_metadata, block_tensors, little_model, row_counts
+
+ROOT = Path(__file__).resolve().parents[2]
+COLUMNS = [column for table in Base.metadata.tables.values() for column in table.columns]
+TEXTS = [column for column in COLUMNS if isinstance(column.type, String)]
+
+Heard = list[tuple[str, Any]]
+
+
+@contextmanager
+def heard_by(engine: Engine) -> Iterator[Heard]:
+    """Every statement that goes to the database meanwhile, with its parameters."""
+    heard: Heard = []
+
+    def hear(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        heard.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", hear)
+    yield heard
+    event.remove(engine, "before_cursor_execute", hear)
+
+
+def one(registry: Registry, question: Any) -> Any:
+    with registry.catalog.reading() as session:
+        return session.scalar(question)
+
+
+# Lines 60 and 61: text.
+
+HOSTILE = "a\0b" + "ü" * 9000 + "\0"
+
+
+def hostile_model() -> bytes:
+    """A file whose every text is too long and has a NUL."""
+    keys = ("name", "description", "license", "architecture", "author", "organization", "size_label", "basename")
+    entries = [text_entry(f"general.{key}", HOSTILE) for key in keys]
+    entries += [
+        array("general.tags", ValueType.STRING, [HOSTILE.encode(), b"\xff\0"]),
+        text_entry("general.base_model.0.name", HOSTILE),
+        text_entry("general.base_model.0.organization", HOSTILE),
+        text_entry("general.base_model.0.repo_url", f"https://example.org/{HOSTILE}"),
+        KeyValue("general.base_model.count", ValueType.UINT32, 1),
+    ]
+    return file_bytes(entries, block_tensors(1))
+
+
+def test_lines_60_and_61_no_text_in_any_table_has_a_nul_or_is_longer_than_its_column(
+    registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "hostile.gguf").write_bytes(hostile_model())
+    take_in(registry, tmp_path / "hostile.gguf")
+    seen = 0
+    with registry.catalog.reading() as session:
+        for column in TEXTS:
+            seen += session.scalar(select(func.count(column))) or 0
+            bad = [func.instr(column, func.char(0)) > 0]
+            bad += [func.length(column) > column.type.length] if _limit(column) else []
+            assert session.scalar(select(func.count()).where(or_(*bad))) == 0, column
+    assert seen > 100
+    assert one(registry, select(Model.title)).startswith("a␀büü")
+    assert one(registry, select(Lineage.parent_text).where(Lineage.parent_text.is_not(None))).count("\0") == 0
+
+
+def _limit(column: Column[Any]) -> int | None:
+    assert isinstance(column.type, String)
+    return column.type.length
+
+
+@pytest.mark.parametrize("asked", ["a\0b", "slot:a\0b", "model:acme/tiny\0", 'by:"\0"', "-license:\0", "\0", "sort:\0"])
+def test_line_60_a_nul_in_a_question_is_refused_or_parts_words(asked: str, registry: Registry) -> None:
+    place(registry, [ModelRow((Row(),), name="a-b")])
+    if asked == "a\0b":
+        assert len(registry.search(asked)) == 1
+        return
+    with pytest.raises(BadQuery):
+        registry.search(asked)
+
+
+@pytest.mark.parametrize("asked", ["x" * 1001, "slot:" + "x" * 200, "model:" + "x" * 97, "model:" + "x" * 96 + "*"])
+def test_line_61_a_question_about_something_longer_than_can_be_there_finds_nothing(
+    asked: str, registry: Registry
+) -> None:
+    place(registry, [ModelRow((Row(),))])
+    assert registry.search(asked).items == ()
+
+
+# Line 64: numbers beyond 63 bits, wherever one comes in.
+
+
+@pytest.mark.parametrize("number", [2**63, 2**63 + 1, 2**64, 10**30])
+def test_line_64_a_number_beyond_63_bits_never_reaches_the_database(
+    number: int, registry: Registry, organ: Command
+) -> None:
+    place(registry, [ModelRow((Row(),))])
+    for field in ORGANS.fields.values():
+        if field.is_numeric:
+            for term in (f"{field.name}>={number}", f"{field.name}:0-{number}", f"{field.name}:{number}"):
+                with pytest.raises(BadQuery, match=r"too large|no number"):
+                    registry.search(term)
+    with pytest.raises(BadName, match="is no version"):
+        parse_model_name(f"acme/tiny@{number}")
+    assert registry.search(f"model:acme/tiny@{number}").items == ()
+    query = str(parse_query(""))
+    for cursor in (Cursor(number, 1), Cursor(1.0, number)):
+        with pytest.raises(BadQuery, match="no place in a list"):
+            registry.search("", after=cursor_text(query, cursor))
+    for command in ("search", "models"):
+        assert organ(command, "--limit", str(number)).status == 2
+    assert organ("show", f"acme/tiny@{number}").status == 1
+
+
+def test_line_64_the_largest_numbers_that_fit_are_asked_and_found(registry: Registry) -> None:
+    largest = 2**63 - 1
+    place(registry, [ModelRow((Row(size_bytes=largest, block=largest),))])
+    assert len(registry.search("size>=9223372036854774784 block>9223372036854774783")) == 1
+    query = str(parse_query("sort:size"))
+    place(registry, [ModelRow((Row(organ=2, size_bytes=largest),), name="b")])
+    page = registry.search("sort:size", limit=1)
+    assert page.next == cursor_text(query, Cursor(largest, 1))
+    assert [found.model for found in registry.search("sort:size", after=page.next)] == ["acme/b@1"]
+
+
+# Line 65: numbers that are none.
+
+
+def odd_model() -> bytes:
+    """Tensors with NaN, infinities, one value, few values; metadata with NaN and infinities."""
+    half = dtype_by_name("F16")
+    values = {
+        "nan": np.full(4096, np.nan),
+        "infinite": np.full(4096, np.inf),
+        "both": np.resize([np.nan, np.inf, -np.inf], 4096),
+        "mixed": np.where(np.arange(4096) % 7 == 0, np.nan, np.sin(np.arange(4096))),
+        "zeros": np.zeros(4096),
+        "largest": np.resize([65504.0, -65504.0], 4096),
+        "few": np.array([np.nan]),
+    }
+    tensors = [
+        (TensorSpec(f"blk.0.{name}.weight", (64, 64) if one.size > 1 else (1,), half), one.astype(np.float16).tobytes())
+        for name, one in values.items()
+    ]
+    kinds = (ValueType.FLOAT32, ValueType.FLOAT64)
+    entries = [
+        KeyValue(f"odd.{kind.name.lower()}.{number}", kind, float(number))
+        for kind in kinds
+        for number in ("nan", "inf", "-inf")
+    ]
+    return file_bytes([*block_metadata(), *entries, array("odd.array", ValueType.FLOAT32, [float("nan")])], tensors)
+
+
+def not_json(token: str) -> NoReturn:
+    raise AssertionError(f"{token} is no JSON")
+
+
+def test_line_65_what_is_no_number_is_null_in_every_table_and_in_every_json(
+    registry: Registry, tmp_path: Path, organ: Command
+) -> None:
+    (tmp_path / "odd.gguf").write_bytes(odd_model())
+    said = organ("ingest", "--json", tmp_path / "odd.gguf")
+    assert said.status == 0, said.err
+    with registry.catalog.reading() as session:
+        for column in COLUMNS:
+            if column.type.compile(registry.catalog.reader.dialect) == "REAL":
+                limits = literal_column("9e999"), literal_column("-9e999")
+                assert session.scalar(select(func.count()).where(column.in_(limits))) == 0, column
+        rows_ = session.execute(select(Placement.name, Placement.theta)).all()
+    thetas = {name.split(".")[2]: theta for name, theta in rows_}
+    assert {name for name, theta in thetas.items() if theta is None} == {"nan", "infinite", "both", "few"}
+    texts = [said.out, organ("search", "--json", "--facets").out, organ("models", "--json").out]
+    texts += [organ("show", "odd", "--json").out, organ("report", "--json").out, organ("report", "odd", "--json").out]
+    texts += [organ("measure", str(tmp_path / "odd.gguf"), "--json").out]
+    texts += [organ("compare", "odd", "odd", "--json").out]
+    for found in organ("search", "-q").out.split():
+        texts.append(organ("show", found, "--json").out)
+    for printed in texts:
+        assert printed
+        for line in [printed] if printed.startswith(("{\n", "[\n")) else printed.splitlines():
+            json.loads(line, parse_constant=not_json)
+    for stored in (Model.tags, Model.flags, Model.unassemblable):
+        assert isinstance(json.loads(one(registry, select(stored)), parse_constant=not_json), list)
+
+
+# Line 67: foreign keys, in every connection there ever is.
+
+
+@pytest.mark.parametrize("kind", ["reader", "writer"])
+def test_line_67_foreign_keys_are_on_also_in_connections_that_are_made_later(kind: str, registry: Registry) -> None:
+    engine: Engine = getattr(registry.catalog, kind)
+
+    def is_on() -> bool:
+        with engine.connect() as connection:
+            return connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+
+    assert is_on()
+    with engine.connect() as connection:
+        connection.invalidate()
+    assert is_on(), "after one that broke"
+    engine.dispose()
+    assert is_on(), "after all were closed"
+    with ExitStack() as stack:
+        several = [stack.enter_context(engine.pool.connect()) for _ in range(8)]  # more than the pool keeps
+        assert {one.cursor().execute("PRAGMA foreign_keys").fetchone()[0] for one in several} == {1}
+    gc.collect()
+    assert is_on(), "after the pool overflowed"
+
+
+# Line 68: nothing to order by, and nothing to divide by.
+
+
+def test_line_68_a_registry_of_models_without_a_tensor_or_a_measure_divides_by_nothing(
+    registry: Registry, tmp_path: Path, organ: Command
+) -> None:
+    for name, data in {
+        "words": file_bytes([text_entry("general.name", "Words")]),
+        "tiny": file_bytes(block_metadata("Tiny"), [(TensorSpec("a", (1,), dtype_by_name("F32")), bytes(4))]),
+        "zeros": file_bytes(block_metadata("Zeros"), [(TensorSpec("a", (32, 32), dtype_by_name("F32")), bytes(4096))]),
+    }.items():
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+        assert organ("ingest", tmp_path / f"{name}.gguf").status == 0
+        for command in (
+            ("search", "--facets"),
+            ("search", "sort:spectral", "--json"),
+            ("models", "sort:theta"),
+            ("models", "--rank"),
+            ("show", name),
+            ("report",),
+            ("report", name),
+            ("compare", name, name),
+        ):
+            ended = organ(*command)
+            assert ended.status == 0, (command, ended.err)
+            assert command[0] == "report" or "nan" not in ended.out.lower().split(), command
+    assert one(registry, select(Model.mean_theta).where(Model.name == "words")) is None
+
+
+# Lines 69 to 72: several at once.
+
+INGEST = """
+import sys, time
+from pathlib import Path
+from ingest.service import ingest_model
+from ingest.sources import find_sources
+from registry.registry import Registry
+gate, path = map(Path, sys.argv[2:4])
+with Registry.open(sys.argv[1]) as registry:
+    (source,) = find_sources([str(path)])
+    print("ready", flush=True)
+    while not gate.exists():
+        time.sleep(0.001)
+    print(ingest_model(registry, source, None).created)
+"""
+
+
+def run_together(registry: Registry, tmp_path: Path, script: str, paths: list[Path]) -> list[str]:
+    """The last line of each of the processes that `script` makes of `paths`, all begun at one moment."""
+    gate = tmp_path / "gate"
+    gate.unlink(missing_ok=True)
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(registry.settings.home), str(gate), str(path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for path in paths
+    ]
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", process.communicate()[1]
+    gate.touch()
+    ends = [process.communicate() for process in started]
+    assert [(process.returncode, said[1]) for process, said in zip(started, ends, strict=True)] == [(0, "")] * len(
+        paths
+    )
+    return [said[0].strip() for said in ends]
+
+
+def test_lines_69_and_70_the_counts_are_right_after_eight_ingests_at_once(registry: Registry, tmp_path: Path) -> None:
+    paths = []
+    for number in range(8):
+        paths.append(tmp_path / f"m{number}.gguf")
+        # Every two share all of their organs, and all share facets, contributor and words.
+        paths[-1].write_bytes(little_model(f"M {number}", seed=number // 2))
+    assert run_together(registry, tmp_path, INGEST, paths) == ["True"] * 8
+    assert rolled_up(registry) == recounted(registry)
+    assert sum(rolled_up(registry).values()) == 80
+    assert registry.count("").total == 80
+    assert row_counts(registry)["organs"] == 40
+    assert read_all(registry).faults == []
+
+
+def test_line_71_of_four_who_bring_the_same_file_one_registers_it(registry: Registry, tmp_path: Path) -> None:
+    path = tmp_path / "same.gguf"
+    path.write_bytes(little_model())
+    assert sorted(run_together(registry, tmp_path, INGEST, [path] * 4)) == ["False", "False", "False", "True"]
+    counts = row_counts(registry)
+    assert (counts["models"], counts["placements"], counts["organs"], counts["events"]) == (1, 10, 10, 1)
+    assert len(rows(registry)) == counts["blobs"] == 11
+    assert (counts["blob_leases"], counts["contributors"]) == (0, 1)
+    assert rolled_up(registry) == recounted(registry)
+    assert one(registry, select(func.count()).select_from(Event)) == 1
+
+
+SWEEP = """
+import sys, time
+from datetime import timedelta
+from pathlib import Path
+from registry.errors import Busy
+from registry.registry import Registry
+from registry.upkeep import sweep
+gate = Path(sys.argv[2])
+with Registry.open(sys.argv[1]) as registry:
+    print("ready", flush=True)
+    while not gate.exists():
+        time.sleep(0.001)
+    try:
+        print(sweep(registry.catalog, registry.blobs, grace=timedelta(0), dry_run=False).removed)
+    except Busy:
+        print("busy")
+"""
+
+
+def test_line_71_what_is_swept_is_removed_by_one_of_those_who_sweep_at_once(registry: Registry, tmp_path: Path) -> None:
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "a test")
+        record_blobs(session, ingest_id, [registry.blobs.put(sample(SMALL, seed)) for seed in range(20)])
+        session.execute(text("UPDATE ingests SET state = 'failed'"))
+        session.execute(text("UPDATE blobs SET touched_at = '2026-01-01 00:00:00.000000'"))
+    run_sweep(registry)
+    said = run_together(registry, tmp_path, SWEEP, [tmp_path] * 4)
+    removed = [int(word) for word in said if word != "busy"]
+    assert len(removed) >= 1
+    assert sum(removed) == 20, said
+    assert rows(registry) == []
+
+
+def test_line_71_a_blob_is_leased_once_by_each_of_two_who_need_it(registry: Registry) -> None:
+    blob = registry.blobs.put(sample(SMALL))
+    for _ in range(2):
+        with registry.catalog.writing() as session:
+            ingest_id = begin_ingest(session, "a test")
+            assert record_blobs(session, ingest_id, [blob]) == []
+            lease_blobs(session, ingest_id, [row.id for row in rows(registry)] or [1])
+    with registry.catalog.reading() as session:
+        assert session.execute(select(BlobLease.ingest_id, BlobLease.blob_id)).all() == [(1, 1), (2, 1)]
+
+
+ORDERED = {"blobs": ("digest",), "blob_leases": ("blob_id",), "organs": ("blob_id",), "facet_counts": ("facet_id",)}
+FACETS = ("type", "tower", "slot", "dtype", "architecture", "license")
+
+
+def test_line_72_everybody_locks_rows_in_the_order_of_their_keys(registry: Registry, tmp_path: Path) -> None:
+    for name, data in (("a", little_model(blocks=4)), ("b", little_model(blocks=5, seed=1))):
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+    stored = [registry.blobs.put(sample(SMALL, seed)) for seed in range(12)]
+    assert [blob.digest for blob in stored] != sorted(blob.digest for blob in stored)
+    with heard_by(registry.catalog.writer) as heard:
+        for name in ("a", "b"):
+            take_in(registry, tmp_path / f"{name}.gguf", name=parse_model_name(name))
+        with registry.catalog.writing() as session:
+            record_blobs(session, begin_ingest(session, "a test"), stored)
+    found = dict.fromkeys([*ORDERED, "facets"], 0)
+    for statement, given in heard:
+        table = statement.split()[2] if statement.startswith("INSERT INTO") else ""
+        if table not in found or not isinstance(given, list):
+            continue
+        columns = statement.partition("(")[2].partition(")")[0].split(", ")
+        keys = [tuple(row[columns.index(name)] for name in ORDERED.get(table, FACETS)) for row in given]
+        if table != "blob_leases" or len(keys) > 1:
+            assert keys == sorted(keys), (table, keys)
+        found[table] += len(keys) > 1
+    assert min(found.values()) > 0, found
+
+
+# Line 77: what is typed is a value, never a part of a statement.
+
+PAYLOADS = (
+    "'; DROP TABLE models; --",
+    '" OR 1=1 --',
+    "x') UNION SELECT digest FROM blobs --",
+    "%' ESCAPE '",
+    "\\",
+    "*'*",
+)
+
+
+def bad(asking: Callable[[], object]) -> None:
+    """Asking gives something, or is refused; it never makes the database fail."""
+    with suppress(BadInput, NotFound, Ambiguous):
+        asking()
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_line_77_no_statement_has_a_part_that_somebody_typed(payload: str, registry: Registry) -> None:
+    place(registry, drawn(5, seed=1))
+    before = row_counts(registry)
+    quoted = f'"{payload}"' if '"' not in payload else payload
+    with heard_by(registry.catalog.reader) as heard:
+        for minus in ("", "-"):
+            for field in ORGANS.fields.values():
+                bad(lambda minus=minus, field=field: registry.search(f"{minus}{field.name}:{quoted}"))
+            bad(lambda minus=minus: registry.search(minus + quoted))
+        for asked in (f"sort:{quoted}", f"like:{quoted}", f"unique:{quoted}", f"{payload}:x", f"slot:*{quoted}*"):
+            bad(lambda asked=asked: registry.search(asked))
+            bad(lambda asked=asked: registry.count(asked))
+        bad(lambda: registry.search("", after=payload))
+        with registry.catalog.reading() as session:
+            for field in MODELS.fields.values():
+                if field.kind is not Kind.CHOICE:
+                    bad(lambda field=field: search_models(session, parse_query(f"{field.name}:{quoted}", MODELS), 5))
+            bad(lambda: model_by_name(session, parse_model_name(payload)))
+            bad(lambda: model_by_name(session, replace(parse_model_name("a"), name=payload)))
+    spoken = {statement for statement, _ in heard}
+    assert len(spoken) >= 3
+    for part in ("DROP", "1=1", "UNION", "ESCAPE ''", payload):
+        if part != "\\":
+            assert not [statement for statement in spoken if part in statement], part
+    assert row_counts(registry) == before
+
+
+def test_line_77_a_cursor_is_a_number_and_an_id_whatever_it_says(registry: Registry) -> None:
+    place(registry, drawn(5, seed=1))
+    text_ = str(parse_query(""))
+    for value in ("1 OR 1=1", "' --"):
+        with pytest.raises(BadQuery, match="no place in a list"):
+            registry.search("", after=cursor_text(text_, Cursor(value, 1)))
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_line_60_a_name_that_no_database_takes_is_refused_before_it_is_asked(name: str, registry: Registry) -> None:
+    with pytest.raises(BadValue), registry.catalog.writing() as session:
+        contributor_id(session, name)
+    with pytest.raises(BadQuery):
+        registry.search(f"by:{name}")
+    assert one(registry, select(func.count()).select_from(Contributor)) == 0
+    assert one(registry, select(func.count()).select_from(Organ)) == 0
