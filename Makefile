@@ -5,12 +5,12 @@ BIN    := $(VENV)/bin
 DEMO   ?= .demo
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow fuzz lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow fuzz crash kill faulty-disk lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/organ: pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed; set PYTHON=/path/to/python3" if sys.version_info < (3, 11) else 0)'
@@ -35,6 +35,16 @@ test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged blobs: some minutes
 	$(BIN)/python -m tests.faults.fuzzing headers --cases 1000000 --workers 2
 	$(BIN)/python -m tests.faults.fuzzing blobs --cases 100000 --workers 2
+
+crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: a quarter of an hour
+	$(BIN)/python -m tests.faults.powerloss
+	$(BIN)/pytest -m slow tests/faults/test_sweep_beside.py
+
+kill: $(BIN)/pytest  ## a thousand kills at random moments: a quarter of an hour
+	$(BIN)/python -m tests.faults.killing --kills 1000
+
+faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
+	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py
 
 lint: $(BIN)/pytest
 	$(BIN)/ruff check .

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Sequence
 
 import click
 
@@ -17,3 +19,19 @@ class QueryCommand(click.Command):
         terms = [word for word in args if _MINUS_TERM.fullmatch(word)]
         others = [word for word in args if not _MINUS_TERM.fullmatch(word)]
         return super().parse_args(ctx, [*others, *([] if "--" in others else ["--"]), *terms])
+
+
+def print_more(command: str, query: str, options: Sequence[str], place: str, total: int | None = None) -> None:
+    """On stderr: the command that shows what comes behind a page."""
+    home = click.get_current_context().find_root().params.get("home")
+    words = [
+        "organ",
+        *(["--home", home] if home else []),
+        command,
+        *options,
+        "--after",
+        place,
+        *([query] if query else []),
+    ]
+    of = "" if total is None else f" of {total:,}"
+    click.echo(f"more{of}: {shlex.join(words)}", err=True)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from cli.console import plain, print_json, print_table
-from cli.querying import QueryCommand
+from cli.querying import QueryCommand, print_more
 from registry.anatomy import EXAMPLE_SLOTS
 from registry.catalog.bins import BIN_DEGREES
-from registry.catalog.queries.search import PAGE_MAX
-from registry.catalog.search import ORGANS, FacetCounts, FoundOrgan
+from registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, parse_query
+from registry.catalog.search.cursor import PAGE_MAX
 from registry.present.search import search_values
 from registry.present.text import share_text, size_text, theta_text
 from registry.registry import Registry
 
-_NUMBERS = ("block", "θ", "spectral", "size", "likeness", "organs")
+_NUMBERS = ("θ", "spectral", "size", "alike", "|Z|", "rank", "signal")
+_MORE_COLUMNS = {"z": "magnitude", "rank": "stable_rank", "signal": "signal"}
+"""What is shown beside the usual when it is sorted by."""
 _BAR_WIDTH = 40
 _VALUES_SHOWN = 12
 
@@ -48,51 +48,72 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     it does not say how good an organ is.
     """
     text = " ".join(query)
+    asked = parse_query(text)
     with Registry.open() as registry:
         page = registry.search(text, limit=limit, after=after)
-        counts = registry.count(text) if facets else None
+        counts = registry.count(text) if facets or (page.next is not None and asked.like is None) else None
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
-        print_json(search_values(page, counts))
+        print_json(search_values(page, counts if facets else None))
         return
     if quiet:
         for organ in page:
             click.echo(organ.digest)
     else:
-        _print_organs(page.items)
-        if counts is not None:
-            _print_counts(counts)
+        _print_organs(page.items, asked)
+        if facets and counts is not None:
+            _print_counts(counts, asked)
     if page.next is not None:
-        click.echo(f"more: organ search {shlex.quote(text)} --limit {limit} --after {page.next}", err=True)
+        total = counts.total if counts is not None and counts.exact and not asked.unique else None
+        print_more("search", text, [*(["-q"] if quiet else []), "--limit", str(limit)], page.next, total)
 
 
-def _print_organs(organs: tuple[FoundOrgan, ...]) -> None:
+def _print_organs(organs: tuple[FoundOrgan, ...], asked: Query) -> None:
     if not organs:
         click.echo("Nothing matches. organ search --help lists the fields.", err=True)
         return
-    alike = organs[0].likeness is not None
-    columns = [*(["likeness"] if alike else []), "organ", "model", "tensor", "type", "dtype", "θ", "spectral", "size"]
-    print_table(columns, [_row(organ, alike) for organ in organs], _NUMBERS)
+    more = _MORE_COLUMNS.get(asked.sort.field) if asked.like is None else "likeness"
+    columns = ["organ", "model", "tensor", "type", "dtype", "θ", "spectral", "size"]
+    shown = {"likeness": "alike", "magnitude": "|Z|", "stable_rank": "rank", "signal": "signal"}
+    rows = [[*([_number(getattr(organ, more))] if more else []), *_row(organ)] for organ in organs]
+    print_table([*([shown[more]] if more else []), *columns], rows, _NUMBERS)
+    if asked.like is not None:
+        click.echo("alike: 1 the same weights, below 0.2 not related", err=True)
 
 
-def _row(organ: FoundOrgan, alike: bool) -> list[object]:
-    likeness = [share_text(organ.likeness)] if alike else []
+def _row(organ: FoundOrgan) -> list[object]:
     numbers = [theta_text(organ.theta), share_text(organ.spectral_signal), size_text(organ.size_bytes)]
-    return [*likeness, organ.digest[:12], organ.model, organ.name, organ.type, organ.dtype, *numbers]
+    return [organ.digest[:12], organ.model, organ.name, organ.type, organ.dtype, *numbers]
 
 
-def _print_counts(counts: FacetCounts) -> None:
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+
+
+def _print_counts(counts: FacetCounts, asked: Query) -> None:
     total = "too many to count one by one" if counts.total is None else f"{counts.total:,} organs at their places"
     about = "" if counts.exact or counts.total is None else "about "
     click.echo(f"\n{about}{total}")
     if counts.uncounted:
-        click.echo(f"the counts below leave out {plain(', '.join(counts.uncounted))}", err=True)
+        click.echo(f"the counts below leave out {plain(', '.join(counts.uncounted))}")
     for name, values in counts.fields.items():
         shown = list(values.items())[:_VALUES_SHOWN]
         more = f", and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
-        click.echo(f"{name + ':':8} {plain(', '.join(f'{value} {count:,}' for value, count in shown))}{more}")
+        label = f"any {name}" if asked.choices(name) else name  # its own filter is left out
+        click.echo(f"{label + ':':12} {plain(', '.join(f'{value} {count:,}' for value, count in shown))}{more}")
+    _print_histogram(counts, "any θ" if asked.numbers("theta") or asked.numbers("signal") else "θ")
+
+
+def _print_histogram(counts: FacetCounts, label: str) -> None:
+    measured = [lower for lower, count in counts.theta.items() if lower is not None and count]
+    if measured:
+        click.echo(f"{label}:")
     most = max(counts.theta.values(), default=0)
-    for lower, count in counts.theta.items():
-        label = "no θ" if lower is None else f"{lower}-{lower + BIN_DEGREES}°"
-        click.echo(f"{label:>7} {'█' * round(_BAR_WIDTH * count / most):{_BAR_WIDTH}} {count:,}" if count else "")
+    for lower in range(min(measured, default=0), max(measured, default=-1) + 1, BIN_DEGREES):
+        count = counts.theta.get(lower, 0)
+        click.echo(
+            f"{f'{lower}-{lower + BIN_DEGREES}°':>7} {'█' * round(_BAR_WIDTH * count / most):{_BAR_WIDTH}} {count:,}"
+        )
+    if unmeasured := counts.theta.get(None):
+        click.echo(f"   no θ {'█' * round(_BAR_WIDTH * unmeasured / most):{_BAR_WIDTH}} {unmeasured:,}")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from registry.catalog.engine import Catalog, open_catalog
-from registry.catalog.queries.model_search import ModelPage, search_models
+from registry.catalog.queries.model_search import found_models, search_models
 from registry.catalog.queries.search import count_organs, search_organs
-from registry.catalog.search import MODELS, FacetCounts, SearchPage, parse_query
+from registry.catalog.search import MODELS, FacetCounts, ModelsPage, SearchPage, parse_query
 from registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class Registry:
     def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> SearchPage:
         """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`.
 
-        `after` is the `next` of the page before; `limit` is from 1 to 1,000. Raises BadQuery for a query that means
-        nothing, NotFound or Ambiguous for a `like:` that names no organ.
+        `after` is the `next` of the page before; `limit` is from 1 to 1,000. Raises BadQuery (`registry.errors`) for a
+        query that means nothing, NotFound or Ambiguous for a `like:` that names no organ.
         """
         with self.catalog.reading() as session:
             return search_organs(session, parse_query(query), limit, after)
@@ -76,10 +76,10 @@ class Registry:
         with self.catalog.reading() as session:
             return count_organs(session, parse_query(query))
 
-    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
+    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelsPage:
         """A page of models: `registry.models("coder license:mit sort:-theta")`. Raises BadQuery."""
         with self.catalog.reading() as session:
-            return search_models(session, parse_query(query, MODELS), limit, after)
+            return found_models(search_models(session, parse_query(query, MODELS), limit, after))
 
     def close(self) -> None:
         """Give the database connections back."""

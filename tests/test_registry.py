@@ -45,8 +45,16 @@ def test_a_search_page_is_walked_from_python(filled: Registry) -> None:
 def test_counts_and_models_take_the_same_language(filled: Registry) -> None:
     assert filled.count("type:organ").total == 4
     assert filled.count("type:organ").fields["slot"] == {"ffn_down": 2, "ffn_up": 2}
-    assert [model.name for model in filled.models("little license:apache-2.0").items] == ["little"]
-    assert filled.models("theta>90").items == ()
+    assert [model.name for model in filled.models("little license:apache-2.0")] == ["local/little@1"]
+    assert len(filled.models("theta>90")) == 0
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1001])
+def test_a_page_of_no_size_is_refused(limit: int, registry: Registry) -> None:
+    with pytest.raises(BadQuery, match="1 to 1000"):
+        registry.search(limit=limit)
+    with pytest.raises(BadQuery, match="1 to 1000"):
+        registry.models(limit=limit)
 
 
 @pytest.mark.parametrize("query", ["typ:organ", "theta>=", 'a "b'])

@@ -155,8 +155,13 @@ def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Reg
         ("signal>0.5", False),
     ],
 )
-def test_counts_are_exact_but_for_a_bound_inside_a_bin(text: str, exact: bool, many: tuple[Registry, Placed]) -> None:
-    assert compare_counts(*many, text).exact is exact
+def test_counts_are_exact_but_for_a_bound_inside_a_bin_of_very_many(
+    text: str, exact: bool, many: tuple[Registry, Placed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compare_counts(*many, text).exact
+    if not exact:
+        monkeypatch.setattr(ranking, "GATHER_MAX", 3)
+        assert not compare_counts(*many, text).exact
 
 
 @pytest.mark.parametrize(
@@ -170,9 +175,10 @@ def test_counts_are_exact_but_for_a_bound_inside_a_bin(text: str, exact: bool, m
     ],
 )
 def test_an_estimate_lies_between_the_bins_that_the_bound_cuts(
-    text: str, inner: str, outer: str, many: tuple[Registry, Placed]
+    text: str, inner: str, outer: str, many: tuple[Registry, Placed], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry, placed = many
+    monkeypatch.setattr(ranking, "GATHER_MAX", 3)
     least, most = (len(expected_organs(placed, parse_query(one))) for one in (inner, outer))
     total = registry.count(text).total
     assert total is not None

@@ -111,7 +111,7 @@ def test_models_are_found_by_words_of_name_title_tags_and_description(registry: 
         ("model:*\\*", []),
         ("model:*\\_*", []),
         ("model:other/tinyxCODE*", ["Other/tinyXcode"]),
-        ("model:other/tinyXcode", []),
+        ("model:other/tinyXcode", ["Other/tinyXcode"]),
         ("model:Other/tinyXcode", ["Other/tinyXcode"]),
         ("model:Other/tinyXcode@1", ["Other/tinyXcode"]),
         ("model:Other/tinyXcode@2", []),

@@ -63,11 +63,25 @@ def shared_of(session: Session, model_id: int) -> Shared:
     return Shared(organs, int(size), shared, int(shared_bytes), session.scalar(models) or 0)
 
 
-def dtypes_of(session: Session, model_id: int) -> Sequence[Row[str, int, int]]:
-    """Dtype, tensors and bytes, by falling bytes, then by name."""
-    size = func.sum(Placement.size_bytes)
-    statement = select(Placement.dtype, func.count(), size).where(Placement.model_id == model_id)
-    return session.execute(statement.group_by(Placement.dtype).order_by(size.desc(), Placement.dtype)).all()
+@dataclass(frozen=True, slots=True)
+class DtypeFigures:
+    """The tensors of a model in one dtype; the second mean is over those that have a spectral reading."""
+
+    dtype: str
+    tensors: int
+    size_bytes: int
+    mean_theta: float | None
+    matrix_mean_theta: float | None
+
+
+def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
+    """The dtypes of a model by falling bytes, then by name."""
+    size, theta = func.sum(Placement.size_bytes), Placement.theta
+    of_matrices = func.avg(case((Placement.spectral_signal.is_not(None), theta)))
+    statement = select(Placement.dtype, func.count(), size, func.avg(theta), of_matrices)
+    ordered = statement.where(Placement.model_id == model_id).group_by(Placement.dtype)
+    rows = session.execute(ordered.order_by(size.desc(), Placement.dtype))
+    return [DtypeFigures(dtype, count, int(size_bytes), *means) for dtype, count, size_bytes, *means in rows]
 
 
 def count_blocks(session: Session, model_id: int) -> int:

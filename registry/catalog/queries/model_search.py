@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, case, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.bounds import number_condition
 from registry.catalog.queries.narrow import known_values, model_conditions
-from registry.catalog.search import Query, Sort
-from registry.catalog.search.cursor import Cursor, cursor_text, parse_cursor
+from registry.catalog.search import FoundModel, ModelsPage, Query, Sort
+from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from registry.catalog.search.fields import PARTIAL
 from registry.catalog.tables import Model
+from registry.digest import Digest
 
 _COLUMNS: dict[str, Any] = {
     "new": Model.id,  # ids are given in the order of registration
@@ -41,7 +43,7 @@ def search_models(
 
     With `ranked` only what is compared in rankings: complete models, no adapters and no vocabularies. Raises BadQuery.
     """
-    assert limit >= 1
+    check_limit(limit)
     text = f"{'ranked ' if ranked else ''}{query}"
     notes: list[str] = []
     conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
@@ -58,15 +60,38 @@ def search_models(
     return ModelPage(shown, cursor_text(text, place) if place else None, tuple(notes))
 
 
+def found_models(page: ModelPage) -> ModelsPage:
+    """The page as plain values."""
+    items = tuple(
+        FoundModel(
+            name=f"{model.namespace}/{model.name}@{model.version}",
+            title=model.title,
+            kind=model.kind if model.complete else PARTIAL,
+            architecture=model.architecture,
+            license=model.license,
+            parameters=model.parameters,
+            tensors=model.tensors,
+            size_bytes=model.size_bytes,
+            mean_theta=model.mean_theta,
+            mean_signal=model.mean_signal,
+            digest=Digest(model.digest),
+            created_at=model.created_at,
+        )
+        for model in page.items
+    )
+    return ModelsPage(items, page.next, page.notes)
+
+
 def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:
     def shown(column: Any) -> Select[Any]:
         return select(column).where(Model.state == "visible")
 
-    conditions = []
-    for name, column in (("kind", Model.kind), ("arch", Model.architecture), ("license", Model.license)):
+    conditions: list[ColumnElement[bool]] = []
+    kind = case((Model.complete.is_(False), PARTIAL), else_=Model.kind)
+    for name, column in (("kind", kind), ("arch", Model.architecture), ("license", Model.license)):
         for choice in query.choices(name):
             values = choice.values if name == "kind" else known_values(session, choice, shown(column), notes)
-            stated = func.coalesce(column, "")
+            stated: Any = func.coalesce(column, "")
             conditions.append(stated.not_in(values) if choice.negated else stated.in_(values))
     return conditions
 

@@ -15,6 +15,7 @@ from registry.catalog.queries.words import models_with_words
 from registry.catalog.search import Choice, Numbers, Query
 from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Contributor, Facet, FacetCount, Model
+from registry.catalog.words import folded_words
 from registry.errors import BadName
 from registry.names import parse_model_name
 
@@ -118,9 +119,22 @@ def model_conditions(session: Session, query: Query, notes: list[str]) -> list[C
         ids = select(Contributor.id).where(Contributor.name.in_(names))
         condition = Model.contributor_id.in_(ids)
         conditions.append(not_(condition) if choice.negated else condition)
-    conditions += [Model.id.in_(models_with_words(query.words))] if query.words else []
+    if query.words:
+        conditions.append(Model.id.in_(models_with_words(query.words)))
+        _note_words(session, query.words, notes)
     conditions += [Model.id.not_in(models_with_words(words.split("-"))) for words in query.excluded_words]
     return conditions
+
+
+def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> None:
+    """Say so when no model has the words, and when they are the name of a slot."""
+    found = select(Model.id).where(Model.state == "visible", Model.id.in_(models_with_words(words)))
+    if session.scalar(found.limit(1)) is not None:
+        return
+    slots = session.scalars(select(Facet.slot).where(_is_counted()).distinct().limit(NAMES_MAX))
+    meant = max((slot for slot in slots if set(folded_words(slot)) <= set(words)), key=len, default=None)
+    also = f"; a place of organs is found by slot:{meant}" if meant else ""
+    notes.append(f"no model has the words {' '.join(words)[:NEAREST_MAX_LENGTH]}{also}")
 
 
 def _is_counted() -> ColumnElement[bool]:
@@ -129,7 +143,7 @@ def _is_counted() -> ColumnElement[bool]:
 
 
 def _named(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[bool]:
-    """Models of the chosen names; a pattern looks at namespace/name without case."""
+    """Models of the chosen names, `namespace/name` without case."""
     conditions: list[ColumnElement[bool]] = []
     for value in choice.values:
         condition = _pattern(value) if "*" in value else _exactly(value)
@@ -170,8 +184,8 @@ def _exactly(value: str) -> ColumnElement[bool] | None:
         name = parse_model_name(value)
     except BadName:
         return None
-    parts = [Model.namespace == name.namespace, Model.name == name.name]
-    return and_(*parts, *([] if name.version is None else [Model.version == name.version]))
+    spelled = _spelled(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)
+    return spelled if name.version is None else and_(spelled, Model.version == name.version)
 
 
 def _matching(values: Sequence[str], there: Sequence[str]) -> dict[str, set[str]]:

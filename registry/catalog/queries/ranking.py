@@ -59,10 +59,9 @@ def ranked_placements(
     Equal values stand in the order of their ids, newest first when the sort is falling: the order is total.
     """
     plan = _plan(session, narrowed, sort, limit)
-    conditions = _tests(narrowed, unique)
     if plan.driver is not None:
-        return _gathered(session, plan, narrowed, conditions, sort, after, limit)
-    return _in_order(session, plan, narrowed, conditions, sort, after, limit)
+        return _gathered(session, plan, narrowed, unique, sort, after, limit)
+    return _in_order(session, plan, narrowed, _tests(narrowed, unique), sort, after, limit)
 
 
 def spread_of_matching(session: Session, narrowed: Narrowed, limit: int) -> list[tuple[int, float | None]] | None:
@@ -202,20 +201,27 @@ def _gathered(
     session: Session,
     plan: _Plan,
     narrowed: Narrowed,
-    conditions: Sequence[ColumnElement[bool]],
+    unique: bool,
     sort: Sort,
     after: Cursor | None,
     limit: int,
 ) -> list[Ranked]:
-    column = getattr(Placement, RANKINGS[sort.field])
-    rows = _driven(select(column, Placement.id), plan, narrowed).where(*conditions)
+    measure = getattr(Placement, RANKINGS[sort.field])
+    # An organ has its measures wherever it is, so its first place stands for all of them.
+    first = func.min(Placement.id) if unique else Placement.id
+    matching = _driven(select(measure.label("value"), first.label("id")), plan, narrowed)
+    matching = matching.where(*matches(narrowed, Placement))
+    found = (matching.group_by(Placement.organ_id, measure) if unique else matching).subquery()
+    rows, value, row_id = select(found.c.value, found.c.id), found.c.value, found.c.id
     if after is not None:
-        step = Placement.id < after.id if sort.descending else Placement.id > after.id
-        nothing = column.is_(None)
-        rows = rows.where(and_(nothing, step) if after.value is None else or_(_behind(column, sort, after), nothing))
-    order = (column.desc(), Placement.id.desc()) if sort.descending else (column, Placement.id)
-    statement = rows.order_by(column.is_(None), *order).limit(limit)
-    return [(value, row_id) for value, row_id in session.execute(statement)]
+        step = row_id < after.id if sort.descending else row_id > after.id
+        here, there = tuple_(value, row_id), tuple_(after.value, after.id)
+        behind = here < there if sort.descending else here > there
+        nothing = value.is_(None)
+        rows = rows.where(and_(nothing, step) if after.value is None else or_(behind, nothing))
+    order = (value.desc(), row_id.desc()) if sort.descending else (value, row_id)
+    statement = rows.order_by(value.is_(None), *order).limit(limit)
+    return [(number, place) for number, place in session.execute(statement)]
 
 
 def _driven(rows: Any, plan: _Plan, narrowed: Narrowed) -> Any:
@@ -232,9 +238,3 @@ def _driven(rows: Any, plan: _Plan, narrowed: Narrowed) -> Any:
 def _by_index(rows: Any, name: str) -> Any:
     # Its planner has no statistics of a new catalog and would guess; ours has counts.
     return rows.with_hint(Placement, f"INDEXED BY ix_placements_{name}", "sqlite")
-
-
-def _behind(column: Any, sort: Sort, after: Cursor) -> ColumnElement[bool]:
-    here = tuple_(column, Placement.id)
-    there = tuple_(after.value, after.id)
-    return here < there if sort.descending else here > there

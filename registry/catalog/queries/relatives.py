@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -15,6 +15,7 @@ from registry.lineage import Organ as ComparedOrgan
 from registry.lineage import Slot
 
 SHOWN_STATES = ("visible", "yanked")
+_FETCHED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +99,30 @@ def declared_parents_of(session: Session, model_ids: Collection[int]) -> list[Li
     return found
 
 
-def declared_edges_to(session: Session, model_ids: Collection[int]) -> list[Lineage]:
-    """The declared edges that lead to none of the registered models, or to one of `model_ids`."""
-    declared = select(Lineage).where(Lineage.child_model_id.is_not(None), Lineage.evidence == "declared")
-    found = list(session.scalars(declared.where(Lineage.parent_model_id.is_(None))))
-    for batch in batches(sorted(model_ids)):
-        found += session.scalars(declared.where(Lineage.parent_model_id.in_(batch)))
+def declared_texts_to(session: Session, model_ids: Collection[int]) -> Iterator[str]:
+    """The texts of the declared edges that lead to no registered model, then those that lead to one of `model_ids`.
+
+    They are streamed: in a large catalog many edges lead nowhere.
+    """
+    for leads_there in _leading_to(model_ids):
+        statement = select(Lineage.parent_text).where(leads_there, *_IS_DECLARED).distinct()
+        for text in session.scalars(statement.execution_options(yield_per=_FETCHED_AT_ONCE)):
+            yield text or ""
+
+
+def declared_edges_with(
+    session: Session, texts: Collection[str], model_ids: Collection[int], but: int, limit: int
+) -> list[Lineage]:
+    """Up to `limit` edges of one of `texts` as `declared_texts_to` takes them, the oldest of either first.
+
+    Those that the model `but` declares are left out. `texts` are at most a few hundred.
+    """
+    found: list[Lineage] = []
+    for leads_there in _leading_to(model_ids):
+        if texts and len(found) < limit:
+            statement = select(Lineage).where(leads_there, *_IS_DECLARED, Lineage.parent_text.in_(sorted(texts)))
+            statement = statement.where(Lineage.child_model_id != but).order_by(Lineage.id)
+            found += session.scalars(statement.limit(limit - len(found)))
     return found
 
 
@@ -138,6 +157,16 @@ def metadata_texts(session: Session, model_ids: Collection[int], keys: Collectio
         for model_id, key, value in session.execute(statement):
             found[model_id][key] = value
     return found
+
+
+_IS_DECLARED = (Lineage.child_model_id.is_not(None), Lineage.evidence == "declared")
+
+
+def _leading_to(model_ids: Collection[int]) -> Iterator[ColumnElement[bool]]:
+    """Conditions of edges: that they lead to no model, then that they lead to one of `model_ids`."""
+    yield Lineage.parent_model_id.is_(None)
+    for batch in batches(sorted(model_ids)):
+        yield Lineage.parent_model_id.in_(batch)
 
 
 def _is_at(place: Slot) -> tuple[ColumnElement[bool], ...]:

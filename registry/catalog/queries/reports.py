@@ -13,7 +13,6 @@ from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.tables import Lineage, Model, Organ, Placement
-from registry.catalog.upsert import batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +27,15 @@ class TypeFigures:
     mean_square_theta: float | None
     spectral_count: int
     mean_spectral_signal: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixFigures:
+    """The matrices of one model: how many there are, and the means over them."""
+
+    matrices: int
+    mean_theta: float | None
+    mean_spectral_signal: float
 
 
 def type_figures(session: Session, model_id: int | None = None) -> list[TypeFigures]:
@@ -88,14 +96,16 @@ def count_organs(session: Session) -> int:
     return placed - (session.scalar(select(func.count()).select_from(hidden.subquery())) or 0)
 
 
-def mean_spectral_signals(session: Session, model_ids: Sequence[int]) -> dict[int, float | None]:
-    """Model id to the mean spectral signal of its matrices."""
-    found: dict[int, float | None] = {}
-    for batch in batches(model_ids):
-        statement = select(Placement.model_id, func.avg(Placement.spectral_signal))
-        rows = session.execute(statement.where(Placement.model_id.in_(batch)).group_by(Placement.model_id))
-        found.update((model_id, mean) for model_id, mean in rows)
-    return found
+def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, MatrixFigures]:
+    """Model id to the figures of its matrices; models without one are left out.
+
+    A matrix is a tensor that has a spectral reading: it has two rows and two columns or more, and a format that can be
+    read. Norms, biases and other lists of numbers are none.
+    """
+    spectral = Placement.spectral_signal
+    statement = select(Placement.model_id, func.count(), func.avg(Placement.theta), func.avg(spectral))
+    rows = session.execute(statement.where(_of(model_id), spectral.is_not(None)).group_by(Placement.model_id))
+    return {model: MatrixFigures(*figures) for model, *figures in rows}
 
 
 def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | None, int, float | None]]:

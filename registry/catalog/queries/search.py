@@ -12,11 +12,9 @@ from registry.catalog.queries.narrow import narrow
 from registry.catalog.queries.ranking import ranked_placements
 from registry.catalog.queries.spread import facet_counts
 from registry.catalog.search import FacetCounts, FoundOrgan, Query, SearchPage
-from registry.catalog.search.cursor import Cursor, cursor_text, parse_cursor
+from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Blob, Model, Organ, Placement
 from registry.digest import Digest
-
-PAGE_MAX = 1000
 
 
 def search_organs(session: Session, query: Query, limit: int, after: str | None = None) -> SearchPage:
@@ -25,7 +23,7 @@ def search_organs(session: Session, query: Query, limit: int, after: str | None 
     The order is total, so that pages neither repeat nor skip. Raises BadQuery for an `after` that is no such text,
     NotFound, Ambiguous for a `like:` that names no organ.
     """
-    assert 1 <= limit <= PAGE_MAX
+    check_limit(limit)
     text = str(query)
     cursor = None if after is None else parse_cursor(text, after, missing=query.like is None)
     narrowed = narrow(session, query)

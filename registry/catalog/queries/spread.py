@@ -34,6 +34,7 @@ def facet_counts(session: Session, narrowed: Narrowed) -> FacetCounts:
     others = [term for term in narrowed.numbers if term not in theta]
     counted = _counted_one_by_one(session, replace(narrowed, facets=[], numbers=others), theta)
     uncounted: tuple[str, ...] = ()
+    exact = counted is not None or all(_on_edges(term) for term in theta)
     if counted is None:
         uncounted = (*(str(term) for term in others), *(["the filter by model"] if narrowed.models is not None else []))
         counted = _counted_by_facets(session, theta)
@@ -45,19 +46,18 @@ def facet_counts(session: Session, narrowed: Narrowed) -> FacetCounts:
         if facet_id in matching:
             histogram[None if lower == UNMEASURED else lower] += count
     total = round(sum(count for facet_id, count in bounded.items() if facet_id in matching))
-    by_facets = others == [] and narrowed.models is None
     return FacetCounts(
         total=None if uncounted else total,
         fields={name: _counts(name, narrowed, facets, bounded) for name in SHOWN_FIELDS},
         theta=dict(sorted(histogram.items(), key=lambda item: (item[0] is None, item[0] or 0))),
-        exact=not uncounted and (not by_facets or all(_on_edges(term) for term in theta)),
+        exact=exact and not uncounted,
         uncounted=uncounted,
     )
 
 
 def _counted_one_by_one(session: Session, rest: Narrowed, theta: Sequence[Numbers]) -> tuple[_Spread, _Bounded] | None:
-    """When there are filters that facets do not know, and they leave few placements: those."""
-    if not rest.numbers and rest.models is None:
+    """What facets cannot tell exactly, when the other filters leave few placements: those."""
+    if not rest.numbers and rest.models is None and all(_on_edges(term) for term in theta):
         return None
     found = spread_of_matching(session, rest, GATHER_MAX)
     if found is None:

@@ -13,6 +13,11 @@ from registry.catalog.bins import theta_bin
 from registry.catalog.tables import Facet, FacetCount, Placement
 from registry.catalog.upsert import batches, insert_missing, insert_or_add
 
+FACETS_A_MODEL_MAX = 1000
+"""Real models have some dozens. One made to have a slot for each of its tensors must not slow every search down."""
+ODD_SLOT = "(odd)"
+"""The slot of the facets behind the limit: such placements are found by all other fields."""
+
 _KEYS_A_STATEMENT = 100
 
 
@@ -36,6 +41,19 @@ def facet_ids(session: Session, keys: Iterable[FacetKey]) -> dict[FacetKey, int]
     for batch in batches(wanted, _KEYS_A_STATEMENT):
         for facet_id, *key in session.execute(select(Facet.id, *columns).where(tuple_(*columns).in_(batch))):
             found[FacetKey(*key)] = facet_id
+    return found
+
+
+def bounded_keys(keys: Iterable[FacetKey]) -> list[FacetKey]:
+    """The `keys` of one model's placements in order; from the thousandth different one on the slot is left out."""
+    kept: set[FacetKey] = set()
+    found = []
+    for key in keys:
+        if key not in kept and len(kept) >= FACETS_A_MODEL_MAX:
+            found.append(key._replace(slot=ODD_SLOT))
+            continue
+        kept.add(key)
+        found.append(key)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import fmean
@@ -16,7 +16,7 @@ from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.models import visible_model_with_digest
 from registry.catalog.records import FileRecord, ModelRecord, PlacementRecord
 from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.facets import FacetKey, count_placements, facet_ids
+from registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
 from registry.catalog.register.organs import OrganKey, organ_key, register_organs
 from registry.catalog.tables import (
     Event,
@@ -61,7 +61,9 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     organs = register_organs(session, record.placements, blobs)
     measured = _measured(session, organs)
     model = _insert_model(session, record, measured, organs)
-    facets = facet_ids(session, (_facet_key(model, placement) for placement in record.placements))
+    keys = bounded_keys(_facet_key(model, placement) for placement in record.placements)
+    ids = facet_ids(session, keys)
+    facets = [ids[key] for key in keys]
     placements: list[Placement] = []
     for position, file in enumerate(record.files):
         placements += _insert_file(session, model, position, file, blobs, organs, measured, facets, len(placements))
@@ -154,7 +156,7 @@ def _insert_file(
     blobs: Mapping[Digest, BlobRow],
     organs: Mapping[OrganKey, int],
     measured: Mapping[int, Mapping[str, float | None]],
-    facets: Mapping[FacetKey, int],
+    facets: Sequence[int],
     first: int,
 ) -> list[Placement]:
     row = ModelFile(
@@ -181,8 +183,7 @@ def _insert_file(
     placements = []
     for order, placement in enumerate(file.placements, first):
         organ_id = organs[organ_key(placement)]
-        facet_id = facets[_facet_key(model, placement)]
-        placements.append(_placement(model, row, order, placement, organ_id, facet_id, measured[organ_id]))
+        placements.append(_placement(model, row, order, placement, organ_id, facets[order], measured[organ_id]))
     session.add_all(placements)
     session.flush()
     return placements

@@ -10,7 +10,7 @@ found    what a search gives
 """
 
 from registry.catalog.search.fields import MODELS, ORGANS, Field, Vocabulary
-from registry.catalog.search.found import FacetCounts, FoundOrgan, SearchPage
+from registry.catalog.search.found import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
 from registry.catalog.search.parse import parse_query
 from registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort
 
@@ -20,8 +20,10 @@ __all__ = [
     "Choice",
     "FacetCounts",
     "Field",
+    "FoundModel",
     "FoundOrgan",
     "Interval",
+    "ModelsPage",
     "Numbers",
     "Query",
     "SearchPage",

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from registry.errors import BadQuery
 
 CURSOR_MAX_LENGTH = 200
+PAGE_MAX = 1000
+"""Results on a page."""
 _ID_MAX = 2**63 - 1
 
 
@@ -25,6 +27,12 @@ class Cursor:
 
     value: float | None
     id: int
+
+
+def check_limit(limit: int) -> None:
+    """Raise BadQuery for a page that is too small or too large."""
+    if not 1 <= limit <= PAGE_MAX:
+        raise BadQuery(f"limit {limit}", f"a page has 1 to {PAGE_MAX} results")
 
 
 def cursor_text(query: str, cursor: Cursor) -> str:

@@ -33,6 +33,9 @@ class Field:
     meaning: str
     choices: tuple[str, ...] = ()
 
+    example: str = ""
+    """Of a number in a query."""
+
     @property
     def is_numeric(self) -> bool:
         return self.kind in (Kind.NUMBER, Kind.WHOLE, Kind.SIZE)
@@ -52,6 +55,9 @@ class Vocabulary:
     """Whether `like:` and `unique:` mean something."""
 
 
+PARTIAL = "partial"
+"""The kind that is shown of a model of which only some organs are here."""
+
 ALIASES = {
     "architecture": "arch",
     "contributor": "by",
@@ -63,8 +69,21 @@ ALIASES = {
     "θ": "theta",
 }
 
-_THETA = Field("theta", Kind.NUMBER, "θ in degrees, 0 noise to 90 signal")
-_SIGNAL = Field("signal", Kind.NUMBER, "sin θ, 0 to 1")
+SYNONYMS = {
+    "attention": "skeleton",
+    "attn": "skeleton",
+    "embedding": "embed",
+    "feed-forward": "organ",
+    "feedforward": "organ",
+    "ffn": "organ",
+    "layernorm": "norm",
+    "lora": "adapter",
+    "mlp": "organ",
+}
+"""What the field calls our types: suggested, not taken."""
+
+_THETA = Field("theta", Kind.NUMBER, "θ in degrees, 0 noise to 90 signal", example="theta>=45 or theta:35-60")
+_SIGNAL = Field("signal", Kind.NUMBER, "sin θ, 0 to 1", example="signal>=0.6 or signal:0.5-0.7")
 _ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
 _LICENSE = Field("license", Kind.NAME, "the model's licence; none where it states none")
 _BY = Field("by", Kind.NAME, "who added the model")
@@ -88,9 +107,9 @@ ORGANS = Vocabulary(
         Field("tower", Kind.CHOICE, "the stack of blocks that it is in", TOWERS),
         _THETA,
         _SIGNAL,
-        Field("z", Kind.NUMBER, "|Z|, bits gained per doubling of resolution"),
-        Field("spectral", Kind.NUMBER, "spectral signal, 0 (chance) to 1"),
-        Field("rank", Kind.NUMBER, "stable rank, from 1"),
+        Field("z", Kind.NUMBER, "|Z|, bits gained per doubling of resolution", example="z>=0.9 or z:0.9-1"),
+        Field("spectral", Kind.NUMBER, "spectral signal, 0 (chance) to 1", example="spectral>=0.3 or spectral:0.2-0.5"),
+        Field("rank", Kind.NUMBER, "stable rank, from 1", example="rank>=10 or rank:5-20"),
         Field("size", Kind.SIZE, "bytes in the file: size>=10M"),
         Field("dtype", Kind.NAME, "the type of its values: F16, Q8_0"),
         _ARCH,
@@ -113,13 +132,13 @@ ORGANS = Vocabulary(
 MODELS = Vocabulary(
     what="models",
     fields=_by_name(
-        Field("kind", Kind.CHOICE, "what was registered", MODEL_KINDS),
+        Field("kind", Kind.CHOICE, "what was registered; partial where organs are missing", (*MODEL_KINDS, PARTIAL)),
         _MODEL,
         _ARCH,
         _LICENSE,
         _BY,
-        Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees"),
-        Field("signal", Kind.NUMBER, "mean of sin θ over its tensors"),
+        Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees", example="theta>=45 or theta:35-60"),
+        Field("signal", Kind.NUMBER, "mean of sin θ over its tensors", example="signal>=0.6 or signal:0.5-0.7"),
         Field("params", Kind.SIZE, "parameters: params>=1M"),
         Field("tensors", Kind.WHOLE, "how many organs it has"),
         Field("size", Kind.SIZE, "bytes of its files"),

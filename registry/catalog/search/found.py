@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from registry.digest import Digest
 
@@ -47,6 +48,43 @@ class SearchPage:
     """What the asker should know: a name that nothing has, a comparison that was cut off."""
 
     def __iter__(self) -> Iterator[FoundOrgan]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundModel:
+    """A visible model."""
+
+    name: str
+    """`namespace/name@version`."""
+    title: str | None
+    kind: str
+    """model, adapter or vocabulary; partial when only some of its organs are here."""
+    architecture: str | None
+    license: str | None
+    parameters: int
+    tensors: int
+    size_bytes: int
+    mean_theta: float | None
+    """Degrees, over its tensors."""
+    mean_signal: float | None
+    digest: Digest
+    """Of its bytes."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsPage:
+    """One page of models. Iterating gives them."""
+
+    items: tuple[FoundModel, ...]
+    next: str | None
+    notes: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[FoundModel]:
         return iter(self.items)
 
     def __len__(self) -> int:

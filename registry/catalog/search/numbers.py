@@ -16,7 +16,7 @@ NUMBER_MAX = 2**63 - 1
 ABSENT = "none"
 
 _NUMBER = re.compile(r"(?P<digits>[0-9]{1,19}(\.[0-9]{0,40})?|\.[0-9]{1,40})(?P<unit>[A-Za-z]{0,2})°?", re.ASCII)
-_RANGE = re.compile(r"(?P<low>[^-–]+)[-–](?P<high>[^-–]+)")
+_RANGE = re.compile(r"(?P<low>[^-–]*)[-–](?P<high>[^-–]*)")
 _UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
@@ -37,11 +37,11 @@ def parse_numbers(token: str, field: Field, values: Sequence[str]) -> tuple[tupl
         if value.lower() == ABSENT:
             continue
         match = _RANGE.fullmatch(value)
-        low, high = (match["low"], match["high"]) if match else (value, value)
-        interval = Interval(_parse_number(token, field, low), _parse_number(token, field, high))
-        assert interval.low is not None
-        assert interval.high is not None
-        if interval.low > interval.high:
+        low, high = (match["low"], match["high"]) if match and value.strip("-–") else (value, value)
+        interval = Interval(
+            _parse_number(token, field, low) if low else None, _parse_number(token, field, high) if high else None
+        )
+        if interval.low is not None and interval.high is not None and interval.low > interval.high:
             raise BadQuery(token, f"a range goes from the smaller number to the larger: {high}-{low}")
         intervals.append(interval)
     return tuple(intervals), len(intervals) < len(values)
@@ -65,4 +65,4 @@ def _example(field: Field) -> str:
         return f"write {field.name}:5-20 or {field.name}>=5"
     if field.kind is Kind.SIZE:
         return f"write {field.name}>=10M"
-    return f"write {field.name}>=0.5 or {field.name}:0.2-0.5"
+    return f"write {field.example}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-from registry.catalog.search.fields import ALIASES, ORGANS, Field, Kind, Vocabulary
+from registry.catalog.search.fields import ALIASES, ORGANS, SYNONYMS, Field, Kind, Vocabulary
 from registry.catalog.search.numbers import parse_bound, parse_numbers
 from registry.catalog.search.terms import Choice, Numbers, Query, Sort, Term
 from registry.catalog.words import folded_words
@@ -23,7 +23,9 @@ WORDS_MAX = 50
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
 _TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
+_LOGIC = frozenset({"AND", "OR", "NOT", "&&", "||"})
 _OPERATOR = re.compile(r"[<>=:≤≥]+")
+_VALUES = re.compile(r'(?:"[^"]*"|[^,"]*)(?:,(?:"[^"]*"|[^,"]*))*')
 _VALUE = re.compile(r'"(?P<quoted>[^"]*)"|(?P<plain>[^,"]+)')
 
 
@@ -42,8 +44,11 @@ class _Gathered:
         self.sort: Sort | None = None
 
 
-def parse_query(text: str, vocabulary: Vocabulary = ORGANS) -> Query:
-    """The query that `text` asks; an empty text asks for everything. Raises BadQuery."""
+def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | None = None) -> Query:
+    """The query that `text` asks; an empty text asks for everything. Raises BadQuery.
+
+    `default_sort` is taken where the text has none, instead of the vocabulary's own.
+    """
     if len(text) > QUERY_MAX_LENGTH:
         raise BadQuery(text[:20] + "…", f"a query has at most {QUERY_MAX_LENGTH} characters")
     tokens = list(_tokens(text))
@@ -54,7 +59,7 @@ def parse_query(text: str, vocabulary: Vocabulary = ORGANS) -> Query:
         _read(gathered, token)
     if gathered.like is not None and gathered.sort is not None:
         raise BadQuery(f"sort:{gathered.sort}", "like: ranks by likeness; leave sort: out")
-    sort = gathered.sort or _sort(vocabulary, vocabulary.default_sort)
+    sort = gathered.sort or _sort(vocabulary, default_sort or vocabulary.default_sort)
     return Query(
         terms=tuple(gathered.terms),
         words=tuple(gathered.words),
@@ -111,8 +116,10 @@ def _read(gathered: _Gathered, token: str) -> None:
 
 
 def _read_words(gathered: _Gathered, token: str) -> None:
+    if token in _LOGIC or token.strip("()") != token:
+        raise BadQuery(token, 'all terms hold at once, without AND; "or" is a comma: type:organ,skeleton')
     if _OPERATOR.match(token.lstrip("-")):
-        raise BadQuery(token, "a comparison is written without spaces: theta>=40")
+        raise BadQuery(token, "a field stands before it, without spaces: theta>=40, type:organ")
     excluded = token.startswith("-") and len(token) > 1
     found = folded_words(token)
     if not found:
@@ -131,6 +138,8 @@ def _read_order(gathered: _Gathered, token: str, name: str, match: re.Match[str]
     vocabulary, value = gathered.vocabulary, match["value"].strip('"')
     if match["minus"] or match["operator"] not in ":=":
         raise BadQuery(token, f"write {name}:VALUE")
+    if (name == SORT and gathered.sort is not None) or (name == LIKE and gathered.like is not None):
+        raise BadQuery(token, f"{name}: stands there twice")
     if name == SORT:
         gathered.sort = _sort(vocabulary, value)
     elif not vocabulary.likeness:
@@ -139,7 +148,7 @@ def _read_order(gathered: _Gathered, token: str, name: str, match: re.Match[str]
         try:
             gathered.like = parse_prefix(value)
         except BadDigest as error:
-            raise BadQuery(token, f"an organ's digest, or 8 and more characters of it, is due: {error}") from error
+            raise BadQuery(token, "write an organ's digest, or at least 8 characters of it") from error
     elif value != "organ":
         raise BadQuery(token, "only unique:organ is known: each organ once")
     else:
@@ -175,6 +184,8 @@ def _term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
 
 def _values(token: str, text: str) -> list[str]:
     """What stands between the commas."""
+    if not _VALUES.fullmatch(text):
+        raise BadQuery(token, "values stand between commas, those with spaces in quotation marks")
     found = [match["quoted"] if match["plain"] is None else match["plain"] for match in _VALUE.finditer(text)]
     values = [value.strip() for value in found if value.strip()]
     if not values:
@@ -190,8 +201,8 @@ def _values(token: str, text: str) -> list[str]:
 def _choice(token: str, field: Field, value: str) -> str:
     if value.lower() in field.choices:
         return value.lower()
-    close = nearest(value, field.choices)
-    meant = f"; did you mean {field.name}:{close}?" if close else ""
+    close = SYNONYMS.get(value.lower()) or nearest(value, field.choices)
+    meant = f"; did you mean {field.name}:{close}?" if close in field.choices else ""
     raise BadQuery(token, f"{field.name} is one of {_listed(field.choices)}{meant}")
 
 

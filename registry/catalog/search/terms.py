@@ -101,8 +101,6 @@ def _number(value: float) -> str:
 
 
 def _range(interval: Interval) -> str:
-    assert interval.low is not None
-    assert interval.high is not None
-    if interval.low == interval.high:
-        return _number(interval.low)
-    return f"{_number(interval.low)}-{_number(interval.high)}"
+    low = "" if interval.low is None else _number(interval.low)
+    high = "" if interval.high is None else _number(interval.high)
+    return low if low == high else f"{low}-{high}"

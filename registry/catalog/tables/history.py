@@ -59,7 +59,7 @@ class Event(Base):
     """Something that was done. Rows are added, never changed."""
 
     __tablename__ = "events"
-    __table_args__ = (at_most("text", TEXT_MAX),)
+    __table_args__ = (at_most("text", TEXT_MAX), at_most("action", 32))
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     at: Mapped[datetime] = mapped_column(Timestamp, index=True)

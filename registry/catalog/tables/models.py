@@ -39,6 +39,7 @@ class Model(Base):
         at_most("architecture", 96),
         at_most("license", 96),
         at_most("size_label", 96),
+        at_most("digest", 64),
         CheckConstraint("version >= 1", name="version_positive"),
         Index("ix_models_state_created_at", "state", "created_at"),
         Index("ix_models_state_mean_theta", "state", "mean_theta"),
@@ -78,7 +79,12 @@ class ModelFile(Base):
     """One GGUF file of a model. Its bytes are zeros, overlaid by its parts and by its placements' organs."""
 
     __tablename__ = "model_files"
-    __table_args__ = (UniqueConstraint("model_id", "position"), at_most("name", 255))
+    __table_args__ = (
+        UniqueConstraint("model_id", "position"),
+        at_most("name", 255),
+        at_most("sha256", 64),
+        at_most("header_sha256", 64),
+    )
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
@@ -107,7 +113,7 @@ class ModelMetadata(Base):
     """A header's entries in order, as text to read and search; the exact bytes are in the file's parts."""
 
     __tablename__ = "model_metadata"
-    __table_args__ = (at_most("key", TEXT_MAX), at_most("value", TEXT_MAX))
+    __table_args__ = (at_most("key", TEXT_MAX), at_most("value", TEXT_MAX), at_most("type", 32))
 
     model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
     position: Mapped[int] = mapped_column(Integer, primary_key=True)

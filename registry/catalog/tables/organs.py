@@ -29,6 +29,7 @@ class Measurement(Base):
     """What one method read from one organ. What it does not give is null; `reason` says why it read nothing."""
 
     __tablename__ = "measurements"
+    __table_args__ = (at_most("method", 16), at_most("reason", 256))
 
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
     method: Mapped[str] = mapped_column(text(16), primary_key=True)

@@ -152,7 +152,7 @@ def _text(field: str, row: Row | None, model: ModelRow) -> str:
     if field == "by":
         return model.contributor
     if field == "kind":
-        return model.kind
+        return model.kind if model.complete else "partial"
     return str(getattr(row, field))
 
 
@@ -162,7 +162,8 @@ def _is_named(model: ModelRow, value: str) -> bool:
         return _fits(value.lower() if "/" in value else f"*/{value.lower()}", full)
     name, _, version = value.partition("@")
     full_name = name if "/" in name else f"local/{name}"
-    return full_name == f"{model.namespace}/{model.name}" and version in ("", str(model.version))
+    same = full_name.lower() == f"{model.namespace}/{model.name}".lower()
+    return same and version in ("", str(model.version))
 
 
 def _fits(pattern: str, text: str) -> bool:

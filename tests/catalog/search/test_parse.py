@@ -218,8 +218,8 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("slot:,,", "a value is missing behind it"),
         ('slot:""', "a value is missing behind it"),
         ("theta:", "a value is missing behind it"),
-        ("theta>=", "'' is no number for theta; write theta>=0.5 or theta:0.2-0.5"),
-        ("theta>=high", "'high' is no number for theta; write theta>=0.5 or theta:0.2-0.5"),
+        ("theta>=", "'' is no number for theta; write theta>=45 or theta:35-60"),
+        ("theta>=high", "'high' is no number for theta; write theta>=45 or theta:35-60"),
         ("theta>=-5", "'-5' is no number for theta"),
         ("theta>=4,5", "'4,5' is no number for theta"),
         ("theta>=1e3", "'1e3' is no number for theta"),
@@ -234,9 +234,9 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("block>=2.5", "block is a whole number; write block:5-20 or block>=5"),
         ("block:a", "'a' is no number for block; write block:5-20 or block>=5"),
         ("size>=10X", "'10X' is no number for size; write size>=10M"),
-        ("theta >= 45", "'>=': a comparison is written without spaces: theta>=40"),
+        ("theta >= 45", "'>=': a field stands before it, without spaces: theta>=40, type:organ"),
         ("theta: 45", "'theta:': a value is missing behind it"),
-        (":x", "a comparison is written without spaces: theta>=40"),
+        (":x", "a field stands before it, without spaces: theta>=40, type:organ"),
         ("...", "'...': no letter and no digit is in it"),
         ("-", "'-': no letter and no digit is in it"),
         ('license:"open', 'a quotation mark (") is open'),
@@ -250,8 +250,8 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("sort:theta,signal", "organs sort by theta"),
         ("sort>theta", "write sort:VALUE"),
         ("-sort:theta", "write sort:VALUE"),
-        ("like:12345", "an organ's digest, or 8 and more characters of it, is due"),
-        ("like:ghijklmnop", "an organ's digest, or 8 and more characters of it, is due"),
+        ("like:12345", "write an organ's digest, or at least 8 characters of it"),
+        ("like:ghijklmnop", "write an organ's digest, or at least 8 characters of it"),
         ("-like:abcdef12", "write like:VALUE"),
         ("like:abcdef12 sort:theta", "'sort:theta': like: ranks by likeness; leave sort: out"),
         ("unique:model", "only unique:organ is known: each organ once"),
@@ -393,3 +393,40 @@ def test_the_nearest_word_is_found_whatever_its_case() -> None:
     assert nearest("QWEN", ["llama", "Qwen2"]) == "Qwen2"
     assert nearest("xyz", ["llama"]) is None
     assert nearest("xyz", []) is None
+
+
+# What people type who know other words.
+
+
+@pytest.mark.parametrize("token", ["AND", "OR", "NOT", "&&", "(type:organ)", "(coder"])
+def test_logic_is_refused_and_told_how_it_is_written_here(token: str) -> None:
+    assert 'all terms hold at once, without AND; "or" is a comma' in refusal(f"type:organ {token} coder")
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("attention", "skeleton"), ("FFN", "organ"), ("mlp", "organ"), ("lora", "adapter")]
+)
+def test_the_words_of_the_field_are_led_to_ours(word: str, meant: str) -> None:
+    assert refusal(f"type:{word}").endswith(f"did you mean type:{meant}?")
+
+
+@pytest.mark.parametrize(
+    ("typed", "interval"),
+    [
+        ("theta:35-", Interval(low=35.0)),
+        ("theta:-60", Interval(high=60.0)),
+        ("theta:35-60", Interval(35.0, 60.0)),
+    ],
+)
+def test_a_range_may_be_open(typed: str, interval: Interval) -> None:
+    assert one_term(typed) == Numbers("theta", (interval,))
+    assert one_term(f"block:none,{typed.partition(':')[2]}") == Numbers("block", (interval,), absent=True)
+
+
+@pytest.mark.parametrize("text", ["sort:theta sort:z", "like:abcdef12 like:abcdef12"])
+def test_what_orders_stands_once(text: str) -> None:
+    assert "stands there twice" in refusal(text)
+
+
+def test_quotation_marks_inside_a_value_are_refused() -> None:
+    assert "values stand between commas" in refusal('license:a"b"c')
