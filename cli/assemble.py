@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ from registry.gguf.split import parse_shard_name
 from registry.names import parse_model_name
 from registry.present.text import size_text
 from registry.registry import Registry
+from registry.store.placing import folder_for_placing
 
 SUFFIX = ".gguf"
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
@@ -53,7 +55,8 @@ def assemble(
     """Write a registered model as GGUF: the identical file that came in, or new shards, or one file from shards.
 
     Every organ is checked on its way, and the whole against the SHA-256 that the file came in with. OUT appears whole
-    or not at all. A model that came in shards gives its own shards, into the folder OUT or named after the file OUT.
+    or not at all. A model that came in shards gives its own shards, into the folder OUT (made if need be) or named
+    after the file OUT.
 
     DIR is an organ directory, as `organ extract` writes it: its GGUF is put together without a registry, and compared
     with the one that it was made from. Organs that were edited since are told, and make another file.
@@ -74,11 +77,10 @@ def assemble(
 def _from_registry(
     registry: Registry, plans: Sequence[FilePlan], output: Path, *, force: bool, dry_run: bool, quiet: bool
 ) -> list[dict[str, object]]:
-    targets = [_target(output, plan.name, len(plans)) for plan in plans]
-    _check_targets(targets, force=force)
+    targets = _targets(output, [plan.name for plan in plans], force=force)
     results = []
     total = sum(plan.size_bytes for plan in plans)
-    with progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
+    with _folder(targets, dry_run=dry_run), progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
         for plan, target in zip(plans, targets, strict=True):
             digest = plan.sha256 if dry_run else place_file(registry.blobs, plan, target, advance)
             results.append(_result(target, plan.size_bytes, digest, "new file" if plan.sha256 is None else "identical"))
@@ -89,13 +91,13 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool, qui
     results = []
     with ExitStack() as opened:
         files = _virtual_files(opened, path)
-        targets = [_target(output, file.path.name, len(files)) for file in files]
-        _check_targets(targets, force=force)
-        with progress_bar("assemble", sum(file.size_bytes for file in files), quiet=quiet or dry_run) as advance:
+        targets = _targets(output, [file.path.name for file in files], force=force)
+        total = sum(file.size_bytes for file in files)
+        with _folder(targets, dry_run=dry_run), progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
             for file, target in zip(files, targets, strict=True):
                 digest = None if dry_run else place_virtual(file, target, advance)
                 results.append(_result(target, file.size_bytes, digest, _proof(file, digest)))
-                for note in file.remarks if digest is None else file.notes(digest):
+                for note in _notes(file, digest):
                     click.echo(f"  note: {plain(note)}", err=True)
     return results
 
@@ -111,6 +113,13 @@ def _proof(file: VirtualFile, digest: Digest | None) -> str:
     if digest is None and not file.remarks:
         return "not compared yet"
     return "identical" if digest is not None and digest == file.sha256 else "new file"
+
+
+def _notes(file: VirtualFile, digest: Digest | None) -> Iterable[str]:
+    """As an ingest tells them. Which organs were edited is looked for only when some were: it reads them again."""
+    if digest is None:
+        return file.remarks
+    return file.notes(digest, {} if digest == file.sha256 else file.organ_digests())
 
 
 def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) -> dict[str, object]:
@@ -136,6 +145,21 @@ def _parse_size(text: str) -> int:
     return int(match[1]) * _UNITS[match[2].lower()]
 
 
+def _targets(output: Path, names: Sequence[str], *, force: bool) -> list[Path]:
+    """Where each of the files `names` goes; raises BadSource for what is in the way."""
+    targets = [_target(output, name, len(names)) for name in names]
+    for target in targets:
+        folder = target.parent
+        if target.is_dir():
+            raise BadSource(f"{target}: a folder is there")
+        if target.exists() and not force:
+            raise BadSource(f"{target}: there already; --force replaces it")
+        can_be_made = len(names) > 1 and folder == output and folder.parent.is_dir() and not os.path.lexists(folder)
+        if not folder.is_dir() and not can_be_made:
+            raise BadSource(f"{folder}: no such folder; a file's name ends in {SUFFIX}")
+    return targets
+
+
 def _target(output: Path, name: str, count: int) -> Path:
     if output.is_dir() or not output.name.endswith(SUFFIX):
         return output / Path(name).name
@@ -146,14 +170,9 @@ def _target(output: Path, name: str, count: int) -> Path:
     return output.with_name(output.name.removesuffix(SUFFIX) + suffix)
 
 
-def _check_targets(targets: list[Path], *, force: bool) -> None:
-    for target in targets:
-        if target.is_dir():
-            raise BadSource(f"{target}: a folder is there")
-        if target.exists() and not force:
-            raise BadSource(f"{target}: there already; --force replaces it")
-        if not target.parent.is_dir():
-            raise BadSource(f"{target.parent}: no such folder; a file's name ends in {SUFFIX}")
+def _folder(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[None]:
+    """The folder of `targets` while they are written; made where `_targets` has let it be missing."""
+    return nullcontext() if dry_run or not targets else folder_for_placing(targets[0].parent)
 
 
 def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:

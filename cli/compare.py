@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.prose import print_sentence
 from registry.catalog.queries.models import model_by_name
 from registry.lineage import CLOSE, RELATED, Kinship
 from registry.names import parse_model_name
@@ -26,7 +27,7 @@ _NUMBERS = ("θ first", "θ second", "difference", "alike", "compared", "block")
 @click.argument("second", metavar="MODEL")
 @click.option("--json", "as_json", is_flag=True, help="Everything as JSON, every organ among it.")
 def compare(first: str, second: str, as_json: bool) -> None:
-    """Show two models side by side: how alike their weights are, by type and block, and what changed most.
+    """Show two models side by side: how alike their weights are, by type and block, and what changed.
 
     Alike is the mean correlation of the weights of matrices that have one shape and one place in both: 1 for the same
     weights, 0 for strangers. It is estimated from fingerprints of 256 values an organ, and does not say which of the
@@ -38,13 +39,15 @@ def compare(first: str, second: str, as_json: bool) -> None:
     if as_json:
         print_json(values)
         return
-    click.echo(values["sentence"])
+    print_sentence(values["sentence"])
     if not values["same_bytes"] and values["kinship"] != Kinship.INCOMPARABLE:
         _print_header(values)
         _print_types(values)
         _print_blocks(values)
-        _print_changed(values)
+        if values["kinship"] != Kinship.UNRELATED:  # of strangers nothing was changed into the other
+            _print_changed(values)
         _print_left_out(values)
+        _print_differences(values)
 
 
 def _print_header(values: Values) -> None:
@@ -52,20 +55,23 @@ def _print_header(values: Values) -> None:
     matrices = organs["first_matrices"]
     if organs["second_matrices"] != matrices:
         matrices = f"{matrices} and {organs['second_matrices']}"
-    click.echo(
-        f"Alike: {share_text(values['similarity'])}, the mean correlation over {organs['compared']} of {matrices} "
-        f"matrices. 1 is the same weights; quantisations and light fine-tunes have {CLOSE} and more; below {RELATED} "
-        "nothing is called related."
+    print_sentence(
+        f"Alike: {share_text(values['likeness'])}, the mean correlation over {organs['compared']} of {matrices} "
+        f"matrices. 1 is the same weights; quantisations down to 4 bits and light fine-tunes have {CLOSE} and more; "
+        f"below {RELATED} nothing is called related."
     )
     organ_counts = str(organs["first"])
     if organs["second"] != organs["first"]:
         organ_counts += f" and {organs['second']}"
-    click.echo(f"Same to the last byte: {organs['identical']} of {organ_counts} organs, vectors among them.")
+    if values["sentence"].startswith(f"{organs['identical']} of "):
+        return
+    print_sentence(f"Same to the last byte: {organs['identical']} of {organ_counts} organs, vectors among them.")
 
 
 def _print_types(values: Values) -> None:
-    click.echo(
-        f"\nBy type: the mean θ of {values['first']} and of {values['second']} (0° noise, 90° signal), and how alike "
+    click.echo()
+    print_sentence(
+        f"By type: the mean θ of {values['first']} and of {values['second']} (0° noise, 90° signal), and how alike "
         "their matrices are; vectors are not compared, because strangers have similar ones."
     )
     rows = [
@@ -74,7 +80,7 @@ def _print_types(values: Values) -> None:
             theta_text(kind["first_theta"]),
             theta_text(kind["second_theta"]),
             "–" if kind["difference"] is None else f"{kind['difference']:+.1f}°",
-            share_text(kind["similarity"]),
+            share_text(kind["likeness"]),
             kind["compared"],
         )
         for kind in values["types"]
@@ -83,8 +89,10 @@ def _print_types(values: Values) -> None:
 
 
 def _print_blocks(values: Values) -> None:
-    click.echo("\nBy block: the mean over the block's matrices; the lowest changed most.")
-    rows = [(_block_label(block), share_text(block["similarity"]), block["compared"]) for block in values["blocks"]]
+    lowest = "" if values["kinship"] == Kinship.UNRELATED else "; the lowest changed most"
+    click.echo()
+    print_sentence(f"By block: the mean over the block's matrices{lowest}.")
+    rows = [(_block_label(block), share_text(block["likeness"]), block["compared"]) for block in values["blocks"]]
     print_table(("block", "alike", "compared"), rows[:BLOCKS_SHOWN], _NUMBERS)
     if len(rows) > BLOCKS_SHOWN:
         click.echo(f"… and {len(rows) - BLOCKS_SHOWN} more blocks, all of them with --json")
@@ -99,12 +107,13 @@ def _print_changed(values: Values) -> None:
     changed = [organ for organ in values["changed"] if not organ["identical"]]
     if not changed:
         return
-    click.echo(
-        "\nChanged most: the matrices that are least alike. One organ's number is uncertain, by 0.07 near 0 and by far "
+    click.echo()
+    print_sentence(
+        "Changed most: the matrices that are least alike. One organ's number is uncertain, by 0.07 near 0 and by far "
         "less near 1."
     )
     rows = [
-        (organ["name"], organ["type"], share_text(organ["similarity"]), *map(theta_text, _thetas(organ)))
+        (organ["name"], organ["type"], share_text(organ["likeness"]), *map(theta_text, _thetas(organ)))
         for organ in changed[:CHANGED_SHOWN]
     ]
     print_table(("tensor", "type", "alike", "θ first", "θ second"), rows, _NUMBERS)
@@ -121,7 +130,16 @@ def _print_left_out(values: Values) -> None:
     _print_names("Other shapes", differ)
 
 
+def _print_differences(values: Values) -> None:
+    rows = [(one["what"], one["first"] or "–", one["second"] or "–") for one in values["differs"]]
+    if rows:
+        click.echo()
+        print_sentence("What else differs.")
+        print_table(("what", "first", "second"), rows)
+
+
 def _print_names(label: str, names: Sequence[str]) -> None:
     if names:
         more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
-        click.echo(f"\n{label}: {plain(', '.join(names[:NAMES_SHOWN]))}{more}")
+        click.echo()
+        print_sentence(f"{label}: {plain(', '.join(names[:NAMES_SHOWN]))}{more}")

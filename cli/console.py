@@ -12,10 +12,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-from rich.table import Table
 from rich.text import Text
 
+from cli.tables import table_lines
 from registry.errors import (
     BadQuery,
     CatalogError,
@@ -76,22 +75,30 @@ def print_path(path: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], numbers: Sequence[str] = ()) -> None:
-    """A table on stdout; the columns in `numbers` are set flush right."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        right = column in numbers
-        table.add_column(column, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
+    """A table on stdout; the columns in `numbers` are set flush right.
+
+    A terminal gets it in its own width: long names are folded, and numbers and short words never are.
+    """
     console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH  # piped into a file, nothing is to be folded away
-    console.print(table)
+    # Piped into a file, nothing is to be folded away.
+    width = console.width if console.is_terminal else PIPED_WIDTH
+    cells = [[plain(cell) for cell in row] for row in rows]
+    for line, heading in table_lines(columns, cells, [column in numbers for column in columns], width):
+        console.print(Text(line, "bold" if heading else ""), soft_wrap=True)
 
 
 @contextmanager
 def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Advance]:
     """A bar on stderr while the block runs, if somebody is there to see it. Gives the function that advances it."""
+    from rich.progress import (  # not for commands that show none
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     progress = Progress(

@@ -11,8 +11,10 @@ from cli.console import plain, print_json, print_path, progress_bar
 from ingest.directory.contents import Content, file_contents, registered_contents
 from ingest.directory.extract import ExtractReport
 from ingest.directory.extract import extract as take_apart
+from ingest.directory.folder import is_organ_directory
 from ingest.opening import open_files
 from ingest.sources import GGUF_SUFFIX, find_sources
+from registry.errors import BadName, BadSource, NotFound
 from registry.names import parse_model_name
 from registry.present.text import size_text
 from registry.registry import Registry
@@ -43,12 +45,27 @@ def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) ->
 
 def _contents(opened: ExitStack, what: str) -> list[Content]:
     if not what.endswith(GGUF_SUFFIX) and not Path(what).is_file():
-        registry = opened.enter_context(Registry.open())
-        return registered_contents(registry, parse_model_name(what))
-    sources = find_sources([what])
+        return _registered(opened, what)
+    sources = find_sources([what], "extract")
     if len(sources) != 1:
         raise click.UsageError(f"one model at a time; {what} gives {len(sources)}")
     return file_contents(open_files(opened, sources[0]))
+
+
+def _registered(opened: ExitStack, what: str) -> list[Content]:
+    try:
+        name = parse_model_name(what)
+        registry = opened.enter_context(Registry.open())
+        return registered_contents(registry, name)
+    except (BadName, NotFound) as error:
+        path = Path(what)
+        if not path.is_dir():
+            raise
+        if is_organ_directory(path):
+            hint = f"taken apart already: organ assemble {what} gives its GGUF, organ ingest {what} registers it"
+        else:
+            hint = "a folder, and no model of that name is registered: give one of the GGUF files in it"
+        raise BadSource(f"{what}: {hint}") from error
 
 
 def _print(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:

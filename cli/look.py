@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import shlex
-
 import click
 
 from cli.console import plain, print_json, print_table
-from cli.querying import QueryCommand
-from cli.relatives import print_lineage
+from cli.querying import QueryCommand, print_more
+from cli.shown import print_model, print_organ
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.search import PAGE_MAX
 from registry.catalog.search import MODELS, parse_query
+from registry.catalog.search.cursor import PAGE_MAX
 from registry.digest import looks_like_prefix
 from registry.errors import BadName, NotFound
 from registry.names import parse_model_name
 from registry.present.models import figures, model_page, model_summary
 from registry.present.organs import organ_page
-from registry.present.text import count_text, share_text, size_text, theta_text
+from registry.present.text import count_text, size_text, theta_text
 from registry.present.values import Values
 from registry.registry import Registry
 
@@ -50,7 +48,7 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
     """
     text = " ".join(query)
     with Registry.open() as registry, registry.catalog.reading() as session:
-        asked = parse_query(text if not rank or "sort:" in text else f"{text} sort:-theta", MODELS)
+        asked = parse_query(text, MODELS, "-theta" if rank else None)
         page = search_models(session, asked, limit, after, ranked=rank)
         found = [model_summary(model) for model in page.items]
         numbers = figures(session)
@@ -63,10 +61,10 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
         for model in found:
             click.echo(model["name"])
     else:
-        _print_models(found, numbers)
+        _print_models(found, None if text or rank else numbers)
     if page.next is not None:
-        words = " ".join([*(["--rank"] if rank else []), *([shlex.quote(text)] if text else [])])
-        click.echo(f"more: organ models {words} --limit {limit} --after {page.next}".replace("  ", " "), err=True)
+        options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
+        print_more("models", text, options, page.next)
 
 
 @click.command()
@@ -86,19 +84,22 @@ def show(what: str, as_json: bool) -> None:
     if as_json:
         print_json(values)
     elif model is None:
-        _print_organ(values)
+        print_organ(values)
     else:
-        _print_model(values)
+        print_model(values)
 
 
-def _print_models(found: list[Values], numbers: Values) -> None:
-    if not numbers["models"]:
-        click.echo("No models yet. Try: organ ingest FILE.gguf", err=True)
+def _print_models(found: list[Values], numbers: Values | None) -> None:
+    """The table, and below it the registry's `numbers` where all of it was asked for."""
+    if not found:
+        empty = numbers is not None and not numbers["models"]
+        click.echo("No models yet. Try: organ ingest FILE.gguf" if empty else "Nothing matches.", err=True)
         return
     columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
     print_table(columns, [_model_row(model) for model in found], _NUMBERS)
-    plain_size, stored = size_text(numbers["size_bytes"]), size_text(numbers["stored_bytes"])
-    click.echo(f"{numbers['models']} models; {numbers['blobs']} blobs, {plain_size} stored in {stored}", err=True)
+    if numbers is not None:
+        plain_size, stored = size_text(numbers["size_bytes"]), size_text(numbers["stored_bytes"])
+        click.echo(f"{numbers['models']} models; {numbers['blobs']} blobs, {plain_size} stored in {stored}", err=True)
 
 
 def _model_row(model: Values) -> tuple[object, ...]:
@@ -112,59 +113,3 @@ def _model_row(model: Values) -> tuple[object, ...]:
         theta_text(model["mean_theta"]),
         model["license"] or "–",
     )
-
-
-def _print_model(values: Values) -> None:
-    click.echo(f"{values['name']}  {plain(values['title'] or '')}".rstrip())
-    if values["description"]:
-        click.echo(plain(values["description"]))
-    size = size_text(values["size_bytes"])
-    content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
-    click.echo(f"{values['kind']}, {plain(values['architecture'] or 'no architecture')}, {content}")
-    for note in (*values["flags"], *values["unassemblable"]):
-        click.echo(f"note: {plain(note)}")
-    click.echo()
-    rows = [
-        (
-            kind["type"],
-            kind["tensors"],
-            size_text(kind["size_bytes"]),
-            theta_text(kind["mean_theta"]),
-            share_text(kind["mean_spectral_signal"]),
-        )
-        for kind in values["types"]
-    ]
-    print_table(("type", "tensors", "size", "θ", "spectral"), rows, _NUMBERS)
-    print_lineage(values)
-    click.echo()
-    organs = [_placement_row(placement) for placement in values["placements"]]
-    print_table(("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ"), organs, _NUMBERS)
-
-
-def _placement_row(placement: Values) -> tuple[object, ...]:
-    return (
-        placement["name"],
-        placement["type"],
-        placement["dtype"],
-        placement["shape"],
-        theta_text(placement["theta"]),
-        share_text(placement["magnitude"]),
-        share_text(placement["spectral_signal"]),
-        placement["digest"][:12],
-    )
-
-
-def _print_organ(values: Values) -> None:
-    click.echo(f"sha256:{values['digest']}")
-    gain = f"{size_text(values['size_bytes'])}, stored in {size_text(values['stored_bytes'])} by {values['codec']}"
-    click.echo(f"{values['dtype']} {values['shape']}, {values['elements']} values, {gain}, {values['state']}")
-    for other in values["also"]:
-        click.echo(f"the same bytes also stand as {other['dtype']} {other['shape']}")
-    for reading in values["measurements"]:
-        click.echo(f"\n{reading.pop('method')}")
-        for name, value in reading.items():
-            shown = f"{value:.4f}" if isinstance(value, float) else value
-            click.echo(f"  {name.replace('_', ' '):20} {shown}")
-    click.echo()
-    rows = [(place["model"], place["name"], place["type"]) for place in values["places"]]
-    print_table(("model", "tensor", "type"), rows)

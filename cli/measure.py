@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 import click
 
 from cli.console import plain, print_json_line, print_table, progress_bar
-from ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, measure_all
+from cli.prose import in_lines
+from ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted, measure_all
 from ingest.opening import source_size_bytes
-from ingest.sources import find_sources
+from ingest.sources import ModelSource, find_sources
 from registry.anatomy import Place
 from registry.catalog.vocabulary import ORGAN_TYPES
 from registry.measure import Measurement
@@ -23,7 +24,7 @@ from registry.settings import DEBUG_VARIABLE
 
 _EXPLAINED = (
     "θ tells how the numbers of a tensor are spread: 0° evenly, about 34° like a bell curve, near 90° a few strong "
-    "ones among many weak.\nThe spectral signal is the share of a pattern across rows and columns: 0.000 for random "
+    "ones among many weak. The spectral signal is the share of a pattern across rows and columns: 0.000 for random "
     "numbers. Neither says how good a model is."
 )
 
@@ -48,7 +49,8 @@ def measure(
     """Measure GGUF files without registering them; no registry is opened.
 
     FILE is a file, a folder (searched through), a pattern, or any shard of a split set. A file that is refused is
-    named and the others go on; the exit status is 1 then. The numbers are those that an ingest would record.
+    named and the others go on; the exit status is 1 then, and where --tensor and --type leave nothing to measure. The
+    numbers are those that an ingest would record.
     """
     if as_json + as_csv + quiet + tensors > 1:
         raise click.UsageError("--tensors, --json, --csv and -q exclude each other")
@@ -58,18 +60,28 @@ def measure(
         fits = not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)
         return fits and (not kinds or place.type.value in kinds)
 
-    sources = find_sources(paths)
-    total = sum(source_size_bytes(source) for source in sources)
+    sources = find_sources(paths, "measure")
     if as_csv:
         click.echo(sheet_lines([_CSV_KEYS]), nl=False)
-    failed = 0
-    with progress_bar("measure", total, quiet=form in ("json", "csv", "quiet")) as advance:
-        for outcome in measure_all(sources, wanted, advance):
-            failed += outcome.error is not None
-            _print(outcome, form)
-    if form in ("tensors", "types") and failed < len(sources):
-        click.echo(_EXPLAINED, err=True)
+    failed = found = 0
+    for number, source in enumerate(sources, 1):
+        outcome = _measured(source, wanted, f"measure {number}/{len(sources)}", quiet=form not in ("tensors", "types"))
+        failed += outcome.error is not None
+        found += outcome.model is not None and bool(outcome.model.tensors)
+        _print(outcome, form)
+    if form in ("tensors", "types") and found:
+        click.echo(in_lines(_EXPLAINED), err=True)
+    if not found and not failed and (patterns or kinds):
+        click.echo("organ: no tensor is so named and of that type", err=True)
+        return 1
     return 1 if failed else 0
+
+
+def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
+    """What became of `source`. Its bar is gone when this returns, so that nothing is printed into it."""
+    with progress_bar(label, source_size_bytes(source), quiet=quiet) as advance:
+        (outcome,) = measure_all([source], wanted, advance)
+    return outcome
 
 
 def _print(outcome: MeasureOutcome, form: str) -> None:
@@ -99,10 +111,12 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
     )
     click.echo(f"{plain(outcome.source.label)}: {plain(model.architecture or 'no architecture')}, {content}")
     if not model.tensors:
-        click.echo("no tensor is so named or of that type\n" if model.tensor_count else "nothing to measure\n")
+        click.echo("no tensor is so named and of that type\n" if model.tensor_count else "nothing to measure\n")
         return
     chosen = "" if len(model.tensors) == model.tensor_count else f" of the {len(model.tensors)} that were chosen"
-    click.echo(f"mean θ{chosen}: {theta_text(theta)}\n")
+    matrices = [one.measurement.theta for one in model.tensors if one.measurement.spectral_signal is not None]
+    part = f"; of the {len(matrices)} matrices alone: {theta_text(mean_of(matrices))}" if matrices else ""
+    click.echo(f"mean θ{chosen}: {theta_text(theta)}{part}\n")
     if every:
         print_table(_TENSOR_COLUMNS, [_tensor_row(one) for one in model.tensors], _NUMBERS)
     else:
@@ -184,6 +198,9 @@ def _values(outcome: MeasureOutcome) -> Values:
         "tensors_count": model.tensor_count,
         "parameters_count": model.parameters,
         "mean_theta_degrees": mean_of(one.measurement.theta for one in model.tensors),
+        "matrix_mean_theta_degrees": mean_of(
+            one.measurement.theta for one in model.tensors if one.measurement.spectral_signal is not None
+        ),
         "mean_signal": mean_of(one.measurement.signal for one in model.tensors),
         "mean_spectral_signal": mean_of(one.measurement.spectral_signal for one in model.tensors),
         "types": _types(model),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import click
 
-from cli.console import plain, print_table
+from cli.console import print_table
+from cli.prose import print_sentence
 from registry.present.text import share_text
 from registry.present.values import Values
 
@@ -15,8 +16,9 @@ def print_lineage(values: Values) -> None:
     """The lineage and the findings of a model page, if there are any."""
     edges = values["lineage"]
     if edges:
-        click.echo(
-            "\nLineage. Alike is the mean correlation of the weights at the same places: 1 the same, 0 strangers. What "
+        click.echo()
+        print_sentence(
+            "Lineage. Alike is the mean correlation of the weights at the same places: 1 the same, 0 strangers. What "
             "was measured has no direction."
         )
         rows = [
@@ -28,7 +30,7 @@ def print_lineage(values: Values) -> None:
         if left_out > 0:
             click.echo(f"… and {left_out} more, with --json")
     for finding in values["findings"]:
-        click.echo(f"{finding['severity']}: {plain(finding['sentence'])}")
+        print_sentence(f"{finding['severity']}: {finding['sentence']}")
 
 
 def _alike(edge: Values) -> tuple[str, str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import io
-import secrets
-import shutil
-import textwrap
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.prose import in_lines
 from registry.catalog.queries.models import model_by_name
 from registry.errors import BadSource
 from registry.names import parse_model_name
@@ -21,11 +19,17 @@ from registry.reports.document import Report, Section, Table
 from registry.reports.markdown import markdown
 from registry.reports.overview import ROWS_DEFAULT, registry_report
 from registry.reports.sheet import sheet
-from registry.store.files import Files, translated
+from registry.store.placing import placed
 
-TEXT_WIDTH = 100
 _FORMATS = ("text", "markdown", "json", "csv")
-_BY_SUFFIX = {".md": "markdown", ".markdown": "markdown", ".json": "json", ".csv": "csv"}
+_BY_SUFFIX = {
+    "": "text",
+    ".txt": "text",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+    ".csv": "csv",
+}
 
 
 @click.command()
@@ -52,12 +56,12 @@ def report(
 ) -> None:
     """Explain what was measured: the registry, or one MODEL, in tables with what they mean and do not mean.
 
-    The registry's tables are figures, ranking, types, scale, families and wells; a model's are model, notes, dtypes,
-    types, blocks, highest, wells, anomalies and methods.
+    The registry's tables are figures, ranking, types, scale, families and wells; a model's are model, notes,
+    relatives, findings, dtypes, types, blocks, highest, wells, anomalies and methods.
     """
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other")
-    chosen = "json" if as_json else form or _BY_SUFFIX.get(output.suffix.lower() if output else "", "text")
+    chosen = "json" if as_json else form or _form_of(output)
     if output is not None:
         _check_target(output, force=force)
     made = _made(model, limit)
@@ -72,6 +76,17 @@ def report(
         _print(made, chosen)
     _place(output, printed.getvalue().encode())
     click.echo(f"written to {plain(output)}", err=True)
+
+
+def _form_of(output: Path | None) -> str:
+    """The format that the end of the name of `output` stands for; text without one."""
+    suffix = output.suffix.lower() if output else ""
+    if suffix not in _BY_SUFFIX:
+        raise BadSource(
+            f"{output}: a report is text (.txt), Markdown (.md), JSON (.json) or CSV (.csv); --format chooses "
+            "one whatever the name is"
+        )
+    return _BY_SUFFIX[suffix]
 
 
 def _check_target(output: Path, *, force: bool) -> None:
@@ -126,25 +141,11 @@ def _print_section(section: Section) -> None:
 
 
 def _print_paragraphs(texts: tuple[str, ...]) -> None:
-    width = min(TEXT_WIDTH, shutil.get_terminal_size().columns)
     for text in texts:
-        click.echo("\n" + textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False))
+        click.echo("\n" + in_lines(text))
 
 
 def _place(path: Path, data: bytes) -> None:
     """`data` at `path`, durable, or nothing."""
-    files = Files()
-    temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"
-    try:
-        descriptor = files.create(temporary)
-        try:
-            files.write_at(descriptor, [data], 0)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        files.rename(temporary, path)
-        files.sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            files.unlink(temporary)
-        raise translated(error, path) from error
+    with placed(path, len(data)) as file:
+        file.write_at(data, 0)

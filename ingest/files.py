@@ -45,6 +45,19 @@ class OpenFile(Protocol):
         """What a person should know, now that the digest of the whole and those of its organs, by offset, are known."""
         ...
 
+    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
+        """The file that it says it was made from; `organs` as for `notes`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A file that was taken apart, and the organs that are not as they were in it. Nothing else need be either."""
+
+    name: str
+    sha256: Digest
+    edited: tuple[str, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
@@ -118,6 +131,10 @@ class FileSource:
     def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
         """Nothing: a file is what it is."""
         return ()
+
+    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
+        """None: what made it is not known."""
+        return None
 
     def close(self) -> None:
         """Give the descriptor back; safe to call twice."""

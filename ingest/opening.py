@@ -40,10 +40,16 @@ def notes_of(
     files: Sequence[DissectedFile], digests: Mapping[int, Digest], pieces: Mapping[tuple[int, int], Digest]
 ) -> tuple[str, ...]:
     """What a person should know of `files`, when each (by index) and its pieces (and by offset) have these digests."""
-    own: list[dict[int, Digest]] = [{} for _ in files]
+    own = by_file(len(files), pieces)
+    return tuple(note for index, file in enumerate(files) for note in file.source.notes(digests[index], own[index]))
+
+
+def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[int, Digest]]:
+    """The digests of pieces by offset, for each of `count` files, from those by file and offset."""
+    own: list[dict[int, Digest]] = [{} for _ in range(count)]
     for (index, offset), digest in pieces.items():
         own[index][offset] = digest
-    return tuple(note for index, file in enumerate(files) for note in file.source.notes(digests[index], own[index]))
+    return own
 
 
 def _open(opened: ExitStack, path: Path) -> Sequence[OpenFile]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ingest.directory.virtual import names_text
 from ingest.dissect import DissectedFile, places, shown_type, shown_value
+from ingest.files import Origin
+from ingest.opening import by_file
 from ingest.pipeline import Gathered
 from registry.anatomy import OrganType
 from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
@@ -26,9 +29,10 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
     header = files[0].header
     placements = [placement for record in records for placement in record.placements]
     kind = _kind(header, bool(placements))
+    origin = _origin(files, gathered)
     return ModelRecord(
         name=name,
-        digest=_model_digest(records),
+        digest=model_digest([record.sha256 for record in records]),
         kind=kind,
         architecture=header.architecture,
         title=header.text("general.name"),
@@ -38,11 +42,16 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         metadata=tuple((field.key, shown_type(field), shown_value(field)) for field in header.fields),
         files=records,
         tags=tuple(_tags(files[0])),
-        parents=tuple(_parents(header, kind)),
-        flags=tuple(dict.fromkeys(flag for file in files for flag in file.flags)),
+        parents=tuple(_parents(header, kind, origin)),
+        flags=tuple(dict.fromkeys(_flags(files, origin))),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),
         complete=_complete(header, kind, placements),
     )
+
+
+def model_digest(files: Sequence[Digest]) -> Digest:
+    """The digest of a model, of the SHA-256 digests of its files in order: that of the file itself when it is one."""
+    return files[0] if len(files) == 1 else digest_of("".join(f"{file}\n" for file in files).encode())
 
 
 def _file_record(index: int, file: DissectedFile, gathered: Gathered) -> FileRecord:
@@ -88,16 +97,25 @@ def _placements(index: int, file: DissectedFile, gathered: Gathered) -> Iterator
         )
 
 
-def _model_digest(files: Sequence[FileRecord]) -> Digest:
-    if len(files) == 1:
-        return files[0].sha256
-    return digest_of("".join(f"{file.sha256}\n" for file in files).encode())
-
-
 def _kind(header: Header, has_tensors: bool) -> str:
     if header.text("general.type") == "adapter":
         return "adapter"
     return "model" if has_tensors else "vocabulary"
+
+
+def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None:
+    """The model that `files` are an edited one of: its first file's name, its digest as a model, all edited organs.
+
+    None when that is not known of every file, and when nothing was edited.
+    """
+    own = by_file(len(files), gathered.digests)
+    found = [file.source.origin(own[index]) for index, file in enumerate(files)]
+    origins = [origin for origin in found if origin is not None]
+    unedited = all(origin.sha256 == gathered.files[index].file for index, origin in enumerate(origins))
+    if len(origins) < len(files) or unedited:
+        return None
+    edited = tuple(name for origin in origins for name in origin.edited)
+    return Origin(origins[0].name, model_digest([origin.sha256 for origin in origins]), edited)
 
 
 def _tags(file: DissectedFile) -> Iterator[str]:
@@ -121,8 +139,18 @@ def _complete(header: Header, kind: str, placements: Sequence[PlacementRecord]) 
     return len(blocks) >= announced and {OrganType.EMBED, OrganType.SKELETON} <= kinds
 
 
-def _parents(header: Header, kind: str) -> Iterator[ParentRecord]:
-    """The parents that the metadata declares, as far as they are given."""
+def _flags(files: Sequence[DissectedFile], origin: Origin | None) -> Iterator[str]:
+    for file in files:
+        yield from file.flags
+    if origin is not None:
+        how = f"with edited organs: {names_text(origin.edited)}" if origin.edited else "that was edited"
+        yield f"made from a folder of {origin.name} {how}"
+
+
+def _parents(header: Header, kind: str, origin: Origin | None) -> Iterator[ParentRecord]:
+    """The model that it was made from by editing, and the parents that the metadata declares, as far as given."""
+    if origin is not None:
+        yield ParentRecord(origin.name, "grafted" if origin.edited else "relative", origin.sha256)
     count = header.integer("general.base_model.count") or 0
     texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
     for number, parent in numbered_parents(texts):

@@ -35,10 +35,11 @@ class ModelSource:
         return str(self.paths[0]) + (f" and {more} more shards" if more else "")
 
 
-def find_sources(arguments: Iterable[str]) -> list[ModelSource]:
+def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[ModelSource]:
     """The models that `arguments` name: paths of files and folders (searched through), and patterns.
 
-    A shard brings its siblings. Each file is taken once. Raises BadSource for an argument that names nothing.
+    A shard brings its siblings. Each file is taken once. Raises BadSource for an argument that names nothing, with
+    `purpose`, the verb of whoever asks.
     """
     paths: dict[Path, None] = {}
     for argument in arguments:
@@ -48,7 +49,7 @@ def find_sources(arguments: Iterable[str]) -> list[ModelSource]:
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not found:
             raise BadSource(
-                f"{argument}: nothing there to ingest: no such file, or a folder without GGUF files or organs"
+                f"{argument}: nothing there to {purpose}: no such file, or a folder without GGUF files or organs"
             )
         paths.update(dict.fromkeys(found))
     return _group(paths, LOCAL_NAMESPACE)

@@ -37,6 +37,12 @@ deviations, 1.1 to 1.5 measured (Q2_K, Q4_K, IQ4_NL); twice that is granted."""
 FINGERPRINT_ROUNDING = 0.0005
 """Correlation lost because a fingerprint has 32 steps a deviation."""
 
+CUT_AT = 127
+"""Steps at which a fingerprint cuts values off: 4 deviations."""
+OUTLIERS_MAX = 4
+"""As many of 256 values may be left out of a correlation, because only one of the two is cut off there. More of them
+are no accident but what the organs are like: then nothing is left out."""
+
 Slot: TypeAlias = tuple[str, int | None, str]
 """Tower, block and slot of an organ."""
 
@@ -61,9 +67,9 @@ class Organ:
         return _is_matrix(self.shape)
 
     @property
-    def is_telling(self) -> bool:
-        """Whether it is a matrix whose fingerprint is not that of equal values."""
-        return self.is_matrix and self.fingerprint is not None and len(set(self.fingerprint)) > 1
+    def is_constant(self) -> bool:
+        """Whether its fingerprint is that of equal values. Two unrelated models may both have a matrix of zeros."""
+        return self.fingerprint is not None and len(set(self.fingerprint)) == 1
 
 
 class Kinship(StrEnum):
@@ -110,7 +116,11 @@ def chance(organ_count: int) -> float:
 
 
 def correlation(first: bytes, second: bytes) -> float | None:
-    """Pearson's correlation of two fingerprints of organs of one shape; None when one of them is constant."""
+    """Pearson's correlation of two fingerprints of organs of one shape; None when one of them is constant.
+
+    A few values may be left out: up to 4 positions at which one of the two is cut off (at 4 deviations) and the other
+    is not. One changed weight among the 256 would otherwise outweigh all others.
+    """
     return correlations(first, [second])[0]
 
 
@@ -123,15 +133,16 @@ def correlations(own: bytes, others: Sequence[bytes]) -> list[float | None]:
 def similarity(first: Mapping[Slot, Organ], second: Mapping[Slot, Organ]) -> Similarity:
     """How alike two models are.
 
-    Organs that differ in shape do not count, nor do constant ones unless they are the same. Types are those of `first`.
+    Organs that differ in shape do not count, nor do constant ones. Types are those of `first`.
     """
     shared = sorted((slot for slot in first if slot in second), key=_order)
     pairs = [(slot, first[slot], second[slot]) for slot in shared]
-    values = {slot: 1.0 for slot, own, other in pairs if own.is_matrix and own.identity == other.identity}
+    compared = [pair for pair in pairs if pair[1].is_matrix and not pair[1].is_constant]
+    values = {slot: 1.0 for slot, own, other in compared if own.identity == other.identity}
     unequal = [
         (slot, own.fingerprint, other.fingerprint)
-        for slot, own, other in pairs
-        if slot not in values and own.is_matrix and own.shape == other.shape and own.fingerprint and other.fingerprint
+        for slot, own, other in compared
+        if slot not in values and own.shape == other.shape and own.fingerprint and other.fingerprint
     ]
     found = _correlations([own for _, own, _ in unequal], [other for _, _, other in unequal])
     values |= {slot: value for (slot, _, _), value in zip(unequal, found.tolist(), strict=True) if value == value}
@@ -152,10 +163,11 @@ def probes(organs: Mapping[Slot, Organ], limit: int) -> list[Slot]:
     """Up to `limit` places by which relatives of a model are looked for, spread over its types and blocks.
 
     Of the places that are left, one of the type and the block that were taken least comes next; between those a hash of
-    the place decides. So two models of one build ask at the same places, whichever comes first.
+    the place decides. So two models of one build ask at the same places, whichever comes first. Constant matrices are
+    no probes, and those without a fingerprint only where there are no others.
     """
-    left = [slot for slot, organ in organs.items() if organ.is_telling]
-    left = left or [slot for slot, organ in organs.items() if organ.is_matrix]
+    telling = [slot for slot, organ in organs.items() if organ.is_matrix and not organ.is_constant]
+    left = [slot for slot in telling if organs[slot].fingerprint is not None] or telling
     hashes = {slot: hashlib.sha256(repr(slot).encode()).digest() for slot in left}
     types: Counter[str] = Counter()
     blocks: Counter[tuple[str, int | None]] = Counter()
@@ -212,31 +224,51 @@ def _order(slot: Slot) -> tuple[str, bool, int, str]:
 
 
 def _correlations(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
-    """Pearson's correlation of each pair, or of a single `first` with each; NaN where one of the two is constant.
-
-    The sums are of whole numbers below 2^24, so float32 holds them exactly, and the order makes no difference.
-    """
+    """Pearson's correlation of each pair, or of a single `first` with each; NaN where one of the two is constant."""
     if not first or not second:
         return np.empty(0)
     own, others = _rows(first), _rows(second)
-    length = own.shape[1]
+    found = _pearson(own, others, np.full(len(others), own.shape[1]))
+    one_cut = _is_cut(own) != _is_cut(others)
+    counts = np.count_nonzero(one_cut, axis=1)
+    again = np.flatnonzero((counts > 0) & (counts <= OUTLIERS_MAX))
+    if again.size:
+        kept = ~one_cut[again]
+        own = own if len(own) == 1 else own[again]
+        without = _pearson(np.where(kept, own, 0), np.where(kept, others[again], 0), own.shape[1] - counts[again])
+        # Where nothing but the outliers varied, they are all there is to go by.
+        found[again] = np.where(np.isnan(without), found[again], without)
+    return found
+
+
+def _rows(fingerprints: Sequence[bytes]) -> NDArray[np.int8]:
+    return np.frombuffer(b"".join(fingerprints), np.int8).reshape(len(fingerprints), -1)
+
+
+def _is_cut(rows: NDArray[np.int8]) -> NDArray[np.bool_]:
+    cut: NDArray[np.bool_] = (rows >= CUT_AT) | (rows <= -CUT_AT)
+    return cut
+
+
+def _pearson(first: NDArray[np.int8], second: NDArray[np.int8], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Pearson's correlation of rows of `lengths` values; zeros beyond that many make no difference.
+
+    The sums are of whole numbers below 2^24, so float32 holds them exactly, and the order makes no difference.
+    """
+    own, others = first.astype(np.float32), second.astype(np.float32)
     own_sums, other_sums = own.sum(axis=1, dtype=np.float64), others.sum(axis=1, dtype=np.float64)
     products = others @ own[0] if len(own) == 1 else np.einsum("ij,ij->i", own, others)
-    covariances = length * products.astype(np.float64) - own_sums * other_sums
-    variances = _variances(own, own_sums) * _variances(others, other_sums)
+    covariances = lengths * products.astype(np.float64) - own_sums * other_sums
+    variances = _variances(own, own_sums, lengths) * _variances(others, other_sums, lengths)
     variances[variances == 0.0] = np.nan
     found: NDArray[np.float64] = covariances / np.sqrt(variances)
     return found.clip(-1.0, 1.0)
 
 
-def _rows(fingerprints: Sequence[bytes]) -> NDArray[np.float32]:
-    return np.frombuffer(b"".join(fingerprints), np.int8).reshape(len(fingerprints), -1).astype(np.float32)
-
-
-def _variances(rows: NDArray[np.float32], sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Variances, times the length squared."""
+def _variances(rows: NDArray[np.float32], sums: NDArray[np.float64], lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Variances, times the lengths squared."""
     squares: NDArray[np.float32] = np.einsum("ij,ij->i", rows, rows)
-    variances: NDArray[np.float64] = rows.shape[1] * squares.astype(np.float64) - sums * sums
+    variances: NDArray[np.float64] = lengths * squares.astype(np.float64) - sums * sums
     return variances
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from registry.lineage import (
     CLOSE,
     NOISE,
+    OUTLIERS_MAX,
     RELATED,
     Kinship,
     Organ,
@@ -65,6 +66,35 @@ def test_the_correlation_is_that_of_the_signed_bytes() -> None:
     first, second = print_of(1), print_of(2, parent=1, share=0.5)
     expected = np.corrcoef(np.frombuffer(first, np.int8), np.frombuffer(second, np.int8))[0, 1]
     assert correlation(first, second) == pytest.approx(float(expected), abs=1e-12)
+
+
+@pytest.mark.parametrize("deviations", [6.0, 12.0, -12.0, 60.0])
+def test_one_changed_weight_among_the_256_does_not_outweigh_the_others(deviations: float) -> None:
+    values = np.random.default_rng(1).standard_normal(2048)
+    edited = values.copy()
+    edited[0] = deviations
+    own, other = fingerprint(values), fingerprint(edited)
+    assert own is not None
+    assert other is not None
+    assert np.corrcoef(np.frombuffer(own, np.int8), np.frombuffer(other, np.int8))[0, 1] < 0.98
+    assert correlation(own, other) == pytest.approx(1.0, abs=0.005)
+
+
+def test_only_a_few_values_may_be_left_out() -> None:
+    values = np.random.default_rng(1).standard_normal(256).clip(-3, 3) * 32
+    own = np.rint(values).astype(np.int8)
+    few, many = own.copy(), own.copy()
+    few[:OUTLIERS_MAX] = 127
+    many[: OUTLIERS_MAX + 1] = 127
+    assert correlation(own.tobytes(), few.tobytes()) == pytest.approx(1.0)
+    assert correlation(own.tobytes(), many.tobytes()) == pytest.approx(float(np.corrcoef(own, many)[0, 1]), abs=1e-12)
+    assert correlation(few.tobytes(), few.tobytes()) == pytest.approx(1.0)
+
+
+def test_where_nothing_but_outliers_varies_they_are_compared() -> None:
+    spike, other = (bytes(place) + b"\x7f" + bytes(255 - place) for place in (3, 40))
+    assert correlation(spike, other) == pytest.approx(-1 / 255)
+    assert correlation(spike, spike) == pytest.approx(1.0)
 
 
 @PATIENT
@@ -146,14 +176,26 @@ def test_models_that_share_no_place_have_no_similarity() -> None:
     assert found.kinship is Kinship.INCOMPARABLE
 
 
-def test_the_very_same_organ_is_fully_alike_whatever_can_be_read_of_it() -> None:
+def test_the_very_same_organ_is_fully_alike_also_where_it_cannot_be_read() -> None:
     unreadable = organ("organ", SHAPE, None, "Q1_0")
-    for same in (unreadable, organ("organ", SHAPE, bytes(256))):
-        organs: dict[Slot, Organ] = {("text", 0, "x"): same}
-        found = similarity(organs, dict(organs))
-        assert (found.mean, found.organ_count, found.identical_count) == (1.0, 1, 1)
+    organs: dict[Slot, Organ] = {("text", 0, "x"): unreadable}
+    found = similarity(organs, dict(organs))
+    assert (found.mean, found.organ_count, found.identical_count) == (1.0, 1, 1)
     other: dict[Slot, Organ] = {("text", 0, "x"): organ("organ", SHAPE, print_of(1))}
     assert similarity({("text", 0, "x"): unreadable}, other).mean is None
+
+
+def test_strangers_that_share_matrices_of_zeros_are_no_kin() -> None:
+    first, second = model(1), model(2)
+    for block in range(6):
+        zeros = organ("skeleton", SHAPE, bytes(256))
+        first["text", block, "attn_q"] = second["text", block, "attn_q"] = zeros
+    found = similarity(first, second)
+    assert found.mean == pytest.approx(0.0, abs=0.1)
+    assert (found.kinship, found.organ_count, found.identical_count) == (Kinship.UNRELATED, 6, 12)
+    alone: dict[Slot, Organ] = {("text", 0, "x"): organ("organ", SHAPE, bytes(256))}
+    found = similarity(alone, dict(alone))
+    assert (found.mean, found.identical_count, found.kinship) == (None, 1, Kinship.INCOMPARABLE)
 
 
 def test_vectors_count_as_identical_and_not_as_alike() -> None:
@@ -227,6 +269,7 @@ def test_what_has_no_fingerprints_is_probed_by_its_matrices() -> None:
     organs: dict[Slot, Organ] = {("text", block, "x"): organ("organ", SHAPE, None) for block in range(3)}
     assert len(probes(organs, 2)) == 2
     assert probes({("text", 0, "n"): organ("norm", (2048,), print_of(1))}, 2) == []
+    assert probes({("text", 0, "x"): organ("organ", SHAPE, bytes(256))}, 2) == [], "zeros are found everywhere"
 
 
 def encoded(organs: dict[Slot, Organ], dtype: str, noise: float) -> dict[Slot, Organ]:

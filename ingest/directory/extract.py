@@ -12,7 +12,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from ingest.directory.contents import Content
-from ingest.directory.jsontext import MANIFEST_MAX_BYTES, VALUES_MAX
+from ingest.directory.jsontext import Outline
 from ingest.directory.layout import FOLDERS, HEADER_FILE, MANIFEST_FILE, organ_files, safe_file_name
 from ingest.directory.manifest import (
     GGUF_FILES_MAX,
@@ -162,15 +162,14 @@ class _Extraction:
 
     def _write_manifest(self) -> None:
         architecture = self.contents[0].header.architecture
-        values = 0
+        outline = Outline()
         with self.staging.new_file(MANIFEST_FILE) as file:
             for line in manifest_lines(architecture, self.ggufs, self.tensors):
                 data = line.encode("utf-8")
                 file.write(data)
-                values += data.count(b",") + data.count(b"[") + data.count(b"{")
-        if file.size_bytes > MANIFEST_MAX_BYTES or values > VALUES_MAX:
-            what = f"{file.size_bytes} bytes and about {values} values"
-            raise BadSource(f"{self.contents[0].name}: its manifest would have {what}, more than are read again")
+                outline.add(data)
+        if refusal := outline.refusal():
+            raise BadSource(f"{self.contents[0].name}: its manifest could not be read again: {refusal}")
 
 
 class _Passage:

@@ -82,9 +82,12 @@ class Fields:
         self._refuse(key, "a list of whole numbers", required=False)
         return None
 
-    def objects(self, key: str) -> Sequence[Fields]:
-        """A list of objects."""
+    def objects(self, key: str, most: int) -> Sequence[Fields]:
+        """A list of at most `most` objects."""
         value = self.values.get(key)
+        if isinstance(value, list) and len(value) > most:
+            self.reasons.add(f"{self.where}{key} has {len(value)} entries; at most {most} are read")
+            return ()
         if isinstance(value, list) and all(isinstance(one, dict) for one in value):
             return [
                 Fields(one, f"{self.where}{key}[{number}].", self.reasons, self.lenient)

@@ -1,18 +1,87 @@
-"""JSON from outside: its size, its depth and the number of its values are bounded before anything is built of it."""
+"""JSON from outside: its size, its depth and what it would become in memory are bounded before anything is built."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 MANIFEST_MAX_BYTES = 64 * 1024 * 1024
-VALUES_MAX = 4_000_000
-"""What 64 MiB of commas and brackets would be is over a gigabyte of Python objects."""
+PARSED_MAX_BYTES = 64 * 1024 * 1024
+PARSED_MAX_RATIO = 4
+"""What a manifest may become in memory: so many bytes, and this many more for each of its own. A line of ours for a
+tensor is 560 bytes and becomes 1,700; three bytes of `{},` become 72."""
+KEYS_MAX = 200_000
+"""Different keys. Our own manifest has 40, others have one for each tensor and metadata entry."""
 DEPTH_MAX = 12
 
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)  # one that never ends is passed over once
-_BRACKET = re.compile(rb"[\[{]|[\]}]")
+CHUNK_BYTES = 256 * 1024
+"""Looked at at a time: what a chunk is cut into takes many times its size."""
+
+_BACKSLASHES = re.compile(rb"\\*+")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+_OBJECT_BYTES, _MEMBER_BYTES, _LIST_BYTES, _SLOT_BYTES, _TEXT_BYTES, _NUMBER_BYTES = 80, 40, 72, 9, 50, 32
+"""What CPython needs: for an empty object, more for each member; an empty list; a place in a list; an empty text (and
+a byte for each of its own); a number."""
+
+
+@dataclass(slots=True)
+class Outline:
+    """What JSON text consists of, counted without parsing it."""
+
+    size_bytes: int = 0
+    bone_bytes: int = 0
+    """What stands outside of strings, one quote of each included."""
+    strings: int = 0
+    objects: int = 0
+    lists: int = 0
+    empty: int = 0
+    """Objects and lists without anything in them, not even a space."""
+    members: int = 0
+    commas: int = 0
+
+    def add(self, data: bytes) -> bytes:
+        """Count `data`, which is whole tokens; its brackets."""
+        brackets = []
+        self.size_bytes += len(data)
+        for inside, pieces in _chunks(data):
+            bones = b'"'.join(pieces[inside::2])
+            self.bone_bytes += len(bones)
+            self.strings += len(pieces) // 2
+            self.objects += bones.count(b"{")
+            self.lists += bones.count(b"[")
+            self.empty += bones.count(b"{}") + bones.count(b"[]")
+            self.members += bones.count(b":")
+            self.commas += bones.count(b",")
+            brackets.append(bones.translate(None, _NO_BRACKETS))
+        return b"".join(brackets)
+
+    def refusal(self) -> str | None:
+        """Why such a text is not read, if it is not."""
+        if self.size_bytes > MANIFEST_MAX_BYTES:
+            return f"{self.size_bytes} bytes; at most {MANIFEST_MAX_BYTES} are read"
+        most = PARSED_MAX_BYTES + PARSED_MAX_RATIO * self.size_bytes
+        if self._parsed_bytes() > most:
+            return f"its values would take about {self._parsed_bytes()} bytes of memory; at most {most} are taken"
+        return None
+
+    def _parsed_bytes(self) -> int:
+        texts = max(0, self.strings - self.members)  # a key is kept once, however often it stands there
+        containers = self.objects + self.lists
+        numbers = max(0, self.commas + 1 - texts - self.empty)
+        return (
+            _OBJECT_BYTES * self.objects
+            + _MEMBER_BYTES * self.members
+            + _LIST_BYTES * self.lists
+            + _SLOT_BYTES * (self.commas + containers)
+            + _TEXT_BYTES * texts
+            + _NUMBER_BYTES * numbers
+            + self.size_bytes
+            - self.bone_bytes
+        )
 
 
 def parse_json(data: bytes) -> Any:
@@ -20,13 +89,16 @@ def parse_json(data: bytes) -> Any:
 
     A key that stands twice in one object is refused: readers differ on which of the two counts.
     """
-    if len(data) > MANIFEST_MAX_BYTES:
-        raise ValueError(f"{len(data)} bytes; at most {MANIFEST_MAX_BYTES} are read")
-    bones = _STRING.sub(b"", data)
-    values = bones.count(b",") + bones.count(b"[") + bones.count(b"{")
-    if values > VALUES_MAX:
-        raise ValueError(f"about {values} values; at most {VALUES_MAX} are read")
-    _check_depth(bones)
+    outline = Outline(size_bytes=len(data))
+    if refusal := outline.refusal():
+        raise ValueError(refusal)
+    outline = Outline()
+    brackets = outline.add(data)
+    if refusal := outline.refusal():
+        raise ValueError(refusal)
+    _check_depth(brackets)
+    if outline.members > KEYS_MAX:
+        _check_keys(data)
     try:
         return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
@@ -35,12 +107,40 @@ def parse_json(data: bytes) -> Any:
         raise ValueError(f"no JSON: {error.msg} at line {error.lineno}, column {error.colno}") from None
 
 
-def _check_depth(bones: bytes) -> None:
+def _chunks(data: bytes) -> Iterator[tuple[int, list[bytes]]]:
+    """`data` cut at the quotes of its strings, chunk by chunk; 1 with a chunk that begins inside a string, else 0.
+
+    What is inside strings and what is not take turns. Escaped quotes and backslashes are left out.
+    """
+    begin, inside = 0, 0
+    while begin < len(data):
+        end = begin + CHUNK_BYTES
+        if data[end - 1 : end] == b"\\":  # what it escapes belongs to this chunk, how many there may be
+            run = _BACKSLASHES.match(data, end)
+            assert run is not None
+            end = run.end() + 1
+        pieces = data[begin:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        yield inside, pieces
+        inside = (inside + len(pieces) - 1) % 2
+        begin = end
+
+
+def _check_depth(brackets: bytes) -> None:
     depth = 0
-    for bracket in _BRACKET.finditer(bones):
-        depth += 1 if bracket.group() in b"[{" else -1
+    for bracket in brackets:
+        depth += 1 if bracket in b"[{" else -1
         if depth > DEPTH_MAX:
             raise ValueError(f"nested deeper than {DEPTH_MAX}")
+
+
+def _check_keys(data: bytes) -> None:
+    keys: set[int] = set()
+    for inside, pieces in _chunks(data):
+        strings, behind = pieces[1 - inside :: 2], pieces[2 - inside :: 2]
+        # Hashes, as keys may be of any length.
+        keys.update(hash(one) for one, other in zip(strings, behind, strict=False) if other.lstrip().startswith(b":"))
+        if len(keys) > KEYS_MAX:
+            raise ValueError(f"more than {KEYS_MAX} different keys")
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

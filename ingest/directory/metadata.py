@@ -21,7 +21,7 @@ from registry.gguf.types import KEY_MAX_BYTES, SCALAR_FORMATS, VALUE_MAX
 Entry = dict[str, Any]
 
 READABLE_MAX_BYTES = 32 * 1024 * 1024
-READABLE_MAX_VALUES = 2_000_000
+READABLE_MAX_VALUES = 1_500_000
 """Over all values of one header. A vocabulary of 262,000 tokens with 515,000 merges has 1.3 million."""
 
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

@@ -22,6 +22,8 @@ from registry.gguf.types import KEY_MAX_BYTES
 
 TENSOR_MAPS = ("tensors", "tensor_map", "organs")
 """Where a tensor map is looked for, in this order."""
+PADDINGS_MAX = TENSORS_MAX + 1
+"""One behind the header, and one behind each tensor."""
 
 
 def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
@@ -47,10 +49,9 @@ def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
 
 
 def _files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
-    found = fields.objects("files")
-    if not 1 <= len(found) <= GGUF_FILES_MAX:
-        fields.reasons.add(f"files has {len(found)} entries; 1 to {GGUF_FILES_MAX} are read")
-        return
+    found = fields.objects("files", GGUF_FILES_MAX)
+    if not found:
+        fields.reasons.add("files has 0 entries that can be read; one is needed")
     if fields.values.get("header_file") not in (None, HEADER_FILE):
         fields.reasons.add(f"header_file is not {HEADER_FILE}")
     for one in found:
@@ -84,7 +85,7 @@ def _stretch(fields: Fields) -> Stretch:
 
 
 def _paddings(fields: Fields) -> Iterator[Padding]:
-    for one in fields.objects("padding"):
+    for one in fields.objects("padding", PADDINGS_MAX):
         kept = one.object("kept")
         offset = one.whole("offset_bytes", required=True)
         if kept is None:
@@ -121,10 +122,7 @@ def _metadata(fields: Fields, notes: list[str]) -> tuple[tuple[dict[str, Any], .
     value = fields.values.get("metadata")
     if isinstance(value, dict):
         return None, tuple(_plain_pairs(fields, value, notes))
-    entries = fields.objects("metadata")
-    if len(entries) > FIELDS_MAX:
-        fields.reasons.add(f"{fields.where}metadata has {len(entries)} entries; at most {FIELDS_MAX} are read")
-        return None, ()
+    entries = fields.objects("metadata", FIELDS_MAX)
     pairs: dict[str, KeyValue | str] = {}
     for entry in entries:
         pair = _pair(entry)

@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ingest.directory.folder import says_its_format
-from registry.errors import BadSource, DiskFull
-from registry.store.files import Buffer, Files, translated
+from registry.errors import BadSource
+from registry.store.files import Buffer, Files
+from registry.store.placing import check_room, placing_error, temporary_beside
 
 SYNCERS = 4
 WAITING_MAX = 64
@@ -91,9 +92,9 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
     """
     files = files or Files()
     _check_target(target, replace=replace)
-    temporary = target.parent / f".organ-{secrets.token_hex(8)}.part"
+    temporary = temporary_beside(target)
     try:
-        _check_room(target.parent, size_bytes, files)
+        check_room(target.parent, size_bytes, files)
         files.make_folder(temporary)
         staging = Staging(temporary, files)
         try:
@@ -105,7 +106,7 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
         _place(temporary, target, files)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise translated(error, target) from error
+        raise placing_error(error, target) from error
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
@@ -123,12 +124,6 @@ def _check_target(target: Path, *, replace: bool) -> None:
             raise BadSource(f"{target}: a folder with other things in it; choose a new one")
         if not replace:
             raise BadSource(f"{target}: there already; --force replaces it")
-
-
-def _check_room(parent: Path, size_bytes: int, files: Files) -> None:
-    free = files.free_bytes(parent)
-    if free < size_bytes:
-        raise DiskFull(f"the disk of {parent} is full: {size_bytes} bytes wanted, {free} free")
 
 
 def _place(temporary: Path, target: Path, files: Files) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ingest.buffers import BUFFER_BYTES
 from ingest.directory.folder import Folder
 from ingest.directory.layout import MANIFEST_FILE
+from ingest.files import Origin
 from registry.digest import Digest
 from registry.errors import BadSource
 from registry.gguf import TensorSpec
@@ -93,17 +96,37 @@ class VirtualFile:
     def close(self) -> None:
         """Nothing of its own is open: the folder is closed by whoever opened it."""
 
-    def notes(self, sha256: Digest, organs: Mapping[int, Digest] | None = None) -> Iterator[str]:
+    def organ_digests(self) -> dict[int, Digest]:
+        """The digest of each organ by its offset; reads them all."""
+        return {one.offset_bytes: self._digest(one) for one in self._organs}
+
+    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
+        """The file that the folder was made from, if the manifest says which; `organs` are digests by offset."""
+        if self.sha256 is None:
+            return None
+        edited = (
+            one.spec.name for one in self._organs if one.sha256 not in (None, organs.get(one.offset_bytes, one.sha256))
+        )
+        return Origin(self.path.name, self.sha256, tuple(edited))
+
+    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterator[str]:
         """What a person should know, when the whole has the digest `sha256`, and the organs, by offset, `organs`."""
         yield from self.remarks
-        if self.sha256 in (None, sha256):
+        origin = self.origin(organs)
+        if origin is None or origin.sha256 == sha256:
             return
-        found = organs or {}
-        edited = [
-            one.spec.name for one in self._organs if one.sha256 not in (None, found.get(one.offset_bytes, one.sha256))
-        ]
-        what = f"edited organs: {names_text(edited)}" if edited else "the folder was edited"
-        yield f"{self.path.name} is not the file that the folder was made from: {what}"
+        what = f"edited organs: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
+        yield f"{origin.name} is not the file that the folder was made from: {what}"
+
+    def _digest(self, organ: PlacedOrgan) -> Digest:
+        digest = hashlib.sha256()
+        end = organ.offset_bytes + organ.spec.size_bytes
+        buffer = memoryview(bytearray(min(BUFFER_BYTES, organ.spec.size_bytes)))
+        for begin in range(organ.offset_bytes, end, BUFFER_BYTES):
+            view = buffer[: min(BUFFER_BYTES, end - begin)]
+            self.read_into(view, begin)
+            digest.update(view)
+        return Digest(digest.hexdigest())
 
     def _between(self, begin: int, end: int) -> Iterator[Section]:
         index = max(0, bisect_right(self._offsets, begin) - 1)

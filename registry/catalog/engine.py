@@ -6,6 +6,7 @@ that two of them wait for each other instead of failing halfway.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,13 @@ from sqlalchemy.orm import Session
 from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 
 BUSY_TIMEOUT_MS = 30_000
+
+_PRIMARY = 0xFF
+"""An extended result code has the primary one in its lowest byte."""
+_FULL_EXTENDED = {sqlite3.SQLITE_IOERR_SHMSIZE}
+"""The file of the shared index beside the database could not grow; of other files SQLite says SQLITE_FULL itself."""
+_UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
+_HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,7 @@ def translated() -> Iterator[None]:
     try:
         yield
     except DatabaseError as error:
-        said = str(error.orig)
-        if "full" in said:
-            raise DiskFull(f"the database's disk is full: {said}") from error
-        if "readonly" in said or "unable to open" in said:
-            raise StoreUnwritable(f"the database cannot be written: {said}") from error
-        if "locked" in said:
-            raise Busy(f"the database is held by another process: {said}") from error
-        raise CatalogError(f"the database failed: {said}") from error
+        raise _error_of(error) from error
 
 
 def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
@@ -83,6 +84,21 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
         catalog.close()
         raise
     return catalog
+
+
+def _error_of(error: DatabaseError) -> OrganError:
+    """Our error by SQLite's result code; other drivers have none, and what they say is passed on."""
+    said = str(error.orig)
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    if code is None:
+        return CatalogError(f"the database failed: {said}")
+    if code in _FULL_EXTENDED or code & _PRIMARY == sqlite3.SQLITE_FULL:
+        return DiskFull(f"the database's disk is full: {said}")
+    if code & _PRIMARY in _UNWRITABLE:
+        return StoreUnwritable(f"the database cannot be written: {said}")
+    if code & _PRIMARY in _HELD:
+        return Busy(f"the database is held by another process: {said}")
+    return CatalogError(f"the database failed: {said}")
 
 
 def _database_file(url: URL) -> str:

@@ -49,10 +49,12 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class ParentRecord:
-    """A parent that a model names in its metadata."""
+    """A parent that a model names in its metadata, or that it was made from here."""
 
     text: str
     relation: str
+    digest: Digest | None = None
+    """Of a model that it was made from: its name decides nothing then, and it is left out if it is not registered."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable
 from pathlib import Path
 
 from registry.chimera.plan import FilePlan
 from registry.chimera.stream import FileStream
 from registry.digest import Digest
-from registry.errors import CorruptBlob, DiskFull
+from registry.errors import CorruptBlob
 from registry.store import BlobStore
-from registry.store.files import Files, translated
+from registry.store.files import Files
+from registry.store.placing import UnplacedFile, placed
 
 Progress = Callable[[int], None]
 
@@ -24,37 +24,15 @@ def place_file(
 
     Raises CorruptBlob or MissingBlob when a blob fails, DiskFull, StoreUnwritable; then `path` is as it was.
     """
-    files = files or Files()
-    temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"  # the file's own name may be as long as any can be
-    try:
-        free = files.free_bytes(path.parent)
-        if free < plan.size_bytes:
-            raise DiskFull(f"the disk of {path.parent} is full: {plan.size_bytes} bytes wanted, {free} free")
-        descriptor = files.create(temporary)
-    except OSError as error:
-        raise translated(error, path) from error
-    try:
-        try:
-            digest = _write(store, plan, files, descriptor, progress)
-            files.sync(descriptor)
-        finally:
-            files.close(descriptor)
-        files.rename(temporary, path)
-        files.sync_folder(path.parent)
-    except OSError as error:
-        _forget(files, temporary)
-        raise translated(error, path) from error
-    except BaseException:
-        _forget(files, temporary)
-        raise
-    return digest
+    with placed(path, plan.size_bytes, files) as file:
+        return _write(store, plan, file, progress)
 
 
-def _write(store: BlobStore, plan: FilePlan, files: Files, descriptor: int, progress: Progress | None) -> Digest:
-    files.truncate(descriptor, plan.size_bytes)  # zeros, wherever nothing else is written
+def _write(store: BlobStore, plan: FilePlan, file: UnplacedFile, progress: Progress | None) -> Digest:
+    file.truncate(plan.size_bytes)
 
     def write(offset: int, view: memoryview) -> None:
-        files.write_at(descriptor, [view], offset)
+        file.write_at(view, offset)
 
     digest = hashlib.sha256()
     with FileStream(store, plan, write) as stream:
@@ -66,10 +44,3 @@ def _write(store: BlobStore, plan: FilePlan, files: Files, descriptor: int, prog
     if plan.sha256 is not None and found != plan.sha256:
         raise CorruptBlob(plan.name, f"its SHA-256 would be {found}, {plan.sha256} is due; nothing was written")
     return found
-
-
-def _forget(files: Files, temporary: Path) -> None:
-    try:
-        files.unlink(temporary)
-    except OSError:
-        return  # never placed, or gone with the disk; the first error tells what happened

@@ -1,18 +1,20 @@
-"""Two models side by side as plain values: how alike, by type, by block, and what changed most."""
+"""Two models side by side as plain values: how alike, by type, by block, what changed most, and what else differs."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.models import metadata_of
 from registry.catalog.queries.relatives import PlacedOrgan, placed_organs
 from registry.catalog.register.organs import shape_text
 from registry.catalog.tables import Model
 from registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
+from registry.present.facts import facts
 from registry.present.models import model_name
 from registry.present.values import Values
 
@@ -25,27 +27,35 @@ class ComparedModel:
     digest: str
     """Of its bytes: two sides of one digest are one model."""
     organs: Sequence[PlacedOrgan]
+    kind: str = "model"
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What else it is, by what that is called."""
 
 
 def registered_model(session: Session, model: Model) -> ComparedModel:
     """A registered model as a side of a comparison."""
-    return ComparedModel(model_name(model), model.digest, placed_organs(session, model.id))
+    organs = placed_organs(session, model.id)
+    told = facts(model, metadata_of(session, model.id), (placed.organ.dtype for placed in organs))
+    return ComparedModel(model_name(model), model.digest, organs, model.kind, told)
 
 
 def comparison(first: ComparedModel, second: ComparedModel) -> Values:
     """Everything that a comparison says. Where both have an organ, names and types are those of `first`.
 
-    `similarity` is the mean correlation of matrices at equal places, None where there is none to compare. `changed` has
-    the compared organs, the least alike first; `only_first`, `only_second` and `shapes_differ` have the others.
+    `likeness` is the mean correlation of matrices at equal places, None where there is none to compare; adapters are
+    not compared. `changed` has the compared organs, the least alike first; `only_first`, `only_second` and
+    `shapes_differ` have the others. `differs` has what the headers say otherwise.
     """
     firsts, seconds = _by_slot(first), _by_slot(second)
     own, other = _organs(firsts), _organs(seconds)
     found = similarity(own, other)
+    if "adapter" in (first.kind, second.kind):
+        found = replace(found, mean=None, organ_count=0, by_organ={}, by_type={}, by_block={})
     return {
         "first": first.name,
         "second": second.name,
         "same_bytes": first.digest == second.digest,
-        "similarity": found.mean,
+        "likeness": found.mean,
         "kinship": found.kinship.value,
         "sentence": _sentence(first, second, found, is_encoding=is_another_encoding(own, other, found)),
         "organs": {
@@ -66,6 +76,11 @@ def comparison(first: ComparedModel, second: ComparedModel) -> Values:
             for slot, placed in firsts.items()
             if slot in seconds and placed.organ.shape != seconds[slot].organ.shape
         ],
+        "differs": [
+            {"what": what, "first": first.facts.get(what), "second": second.facts.get(what)}
+            for what in {**first.facts, **second.facts}
+            if first.facts.get(what) != second.facts.get(what)
+        ],
     }
 
 
@@ -85,19 +100,31 @@ def _sentence(first: ComparedModel, second: ComparedModel, found: Similarity, *,
     """The outcome for people, in one sentence."""
     if first.digest == second.digest:
         return f"{first.name} and {second.name} are the same model to the last byte: there is nothing to compare."
+    if found.identical_count == len(first.organs) == len(second.organs):
+        return "Every organ is the same to the last byte: two files of the same weights, with other metadata."
+    adapters = [side.name for side in (first, second) if side.kind == "adapter"]
+    if adapters:
+        names = f"{' and '.join(adapters)} {'are adapters' if len(adapters) > 1 else 'is an adapter'}"
+        return f"{names}: adapters are not weights of a model; they are not compared."
     if found.kinship is Kinship.INCOMPARABLE:
         return (
             f"{first.name} and {second.name} cannot be compared: they have no matrix of one shape at one place "
             "whose values can be read."
         )
-    if found.identical_count == len(first.organs) == len(second.organs):
-        return "Every organ is the same to the last byte: two files of the same weights, with other metadata."
     if is_encoding:
         return (
             "The same weights in two encodings, as far as can be told: the vectors are the same to the last byte, and "
             "rounding explains the differences of the matrices."
         )
-    return _SENTENCES[found.kinship]
+    return _shared(first, second, found) + _SENTENCES[found.kinship]
+
+
+def _shared(first: ComparedModel, second: ComparedModel, found: Similarity) -> str:
+    """The sentence that most organs are the same, where they are."""
+    if 2 * found.identical_count <= max(len(first.organs), len(second.organs)):
+        return ""
+    counts = dict.fromkeys((len(first.organs), len(second.organs)))
+    return f"{found.identical_count} of {' and '.join(map(str, counts))} organs are the same to the last byte. "
 
 
 _SENTENCES = {
@@ -110,7 +137,7 @@ _SENTENCES = {
 def _types(
     firsts: Mapping[Slot, PlacedOrgan], seconds: Mapping[Slot, PlacedOrgan], found: Similarity
 ) -> Iterable[Values]:
-    """A row a type: mean θ of each side in degrees, their difference, and the similarity of what was compared."""
+    """A row a type: mean θ of each side in degrees, their difference, and the likeness of what was compared."""
     compared = Counter(firsts[slot].organ.type for slot in found.by_organ)
     kinds = sorted({placed.organ.type for placed in (*firsts.values(), *seconds.values())})
     for kind in kinds:
@@ -120,7 +147,7 @@ def _types(
             "first_theta": first,
             "second_theta": second,
             "difference": None if first is None or second is None else second - first,
-            "similarity": found.by_type.get(kind),
+            "likeness": found.by_type.get(kind),
             "compared": compared[kind],
         }
 
@@ -133,7 +160,7 @@ def _mean_theta(organs: Iterable[PlacedOrgan], kind: str) -> float | None:
 def _blocks(found: Similarity) -> Iterable[Values]:
     compared = Counter(slot[:2] for slot in found.by_organ)
     for (tower, block), value in found.by_block.items():
-        yield {"tower": tower, "block": block, "similarity": value, "compared": compared[tower, block]}
+        yield {"tower": tower, "block": block, "likeness": value, "compared": compared[tower, block]}
 
 
 def _least_alike(found: Similarity) -> list[tuple[Slot, float]]:
@@ -150,7 +177,7 @@ def _changed(first: PlacedOrgan, second: PlacedOrgan, value: float) -> Values:
         "block": block,
         "slot": slot,
         "shape": _shape(first),
-        "similarity": value,
+        "likeness": value,
         "identical": first.organ.identity == second.organ.identity,
         "first_theta": first.theta,
         "second_theta": second.theta,

@@ -16,6 +16,7 @@ from registry.catalog.queries.models import (
     type_means,
 )
 from registry.catalog.tables import Model, Placement
+from registry.present.facts import facts
 from registry.present.relatives import lineage_values
 from registry.present.values import Values
 
@@ -47,6 +48,7 @@ def model_summary(model: Model) -> Values:
 def model_page(session: Session, model: Model) -> Values:
     """A model with everything that is shown of it."""
     ingest = ingest_of(session, model.id)
+    metadata, placements = metadata_of(session, model.id), placements_of(session, model.id)
     return model_summary(model) | {
         "description": model.description,
         "flags": json.loads(model.flags),
@@ -59,10 +61,10 @@ def model_page(session: Session, model: Model) -> Values:
             {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
             for file in files_of(session, model.id)
         ],
-        "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata_of(session, model.id)],
+        "facts": facts(model, metadata, (placement.dtype for placement, _, _ in placements)),
+        "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
         "placements": [
-            placement_values(placement) | {"shape": shape, "digest": digest}
-            for placement, shape, digest in placements_of(session, model.id)
+            placement_values(placement) | {"shape": shape, "digest": digest} for placement, shape, digest in placements
         ],
         "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
         **lineage_values(session, model),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.relatives import declared_parents_of, edges_of, models_by_id, organs_by_slot
+from registry.catalog.queries.relatives import edges_of, known_parents_of, models_by_id, organs_by_slot
 from registry.catalog.tables import Lineage, Model
 from registry.lineage import CLOSE, is_another_encoding, similarity
 from registry.names import ModelName
@@ -109,7 +109,7 @@ def _undeclared(
     known = {model.id, *others}
     declared = [
         DeclaredEdge(edge.child_model_id, edge.parent_text or "", edge.parent_model_id)
-        for edge in declared_parents_of(session, known)
+        for edge in known_parents_of(session, known)
         if edge.child_model_id is not None
     ]
     titles = {one.id: one.title for one in (model, *others.values())}

@@ -55,12 +55,14 @@ class Match:
 
 
 def numbered_parents(texts: Mapping[str, str]) -> Iterator[tuple[int, DeclaredParent]]:
-    """The parents that the strings of a header name, by number; left out are those without name and address."""
+    """The parents that the strings of a header name, by number, each once; without name and address it is none."""
+    known: set[str] = set()
     for number in range(PARENTS_MAX):
         prefix = f"general.base_model.{number}"
         parts = (texts.get(f"{prefix}.{key}", "") for key in ("organization", "name", "version", "repo_url"))
         parent = DeclaredParent(*parts)
-        if parent.text:
+        if parent.text and parent.text not in known:
+            known.add(parent.text)
             yield number, parent
 
 

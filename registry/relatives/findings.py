@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from registry.lineage import CLOSE, Kinship
 from registry.relatives.declared import folded
+from registry.relatives.groups import Groups
 
 NAMES_SHOWN = 3
+SELF_RELATIONS = ("quantized", "relative")
+"""What an edge is called that a model declares by its own name: another encoding, or the same weights unquantised."""
 
 Finding: TypeAlias = dict[str, Any]
 """`severity` (warn, info), `code`, `sentence`, `models` (names), `score` (a mean correlation, or None)."""
@@ -65,9 +68,10 @@ def unexplained(
 
     A chain goes over parents and children, over parents of one name that are not registered, and over equal titles.
     """
-    groups = _Groups()
+    groups = Groups()
     for edge in declared:
-        groups.join(edge.child_id, ("text", folded(edge.text)))
+        if folded(edge.text):
+            groups.join(edge.child_id, ("text", folded(edge.text)))
         if edge.parent_id is not None:
             groups.join(edge.child_id, edge.parent_id)
     for one, title in titles.items():
@@ -79,6 +83,8 @@ def unexplained(
 def _of_declared(kind: str, one: Declared) -> list[Finding]:
     if one.model is None:
         sentence = f"It names {one.text!r} as its parent, which is not registered here: that cannot be checked."
+        if one.relation in SELF_RELATIONS:
+            sentence = f"It names itself, {one.text!r}, as quantisations often do; the original is not registered here."
         return [_finding("info", "parent-not-registered", sentence)]
     if kind != "model" or one.kinship is None or one.is_encoding or one.kinship is Kinship.CLOSE:
         return []
@@ -94,7 +100,7 @@ def _of_declared(kind: str, one: Declared) -> list[Finding]:
         return [_finding("warn", "parent-unrelated", sentence, [one.model], one.score)]
     sentence = (
         f"It names {one.model} as its parent; their weights at the same places are only loosely alike: the mean "
-        f"correlation is {alike}, where quantisations and light fine-tunes have {CLOSE} and more."
+        f"correlation is {alike}, where quantisations down to 4 bits and light fine-tunes have {CLOSE} and more."
     )
     severity = "warn" if one.relation == "quantized" else "info"
     return [_finding(severity, "parent-loosely-related", sentence, [one.model], one.score)]
@@ -112,21 +118,3 @@ def _finding(
     severity: str, code: str, sentence: str, models: Sequence[str] = (), score: float | None = None
 ) -> Finding:
     return {"severity": severity, "code": code, "sentence": sentence, "models": list(models), "score": score}
-
-
-class _Groups:
-    """Disjoint sets of anything that can be a key."""
-
-    def __init__(self) -> None:
-        self._above: dict[Hashable, Hashable] = {}
-
-    def leader(self, one: Hashable) -> Hashable:
-        above = self._above
-        while (other := above.get(one, one)) != one:
-            above[one] = one = above.get(other, other)  # each look shortens the way for the next one
-        return one
-
-    def join(self, first: Hashable, second: Hashable) -> None:
-        above, below = self.leader(first), self.leader(second)
-        if above != below:
-            self._above[below] = above

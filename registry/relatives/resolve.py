@@ -5,14 +5,16 @@ What a declared edge leads to depends on what is registered, not on the order in
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from heapq import nsmallest
 
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.relatives import (
-    declared_edges_to,
+    declared_edges_with,
     declared_parents_of,
+    declared_texts_to,
     metadata_texts,
     models_by_id,
     organs_by_slot,
@@ -22,7 +24,7 @@ from registry.catalog.register.relatives import lead_declared_edge
 from registry.catalog.tables import Lineage, Model
 from registry.catalog.vocabulary import shown_text
 from registry.catalog.words import folded_words
-from registry.lineage import similarity
+from registry.lineage import Organ, Slot, similarity
 from registry.relatives.declared import (
     IDENTITY_KEYS,
     PARENT_KEYS,
@@ -35,27 +37,34 @@ from registry.relatives.declared import (
 
 NAMESAKES_MAX = 200
 """Registered models of one name that are looked at."""
-TIES_MAX = 8
-"""Equally good candidates of which the most alike is looked for."""
+TIES_MAX = 4
+"""Equally good candidates, the finest, of which the most alike is looked for."""
 FLOAT_MIN_BITS = 15.0
 """Bits a value from which on a file holds the weights unquantised."""
 NAMES_KEPT = 16
-"""Names whose bearers are kept while edges are led: thousands of edges may mean the same few."""
+"""Names whose bearers are kept while edges are led, and models whose organs are."""
+TEXTS_MAX = 200
+"""Different texts of edges that one ingest looks at."""
+EDGES_MAX = 100
+"""Edges of other models that one ingest leads."""
 
 
 def resolve_declared(session: Session, newcomer: Model) -> None:
-    """Lead the edges that `newcomer` declares, and those of others that may mean it, to the best registered model."""
+    """Lead the edges that `newcomer` declares, and up to 100 of others that may mean it, to the best registered model.
+
+    What is over stays as it was until the next model of that name comes in: the write lock is held meanwhile.
+    """
     edges = declared_parents_of(session, [newcomer.id])
     if newcomer.kind == "model":
         edges += _edges_that_may_mean(session, newcomer)
     described = _described(session, {edge.child_model_id for edge in edges if edge.child_model_id is not None})
-    bearers: dict[str, dict[int, _Described]] = {}
+    known = _Known(session)
     for edge in edges:
         child = described.get(edge.child_model_id or 0)
         declared = None if child is None else child.declared(edge)
         if child is None or declared is None:
             continue
-        parent = _best(session, child, declared, bearers)
+        parent = _best(known, child, declared)
         if parent != edge.parent_model_id:
             lead_declared_edge(session, edge, parent)
 
@@ -77,33 +86,72 @@ class _Described:
         return any(match(parent, self.identity) is not None for parent in self.parents)
 
 
+class _Known:
+    """What was read before while edges are led: thousands of edges may mean the same few models."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._bearers: dict[str, dict[int, _Described]] = {}
+        self._organs: dict[int, dict[Slot, Organ]] = {}
+
+    def bearers(self, name: str) -> dict[int, _Described]:
+        """The registered models that have all words of `name`, by id."""
+        if name not in self._bearers:
+            if len(self._bearers) >= NAMES_KEPT:
+                self._bearers.clear()
+            models = visible_models_with_words(self.session, folded_words(name), NAMESAKES_MAX)
+            self._bearers[name] = _described(self.session, {model.id for model in models})
+        return self._bearers[name]
+
+    def organs(self, candidate: Model) -> dict[Slot, Organ]:
+        """The organs of a model that an edge may lead to."""
+        if candidate.id not in self._organs:
+            if len(self._organs) >= NAMES_KEPT:
+                self._organs.clear()
+            self._organs[candidate.id] = organs_by_slot(self.session, candidate.id)
+        return self._organs[candidate.id]
+
+
 def _edges_that_may_mean(session: Session, newcomer: Model) -> list[Lineage]:
-    """Declared edges of others, open or led to a namesake, in whose text the name of `newcomer` can stand."""
+    """Declared edges of others in whose text the name of `newcomer` can stand: open ones, then those led to namesakes.
+
+    The nearest texts are taken, those with the fewest words beside the name.
+    """
     names = [set(folded_words(name)) for name in (newcomer.name, newcomer.title or "")]
     names = [words for words in names if words]
     found = (visible_models_with_words(session, words, NAMESAKES_MAX) for words in names)
     namesakes = {model.id for models in found for model in models} - {newcomer.id}
-    edges = declared_edges_to(session, namesakes)
-    texts = {edge.parent_text or "" for edge in edges if edge.child_model_id != newcomer.id}
-    fitting = {text for text in texts if any(words <= set(folded_words(text)) for words in names)}
-    return [edge for edge in edges if edge.child_model_id != newcomer.id and edge.parent_text in fitting]
+    signs = [max((word for word in words if word.isascii()), key=len, default="") for words in names]
+    near = (
+        (rest, text)
+        for text in declared_texts_to(session, namesakes)
+        if _may_contain(text, signs) and (rest := _words_beside(text, names)) is not None
+    )
+    texts = {text for _, text in nsmallest(TEXTS_MAX, near)}
+    return declared_edges_with(session, texts, namesakes, newcomer.id, EDGES_MAX)
 
 
-def _best(
-    session: Session, child: _Described, declared: DeclaredParent, bearers: dict[str, dict[int, _Described]]
-) -> int | None:
-    """The registered model that is meant, or None. `bearers` are those of names that were looked up before.
+def _may_contain(text: str, signs: Sequence[str]) -> bool:
+    """Whether `text` can have the words that `signs` are the longest of; this is quick, for there are many texts."""
+    if not text.isascii():
+        return True
+    lower = text.lower()
+    return any(sign in lower for sign in signs)
+
+
+def _words_beside(text: str, names: Sequence[set[str]]) -> int | None:
+    """How many words `text` has beside those of the name that it has all words of; None when it has no name."""
+    words = set(folded_words(text))
+    return min((len(words - name) for name in names if name <= words), default=None)
+
+
+def _best(known: _Known, child: _Described, declared: DeclaredParent) -> int | None:
+    """The registered model that is meant, or None.
 
     It is of the child's architecture and not the child; a child that names itself does not descend from another such
     copy. The best match wins, then complete models, then unquantised ones, then the most alike; at last the digest.
     """
-    name = declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:])
-    if name not in bearers:
-        if len(bearers) >= NAMES_KEPT:
-            bearers.clear()
-        models = visible_models_with_words(session, folded_words(name), NAMESAKES_MAX)
-        bearers[name] = _described(session, {model.id for model in models})
-    others = bearers[name]
+    others = known.bearers(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
     copies = match(declared, child.identity) is not None
     ranked: dict[int, tuple[Match, bool, bool]] = {}
     for candidate in others.values():
@@ -115,7 +163,7 @@ def _best(
         return None
     best = max(ranked.values())
     ties = [others[model_id].model for model_id, rank in ranked.items() if rank == best]
-    return _most_alike(session, child.model, ties).id
+    return _most_alike(known, child.model, ties).id
 
 
 def _foreign(child: _Described, candidate: _Described) -> bool:
@@ -127,13 +175,13 @@ def _bits_a_value(model: Model) -> float:
     return 8 * model.size_bytes / max(model.parameters, 1)
 
 
-def _most_alike(session: Session, child: Model, ties: list[Model]) -> Model:
+def _most_alike(known: _Known, child: Model, ties: list[Model]) -> Model:
     """Of equally good candidates the one whose weights are most like the child's, then the finest, then by digest."""
     ties = sorted(ties, key=lambda model: (-_bits_a_value(model), model.digest, model.id))[:TIES_MAX]
     if len(ties) == 1:
         return ties[0]
-    own = organs_by_slot(session, child.id)
-    alike = {model.id: similarity(own, organs_by_slot(session, model.id)).mean or 0.0 for model in ties}
+    own = organs_by_slot(known.session, child.id)
+    alike = {model.id: similarity(own, known.organs(model)).mean or 0.0 for model in ties}
     return max(ties, key=lambda model: alike[model.id])
 
 

@@ -5,12 +5,17 @@
     spread       mean, deviation and quartiles of a set of angles
     line         a straight line through points, and how far it can be trusted
     families     models that share weights count as one
+    caution      what to be careful with in the θ of a single tensor
     overview     the report on a whole registry
+    ranking      its section on the order of models
     scale        its section on θ against size
     dissection   the report on one model
+    kin          its sections on the relatives of that model
+    types        the section on the types of tensors, of either
     organs       sections on single tensors: highest, lowest, odd ones
     markdown     a report as Markdown that is readable in raw form
     sheet        one section as CSV, harmless for spreadsheets
 
-`spread`, `line` and `families` are pure. The numbers come from `registry.catalog.queries.reports` and `dissections`.
+`spread`, `line`, `families` and `caution` are pure. The numbers come from `reports` and `dissections` in
+`registry.catalog.queries`.
 """

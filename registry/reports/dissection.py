@@ -16,14 +16,16 @@ from registry.catalog.queries.dissections import (
     shared_of,
     stored_of,
 )
-from registry.catalog.queries.reports import mean_spectral_signals
+from registry.catalog.queries.reports import matrix_figures
 from registry.catalog.tables import Model
 from registry.present.models import model_name
 from registry.present.text import size_text
+from registry.reports.caution import bits_of
 from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
+from registry.reports.kin import relatives_tables
 from registry.reports.organs import odd_table, organ_table
 from registry.reports.types import types_table
-from registry.reports.words import BLOCKS, CLOSING, FORMATS, HIGHEST, METHODS, NO_CONCLUSION, OPENING, WELLS, WHAT_IT_IS
+from registry.reports.words import BLOCKS, CLOSING, FORMATS, HIGHEST, METHODS, NO_CONCLUSION, NO_TENSORS, OPENING, WELLS
 
 BLOCKS_MAX = 1000
 """Blocks that are listed; the largest models of today have some hundreds."""
@@ -36,11 +38,12 @@ def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) ->
     title = f"Dissection of {model_name(model)}"
     about = (_identity(session, model), _notes(model))
     if not model.tensors:
-        return Report(title, (WHAT_IT_IS, _NO_TENSORS), about, (NO_CONCLUSION,), main="model")
+        return Report(title, (NO_TENSORS,), about, (NO_CONCLUSION,), main="model")
     readings = (
+        *relatives_tables(session, model),
         _dtypes(session, model),
-        types_table(session, model.id, before="All tensors of this model.", empty=_NO_TENSORS),
-        _blocks(session, model),
+        types_table(session, model.id, before=f"All tensors of this {model.kind}.", empty=NO_TENSORS),
+        *(() if model.kind == "adapter" else (_blocks(session, model),)),
         organ_table(session, model, limit, key="highest", title="Highest θ", after=HIGHEST),
         organ_table(session, model, limit, key="wells", title="Gravitational wells: lowest θ", after=WELLS),
         odd_table(session, model, limit),
@@ -50,31 +53,18 @@ def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) ->
 
 
 def _identity(session: Session, model: Model) -> Facts:
-    spectral = mean_spectral_signals(session, [model.id]).get(model.id)
-    blocks = count_blocks(session, model.id)
-    facts = (
+    facts = [
         Fact("title", "title", model.title, Kind.TEXT, "What its file calls it."),
         Fact("kind", "kind", _kind(model), Kind.TEXT, _KIND_WORDS[model.kind]),
         Fact("architecture", "architecture", model.architecture, Kind.TEXT, "The blueprint, as its file names it."),
-        Fact("blocks_count", "blocks", blocks, Kind.COUNT, "Layers of the same build, one after the other."),
-        Fact("parameters_count", "parameters", model.parameters, Kind.LARGE, "All its weights, one number each."),
-        Fact("tensors_count", "tensors", model.tensors, Kind.COUNT, "The tables that the weights stand in."),
-        *_sizes(session, model, stored_of(session, model.id)),
-        Fact("mean_theta_degrees", "mean θ", model.mean_theta, Kind.DEGREES, "The plain average over its tensors."),
-        Fact("mean_signal", "mean signal", model.mean_signal, Kind.SHARE, "The sine of θ, from 0 to 1, averaged too."),
-        Fact(
-            "mean_spectral_signal",
-            "mean spectral signal",
-            spectral,
-            Kind.SHARE,
-            "Averaged over the tensors with rows and columns; 0.000 is what random numbers give.",
-        ),
-    )
-    return Facts("model", "What it is", facts)
+        *_sizes(model, stored_of(session, model.id)),
+    ]
+    if model.tensors:
+        facts += (*_contents(session, model), *_sharing(session, model), *_readings(session, model))
+    return Facts("model", "What it is", tuple(facts))
 
 
-def _sizes(session: Session, model: Model, stored: Stored) -> tuple[Fact, ...]:
-    shared = shared_of(session, model.id)
+def _sizes(model: Model, stored: Stored) -> tuple[Fact, ...]:
     return (
         Fact("size_bytes", "size of its files", model.size_bytes, Kind.SIZE, "As they came in."),
         Fact(
@@ -84,6 +74,22 @@ def _sizes(session: Session, model: Model, stored: Stored) -> tuple[Fact, ...]:
             Kind.SIZE,
             "What its different parts take on the disk, compressed; those that other models need too count in full.",
         ),
+    )
+
+
+def _contents(session: Session, model: Model) -> tuple[Fact, ...]:
+    blocks = count_blocks(session, model.id)
+    layers = "Layers of the other model that it changes." if model.kind == "adapter" else _LAYERS
+    return (
+        Fact("blocks_count", "blocks", blocks, Kind.COUNT, layers),
+        Fact("parameters_count", "parameters", model.parameters, Kind.LARGE, "How many numbers its weights are."),
+        Fact("tensors_count", "tensors", model.tensors, Kind.COUNT, "The tables that the weights stand in."),
+    )
+
+
+def _sharing(session: Session, model: Model) -> tuple[Fact, ...]:
+    shared = shared_of(session, model.id)
+    return (
         Fact(
             "shared_organs_count",
             "tensors shared",
@@ -98,6 +104,25 @@ def _sizes(session: Session, model: Model, stored: Stored) -> tuple[Fact, ...]:
             Kind.SIZE,
             f"Of {size_text(shared.size_bytes)} of different tensors. Vocabularies can be shared too and do not count.",
         ),
+    )
+
+
+def _readings(session: Session, model: Model) -> tuple[Fact, ...]:
+    figures = matrix_figures(session, model.id).get(model.id)
+    count = 0 if figures is None else figures.matrices
+    lists = "" if count == model.tensors else _MOVED_BY_LISTS
+    theta, spectral = (None, None) if figures is None else (figures.mean_theta, figures.mean_spectral_signal)
+    return (
+        Fact("mean_theta_degrees", "mean θ", model.mean_theta, Kind.DEGREES, _MEAN_THETA + lists),
+        Fact(
+            "matrix_mean_theta_degrees",
+            "matrix θ",
+            theta,
+            Kind.DEGREES,
+            f"The average over its {count:,} matrices alone, the tensors with rows and columns.",
+        ),
+        Fact("mean_signal", "mean signal", model.mean_signal, Kind.SHARE, _MEAN_SIGNAL),
+        Fact("mean_spectral_signal", "mean spectral signal", spectral, Kind.SHARE, _MEAN_SPECTRAL),
     )
 
 
@@ -124,16 +149,20 @@ def _notes(model: Model) -> Table:
 
 
 def _dtypes(session: Session, model: Model) -> Table:
-    rows = dtypes_of(session, model.id)
-    total = sum(int(size) for _, _, size in rows)
+    found = dtypes_of(session, model.id)
+    total = sum(one.size_bytes for one in found)
+    rows: list[tuple[Cell, ...]] = []
+    for one in found:
+        size = (one.size_bytes, one.size_bytes / total)
+        rows.append((one.dtype, bits_of(one.dtype), one.tensors, *size, one.mean_theta, one.matrix_mean_theta))
     return Table(
         key="dtypes",
         title="Number formats",
         columns=_DTYPE_COLUMNS,
-        rows=tuple((dtype, count, int(size), int(size) / total) for dtype, count, size in rows),
-        before=("How the numbers are written down, and which share of the tensors' bytes each format has.",),
+        rows=tuple(rows),
+        before=("How the numbers are written down, each format's share of the tensors' bytes, and its mean θ.",),
         after=(FORMATS,),
-        empty=_NO_TENSORS,
+        empty=NO_TENSORS,
     )
 
 
@@ -169,13 +198,19 @@ def _methods(session: Session, model: Model) -> Table:
         title="How it was measured",
         columns=_METHOD_COLUMNS,
         rows=tuple(rows),
-        before=("The methods, and how many numbers of a tensor each has looked at.",),
+        before=("The methods, the least and the most numbers of a tensor that each looked at, and the share of all.",),
         after=(METHODS,),
-        empty=_NO_TENSORS,
+        empty=NO_TENSORS,
     )
 
 
-_NO_TENSORS = "This one has no tensors, so there is nothing to measure."
+_LAYERS = "Layers of the same build, one after the other."
+_MEAN_THETA = "The plain average over its tensors."
+_MOVED_BY_LISTS = " Short lists of numbers, such as norms, move it most."
+_MEAN_SIGNAL = "The sine of θ, from 0 to 1, averaged over its tensors. A higher value is not more useful content."
+_MEAN_SPECTRAL = (
+    "Averaged over its matrices; 0.000 is what random numbers give. More is more pattern, which need not be of use."
+)
 _KIND_WORDS = {
     "model": "A model has weights of its own.",
     "adapter": "An adapter has small changes to the weights of another model and does nothing without it. Its readings "
@@ -185,9 +220,12 @@ _KIND_WORDS = {
 _METHOD_WORDS = {"z1": "θ, |Z| and what they are made of", "mp1": "spectral signal and stable rank"}
 _DTYPE_COLUMNS = (
     Column("dtype", "format", Kind.TEXT),
+    Column("bits_per_number", "bits", Kind.NUMBER),
     Column("tensors_count", "tensors", Kind.COUNT),
     Column("size_bytes", "size", Kind.SIZE),
     Column("size_share", "share", Kind.PERCENT),
+    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
+    Column("matrix_mean_theta_degrees", "matrix θ", Kind.DEGREES),
 )
 _BLOCK_COLUMNS = (
     Column("tower", "tower", Kind.TEXT),
@@ -202,7 +240,7 @@ _METHOD_COLUMNS = (
     Column("method", "method", Kind.TEXT),
     Column("gives", "gives", Kind.TEXT),
     Column("tensors_count", "tensors", Kind.COUNT),
-    Column("sample_minimum_count", "least numbers", Kind.LARGE),
-    Column("sample_maximum_count", "most numbers", Kind.LARGE),
-    Column("sampled_share", "share looked at", Kind.PERCENT),
+    Column("sample_minimum_count", "least", Kind.LARGE),
+    Column("sample_maximum_count", "most", Kind.LARGE),
+    Column("sampled_share", "looked at", Kind.PERCENT),
 )

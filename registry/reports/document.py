@@ -10,7 +10,7 @@ from registry.present.text import count_text, share_text, size_text, theta_text
 from registry.present.values import Values
 
 Cell = str | int | float | None
-"""A number as it is, a text, or None for what was not measured."""
+"""A number as it is, a text, or None for what was not measured or cannot be worked out."""
 DASH = "–"
 
 
@@ -23,6 +23,8 @@ class Kind(Enum):
     COUNT = "count"
     LARGE = "large"
     """A count that is shown rounded."""
+    NUMBER = "number"
+    """Shown with three digits at most."""
     SIZE = "size"
     """Bytes."""
     DEGREES = "degrees"
@@ -39,6 +41,8 @@ class Column:
     key: str
     heading: str
     kind: Kind
+    data_only: bool = False
+    """Whether it stands in JSON and CSV alone, because people have it in other words or would not miss it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,9 @@ class Table:
 
     def grid(self) -> Grid:
         """The table for people."""
-        kinds = tuple(column.kind for column in self.columns)
-        rows = tuple(tuple(map(shown, row, kinds)) for row in self.rows)
-        return Grid(tuple(column.heading for column in self.columns), kinds, rows)
+        chosen = [(index, column) for index, column in enumerate(self.columns) if not column.data_only]
+        rows = tuple(tuple(shown(row[index], column.kind) for index, column in chosen) for row in self.rows)
+        return Grid(tuple(column.heading for _, column in chosen), tuple(column.kind for _, column in chosen), rows)
 
     def sheet(self) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
         """Keys and rows for a spreadsheet."""
@@ -166,7 +170,7 @@ class Report:
 
 
 def shown(value: Cell, kind: Kind) -> str:
-    """A cell as people read it; a dash where nothing was measured."""
+    """A cell as people read it; a dash where there is nothing."""
     if value is None:
         return DASH
     if isinstance(value, str):
@@ -182,6 +186,8 @@ def shown(value: Cell, kind: Kind) -> str:
             return size_text(value)
         case Kind.LARGE:
             return count_text(value)
+        case Kind.NUMBER:
+            return f"{value:.3g}"
         case Kind.COUNT | Kind.TEXT | Kind.NAME:
             return f"{value:,}"
 

@@ -7,8 +7,9 @@ from sqlalchemy.orm import Session
 from registry.catalog.queries.dissections import count_odd_organs, odd_organs
 from registry.catalog.queries.reports import extreme_organs
 from registry.catalog.tables import Model
+from registry.reports.caution import caution
 from registry.reports.document import Column, Kind, Table
-from registry.reports.words import ANOMALIES, LISTED, NO_ANOMALIES
+from registry.reports.words import ANOMALIES, CAUTION, LISTED, NO_ANOMALIES
 
 
 def organ_table(session: Session, model: Model, limit: int, *, key: str, title: str, after: str) -> Table:
@@ -16,7 +17,10 @@ def organ_table(session: Session, model: Model, limit: int, *, key: str, title: 
     lowest = key == "wells"
     found = extreme_organs(session, model.id, limit, lowest=lowest)
     rows = (
-        (one.name, one.type, one.dtype, shape, elements, one.theta, one.spectral_signal)
+        (
+            *(one.name, one.type, one.dtype, shape, elements),
+            *(one.theta, one.spectral_signal, caution(one.dtype, elements)),
+        )
         for one, shape, elements, _ in found
     )
     order = "lowest" if lowest else "highest"
@@ -26,7 +30,7 @@ def organ_table(session: Session, model: Model, limit: int, *, key: str, title: 
         columns=_COLUMNS,
         rows=tuple(rows),
         before=(f"The {order} first, at most {limit} of {model.tensors:,} tensors. {LISTED}",),
-        after=(after,),
+        after=(after, CAUTION),
         empty="No tensor of this model has a θ.",
     )
 
@@ -56,9 +60,10 @@ _COLUMNS = (
     Column("type", "type", Kind.TEXT),
     Column("dtype", "format", Kind.TEXT),
     Column("shape", "shape", Kind.TEXT),
-    Column("elements_count", "numbers", Kind.LARGE),
+    Column("elements_count", "numbers", Kind.LARGE, data_only=True),
     Column("theta_degrees", "θ", Kind.DEGREES),
     Column("spectral_signal", "spectral", Kind.SHARE),
+    Column("caution", "caution", Kind.TEXT),
 )
 _ODD_COLUMNS = (
     Column("tensor", "tensor", Kind.NAME),

@@ -5,19 +5,20 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.blobs import totals
-from registry.catalog.queries.models import ranked_models
 from registry.catalog.queries.reports import (
     count_organs,
     extreme_organs,
     kinds_of_models,
     lowest_thetas_of_models,
-    mean_spectral_signals,
+    matrix_figures,
 )
 from registry.present.models import model_name
+from registry.reports.caution import caution
 from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
+from registry.reports.ranking import ranking_table
 from registry.reports.scale import scale_tables
 from registry.reports.types import types_table
-from registry.reports.words import CLOSING, LISTED, OPENING, RANKING, WELLS
+from registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WELLS
 
 ROWS_DEFAULT = 50
 """Rows of a table of models, unless told otherwise."""
@@ -34,11 +35,18 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
     )
     tensors = sum(figures["tensors_count"] for figures in types.values()["items"])
     counts = {(kind, complete): count for kind, complete, count in kinds_of_models(session)}
-    sections = (_figures(session, counts, tensors), _ranking(session, counts, limit), types)
+    matrices = matrix_figures(session)
+    ranking = ranking_table(session, matrices, counts.get(("model", True), 0), limit)
     return Report(
         title="Report on the registry",
         opening=OPENING,
-        sections=(*sections, *scale_tables(session, limit), _wells(session, limit)),
+        sections=(
+            _figures(session, counts, tensors),
+            ranking,
+            types,
+            *scale_tables(session, matrices, limit),
+            _wells(session, limit),
+        ),
         closing=CLOSING,
         main="ranking",
     )
@@ -54,7 +62,7 @@ def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int
             "different tensors",
             count_organs(session),
             Kind.COUNT,
-            "Tensors that are the same to the last byte are one, and are kept once. The registry calls them organs.",
+            "Tensors that are the same to the last byte are one, and are kept once.",
         ),
         Fact(
             "size_bytes",
@@ -84,69 +92,36 @@ def _kinds(counts: dict[tuple[str, bool], int]) -> str:
     return f"Files, or sets of files, that were taken in: {'; '.join(found) or 'none'}."
 
 
-def _ranking(session: Session, counts: dict[tuple[str, bool], int], limit: int) -> Table:
-    models = ranked_models(session, limit)
-    spectra = mean_spectral_signals(session, [model.id for model in models])
-    complete = counts.get(("model", True), 0)
-    rows: list[tuple[Cell, ...]] = []
-    for rank, model in enumerate(models, 1):
-        readings = (model.mean_theta, model.mean_signal, spectra.get(model.id))
-        rows.append((rank, model_name(model), *readings, model.tensors, model.parameters))
-    shown = f"The first {len(rows)} of {complete} complete models" if len(rows) < complete else "All complete models"
-    return Table(
-        key="ranking",
-        title="Ranking of models",
-        columns=_RANKING_COLUMNS,
-        rows=tuple(rows),
-        before=(f"{shown}, by falling mean θ; of equal ones the older first. {_LEFT_OUT}",),
-        after=(RANKING + _span(rows),),
-        empty="There is no complete model to rank.",
-    )
-
-
-def _span(rows: list[tuple[Cell, ...]]) -> str:
-    thetas = [row[2] for row in rows if isinstance(row[2], float)]
-    return f" In this list the first and the last are {thetas[0] - thetas[-1]:.1f}° apart." if len(thetas) > 1 else ""
-
-
 def _wells(session: Session, limit: int) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for model_id, _ in lowest_thetas_of_models(session, limit):
         ((organ, shape, elements, model),) = extreme_organs(session, model_id, 1, lowest=True)
-        rows.append((model_name(model), organ.name, organ.type, organ.dtype, shape, elements, organ.theta))
+        place = (model_name(model), organ.name, organ.type, organ.dtype, shape, elements)
+        rows.append((*place, organ.theta, caution(organ.dtype, elements)))
     return Table(
         key="wells",
         title="Gravitational wells",
         columns=_WELL_COLUMNS,
         rows=tuple(rows),
         before=(f"The tensor with the lowest θ of each model, the lowest first; at most {limit} models. {LISTED}",),
-        after=(WELLS,),
+        after=(WELLS, CAUTION),
         empty="No tensor has a θ.",
     )
 
 
-_LEFT_OUT = "Adapters, vocabularies and models of which only a part is here are left out."
 _KIND_WORDS = {
     ("model", True): ("complete model", "complete models"),
     ("model", False): ("model of which only a part is here", "models of which only a part is here"),
     ("adapter", True): ("adapter, a small change to another model", "adapters, small changes to other models"),
     ("vocabulary", True): ("vocabulary, words without weights", "vocabularies, words without weights"),
 }
-_RANKING_COLUMNS = (
-    Column("rank", "place", Kind.COUNT),
-    Column("model", "model", Kind.NAME),
-    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
-    Column("mean_signal", "mean signal", Kind.SHARE),
-    Column("mean_spectral_signal", "mean spectral", Kind.SHARE),
-    Column("tensors_count", "tensors", Kind.COUNT),
-    Column("parameters_count", "parameters", Kind.LARGE),
-)
 _WELL_COLUMNS = (
     Column("model", "model", Kind.NAME),
     Column("tensor", "tensor", Kind.NAME),
     Column("type", "type", Kind.TEXT),
     Column("dtype", "format", Kind.TEXT),
     Column("shape", "shape", Kind.TEXT),
-    Column("elements_count", "numbers", Kind.LARGE),
+    Column("elements_count", "numbers", Kind.LARGE, data_only=True),
     Column("theta_degrees", "θ", Kind.DEGREES),
+    Column("caution", "caution", Kind.TEXT),
 )

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sqlalchemy.orm import Session
 
 from registry.anatomy import OrganType
 from registry.catalog.queries.reports import TypeFigures, thetas_at_ranks, type_figures
 from registry.reports.document import Cell, Column, Kind, Table
 from registry.reports.spread import QUARTILES, deviation_of_means, quantile, quantile_ranks
-from registry.reports.words import SPREAD, TYPE_WORDS, TYPES_DIFFER
+from registry.reports.words import LISTS, SPECTRAL_OF_TYPES, SPREAD, TYPE_WORDS, TYPES_DIFFER
 
 _COLUMNS = (
     Column("type", "type", Kind.TEXT),
     Column("tensors_count", "tensors", Kind.COUNT),
     Column("size_bytes", "size", Kind.SIZE),
-    Column("measured_count", "with θ", Kind.COUNT),
+    Column("measured_count", "with θ", Kind.COUNT, data_only=True),
     Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
     Column("theta_standard_deviation_degrees", "deviation", Kind.DEGREES),
     Column("theta_lower_quartile_degrees", "25%", Kind.DEGREES),
@@ -34,9 +36,18 @@ def types_table(session: Session, model_id: int | None, *, before: str, empty: s
         columns=_COLUMNS,
         rows=tuple(_row(session, figures, model_id) for figures in found),
         before=(f"{before} {roles[:1].upper()}{roles[1:]}.",),
-        after=(SPREAD, TYPES_DIFFER),
+        after=_after(found),
         empty=empty,
     )
+
+
+def _after(found: Sequence[TypeFigures]) -> tuple[str, ...]:
+    words = [SPREAD, SPECTRAL_OF_TYPES]
+    if any(not figures.spectral_count for figures in found):
+        words.append(LISTS)
+    if left_out := sum(figures.tensors - figures.measured for figures in found):
+        words.append(f"Tensors without a θ, which are left out of these figures: {left_out:,}.")
+    return " ".join(words), *((TYPES_DIFFER,) if len(found) > 1 else ())
 
 
 def _row(session: Session, figures: TypeFigures, model_id: int | None) -> tuple[Cell, ...]:

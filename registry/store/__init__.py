@@ -4,6 +4,7 @@
     files    the operating system's calls
     direct   new files written past the page cache
     local    files in a folder, written so that a crash leaves all or nothing
+    placing  files of other kinds, at the place that a person names
     blobs    BlobStore: put, read, verify
 
 Rows about blobs are the catalog's. A row is written only after `finish` has returned.

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import event, select, text
+from sqlalchemy.exc import OperationalError
 
-from registry.catalog.engine import BUSY_TIMEOUT_MS
+from registry.catalog.engine import BUSY_TIMEOUT_MS, translated
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.facets import FacetKey, facet_ids
 from registry.catalog.tables import Contributor, FacetCount, Organ
 from registry.catalog.upsert import insert_or_add
-from registry.errors import Busy, CatalogError, DiskFull, StoreUnwritable
+from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 from registry.registry import Registry
 from registry.settings import Settings
 
@@ -169,6 +170,37 @@ def test_a_full_disk_is_said_as_such_and_nothing_is_committed(registry: Registry
         fill()
     with registry.catalog.reading() as session:
         assert session.scalars(select(Contributor.name)).all() == ["ada"]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (sqlite3.SQLITE_FULL, DiskFull),
+        (sqlite3.SQLITE_IOERR_SHMSIZE, DiskFull),
+        (sqlite3.SQLITE_READONLY, StoreUnwritable),
+        (sqlite3.SQLITE_READONLY_DIRECTORY, StoreUnwritable),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, StoreUnwritable),
+        (sqlite3.SQLITE_PERM, StoreUnwritable),
+        (sqlite3.SQLITE_BUSY, Busy),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, Busy),
+        (sqlite3.SQLITE_LOCKED_SHAREDCACHE, Busy),
+        (sqlite3.SQLITE_IOERR_WRITE, CatalogError),
+        (sqlite3.SQLITE_CORRUPT, CatalogError),
+        (None, CatalogError),
+    ],
+)
+def test_what_sqlite_says_by_its_code_becomes_one_of_our_errors(code: int | None, expected: type[OrganError]) -> None:
+    said = sqlite3.OperationalError("readonly, locked and full")
+    if code is not None:
+        said.sqlite_errorcode = code
+    with pytest.raises(OrganError) as caught, translated():
+        raise OperationalError("SELECT 1", None, said)
+    assert type(caught.value) is expected
+
+
+def test_an_error_is_not_taken_for_another_by_the_names_in_its_text(registry: Registry) -> None:
+    with pytest.raises(CatalogError, match="no such table: full_and_locked"), registry.catalog.reading() as session:
+        session.execute(text("SELECT * FROM full_and_locked"))
 
 
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from registry.catalog.register.blobs import mark_corrupt, record_blobs
 from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.register.models import Registered, register_model
 from registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
-from registry.digest import digest_of
+from registry.digest import Digest, digest_of
 from registry.errors import BadValue, CatalogError, MissingBlob
 from registry.names import ModelName
 from registry.registry import Registry
@@ -116,6 +116,19 @@ def test_a_model_is_recorded_with_its_event_and_where_its_organs_came_from(regis
     assert (declared.relation, declared.evidence, declared.parent_text) == ("finetune", "declared", "somebody/base 1")
     assert (dissected.relation, dissected.evidence, dissected.parent_model_id) == ("dissected", "recorded", 1)
     assert dissected.child_organ_id == 1
+
+
+def test_a_parent_of_known_bytes_is_linked_and_one_that_is_not_registered_is_left_out(registry: Registry) -> None:
+    first = register(registry, record())
+    parents = (
+        ParentRecord("a.gguf", "grafted", Digest(first.model.digest)),
+        ParentRecord("b.gguf", "grafted", digest_of(b"nobody's")),
+    )
+    child = register(registry, record("b", digest=digest_of(b"another file"), parents=parents))
+    with registry.catalog.reading() as session:
+        edge = session.scalars(select(Lineage).where(Lineage.child_model_id == child.model.id)).one()
+    assert (edge.parent_model_id, edge.parent_text) == (first.model.id, "a.gguf")
+    assert (edge.relation, edge.evidence) == ("grafted", "recorded")
 
 
 def test_an_organ_is_said_to_come_out_of_the_first_model_that_brought_it(registry: Registry) -> None:

@@ -143,3 +143,37 @@ def test_an_output_name_that_is_no_utf_8_is_written_and_told_to_the_byte(filled:
     assert target.read_bytes() == little_model()
     assert ended.out == f"{target}\n"
     assert "\\udcff.gguf" in filled.done("assemble", "little", "-o", target, "--force").out
+
+
+def test_the_folder_for_several_files_is_made_if_its_parent_is_there(filled: Organ, out: Path) -> None:
+    cut = ("assemble", "little", "--shards", "30k", "-o")
+    assert "would be" in filled.done(*cut, out / "new", "--dry-run").out
+    assert list(out.iterdir()) == []
+    shards = filled.done(*cut, out / "new", "-q").lines
+    assert sorted(map(str, (out / "new").iterdir())) == shards
+    filled.done("extract", shards[0], "-o", out / "taken")
+    filled.done("assemble", out / "taken", "-o", out / "back")
+    assert [path.read_bytes() for path in sorted((out / "back").iterdir())] == [
+        path.read_bytes() for path in sorted((out / "new").iterdir())
+    ]
+    (out / "file").write_bytes(b"mine")
+    for wrong in (out / "no" / "new", out / "no" / "new.gguf", out / "file"):
+        ended = filled(*cut, wrong)
+        assert (ended.status, ended.out) == (1, "")
+        assert "no such folder" in ended.err
+    ended = filled("assemble", "little", "-o", out / "little")
+    assert (ended.status, "no such folder; a file's name ends in .gguf" in ended.err) == (1, True), "for a single file"
+    assert not (out / "little").exists()
+
+
+def test_a_folder_that_was_made_for_nothing_is_gone_again(
+    organ: Organ, registry: Registry, out: Path, tmp_path: Path
+) -> None:
+    data = file_bytes([], [weights(f"blk.{block}.ffn_up.weight", (256, 200)) for block in range(3)])
+    (tmp_path / "large.gguf").write_bytes(data)
+    organ.done("ingest", tmp_path / "large.gguf")
+    for path in registry.settings.blobs.glob("??/*"):
+        path.unlink()
+    ended = organ("assemble", "large", "--shards", "200k", "-o", out / "new")
+    assert (ended.status, ended.out) == (1, "")
+    assert list(out.iterdir()) == []

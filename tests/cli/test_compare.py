@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.builders import file_bytes, text
 from tests.cli.running import Organ
 from tests.kin import kin_file, kin_tensors, parent_entries
 from tests.trips import weights
@@ -17,6 +18,10 @@ FILES = {
     "stranger": kin_file("Stranger", kin_tensors(seed=5)),
     "quantised": kin_file("Base", kin_tensors(dtype="Q8_0")),
     "other": kin_file("Other", [weights("blk.0.attn_q.weight", (32, 64))]),
+    "adapter": file_bytes(
+        [text("general.architecture", "llama"), text("general.type", "adapter"), text("general.name", "Adapter")],
+        [weights("blk.0.attn_q.weight.lora_a", (64, 8)), weights("blk.0.attn_q.weight.lora_b", (8, 64))],
+    ),
 }
 
 
@@ -60,11 +65,11 @@ def test_everything_is_in_the_json(kin: Organ) -> None:
     }
     assert [kind["type"] for kind in values["types"]] == ["embed", "norm", "organ", "skeleton"]
     norm = next(kind for kind in values["types"] if kind["type"] == "norm")
-    assert (norm["similarity"], norm["compared"]) == (None, 0)
+    assert (norm["likeness"], norm["compared"]) == (None, 0)
     organs = values["types"][2]
     assert organs["difference"] == pytest.approx(organs["second_theta"] - organs["first_theta"])
     assert [(block["block"], block["compared"]) for block in values["blocks"]] == [(None, 1), (0, 3), (1, 3)]
-    scores = [one["similarity"] for one in values["changed"]]
+    scores = [one["likeness"] for one in values["changed"]]
     assert len(scores) == 7
     assert scores == sorted(scores)
 
@@ -101,6 +106,43 @@ def test_identical_organs_are_not_listed_as_changed(kin: Organ) -> None:
     out = kin.done("compare", "base", "twin").out
     assert "Changed most" not in out
     assert "Same to the last byte: 10 of 10 organs" in out
+
+
+def test_that_most_organs_are_the_same_is_said_first(organ: Organ, tmp_path: Path) -> None:
+    strange = kin_tensors(seed=5)
+    edited = [strange[0], *kin_tensors()[1:]]
+    filled_with(organ, tmp_path, {"base": FILES["base"], "edited": kin_file("Edited", edited)})
+    lines = organ.done("compare", "base", "edited").lines
+    assert "Same to the last byte" not in "".join(lines), "once is enough"
+    assert lines[0].startswith("9 of 10 organs are the same to the last byte. Kin: ")
+
+
+def test_strangers_have_no_table_of_changes(kin: Organ) -> None:
+    out = kin.done("compare", "base", "stranger").out
+    assert "By block: the mean over the block's matrices.\n" in out
+    assert "changed" not in out.lower()
+
+
+def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: Organ) -> None:
+    ended = kin.done("compare", "adapter", "base")
+    assert ended.out == "local/adapter@1 is an adapter: adapters are not weights of a model; they are not compared.\n"
+    values = kin.done("compare", "base", "adapter", "--json").values
+    assert (values["likeness"], values["kinship"], values["changed"], values["blocks"]) == (
+        None,
+        "incomparable",
+        [],
+        [],
+    )
+
+
+def test_what_the_headers_say_otherwise_is_a_table(kin: Organ) -> None:
+    lines = kin.done("compare", "base", "quantised").lines
+    table = lines[lines.index("What else differs.") + 1 :]
+    assert [line.split()[0] for line in table] == ["what", "dtypes"]
+    assert table[1].split() == ["dtypes", "7", "F16,", "3", "F32", "7", "Q8_0,", "3", "F32"]
+    assert "What else differs" not in kin.done("compare", "base", "tuned").out
+    differs = kin.done("compare", "base", "quantised", "--json").values["differs"]
+    assert differs == [{"what": "dtypes", "first": "7 F16, 3 F32", "second": "7 Q8_0, 3 F32"}]
 
 
 def test_what_only_one_has_is_named(organ: Organ, tmp_path: Path) -> None:

@@ -95,6 +95,28 @@ def test_what_cannot_be_taken_apart_is_said_in_a_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_is_not_taken_for_an_unknown_model(filled: Organ, model: Path, tmp_path: Path) -> None:
+    filled.done("extract", model, "-o", tmp_path / "taken")
+    (tmp_path / "other").mkdir()
+    for name, said in (
+        ("taken", f"taken apart already: organ assemble {tmp_path}/taken gives its GGUF, "),
+        ("other", "a folder, and no model of that name is registered: give one of the GGUF files in it\n"),
+    ):
+        ended = filled("extract", tmp_path / name, "-o", tmp_path / "out")
+        assert (ended.status, ended.out) == (1, "")
+        assert ended.err.startswith(f"organ: {tmp_path / name}: {said}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_is_meant_also_when_a_folder_is_called_like_it(
+    filled: Organ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled.done("extract", "little", "-o", "little")
+    filled.done("extract", "little", "-o", "again")
+    assert (tmp_path / "again" / "manifest.json").is_file()
+
+
 def test_a_pattern_of_several_models_is_wrong_usage(organ: Organ, model: Path, tmp_path: Path) -> None:
     (tmp_path / "other.gguf").write_bytes(little_model(seed=1))
     ended = organ("extract", str(tmp_path / "*.gguf"), "-o", tmp_path / "out")

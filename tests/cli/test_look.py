@@ -84,6 +84,13 @@ def test_a_model_is_shown_with_its_types_and_its_tensors(filled: Organ) -> None:
         assert expected in out
 
 
+def test_a_model_is_shown_with_its_licence_its_vocabulary_and_its_file(filled: Organ) -> None:
+    lines = [line.split() for line in filled.done("show", "little").lines]
+    assert ["licence", "apache-2.0"] in lines
+    (file,) = [line for line in lines if line[:1] == ["file"]]
+    assert file[1:2] + file[-1:] == ["little.gguf,", f"sha256:{digest_of(little_model())[:12]}"]
+
+
 def test_a_model_as_json_has_everything(filled: Organ) -> None:
     values = filled.done("show", "local/little@1", "--json").values
     assert values.keys() >= MODEL_FIELDS | {"types", "files", "metadata", "placements", "ingest", "flags"}
@@ -98,6 +105,13 @@ def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: Organ) -> None
         out = filled.done("show", typed).out
         assert out.startswith(f"sha256:{digest}\nF16 64x64, 4096 values, 8.2 kB, stored in ")
         assert "blk.0.attn_q.weight" in out
+    for expected in (
+        "method z1, the Z-measure: ",
+        "θ in degrees: 0 noise, 90 signal",
+        "method mp1, the spectral reading: ",
+        "under 'What the numbers mean'",
+    ):
+        assert expected in out
     values = filled.done("show", digest[:8], "--json").values
     assert values["digest"] == digest
     assert {reading["method"] for reading in values["measurements"]} == {"z1", "mp1"}

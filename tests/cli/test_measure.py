@@ -5,6 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,7 +32,7 @@ def test_no_registry_is_needed_and_none_is_made(nowhere: Organ, model: Path) -> 
     assert ended.lines[0] == f"{model}: llama, 47.3 k parameters in 10 tensors, {model.stat().st_size / 1000:.1f} kB"
     assert ended.lines[1].startswith("mean θ: ")
     assert [line.split()[0] for line in ended.lines[3:8]] == ["type", "embed", "norm", "organ", "skeleton"]
-    assert "Neither says how good a model is." in ended.err
+    assert "Neither says how good a model is." in " ".join(ended.err.split())
 
 
 def test_the_means_are_those_of_the_registered_model(organ: Organ, model: Path) -> None:
@@ -54,8 +59,50 @@ def test_tensors_are_chosen_by_name_and_by_type(nowhere: Organ, model: Path) -> 
     values = json.loads(nowhere.done("measure", model, "--json", "--tensor", "blk.0.*", "--type", "norm").out)
     assert [tensor["tensor"] for tensor in values["tensors"]] == ["blk.0.attn_norm.weight"]
     assert values["tensors_count"] == 10
-    ended = nowhere.done("measure", model, "--tensor", "nothing")
-    assert "no tensor is so named or of that type" in ended.out
+
+
+@pytest.mark.parametrize("form", [(), ("--tensors",), ("-q",), ("--csv",), ("--json",)])
+def test_a_choice_that_leaves_nothing_is_said_and_the_status_is_1(
+    form: tuple[str, ...], nowhere: Organ, model: Path
+) -> None:
+    ended = nowhere("measure", model, "--tensor", "nothing", *form)
+    assert (ended.status, ended.err) == (1, "organ: no tensor is so named and of that type\n")
+    nowhere.done("measure", model, "--tensor", "output_norm.weight", *form)
+
+
+def test_a_file_without_tensors_is_no_failure_when_nothing_was_chosen(nowhere: Organ, tmp_path: Path) -> None:
+    (tmp_path / "words.gguf").write_bytes(file_bytes([text("general.architecture", "llama")]))
+    assert "nothing to measure" in nowhere.done("measure", tmp_path / "words.gguf").out
+
+
+def test_a_path_that_leads_nowhere_leaves_nothing_to_measure(nowhere: Organ, tmp_path: Path) -> None:
+    ended = nowhere("measure", tmp_path / "gone.gguf")
+    assert ended.status == 1
+    assert "nothing there to measure" in ended.err
+
+
+def test_the_bar_is_gone_before_anything_is_printed(model: Path) -> None:
+    seen = on_a_terminal([sys.executable, "-m", "cli", "measure", str(model), str(model.parent)])
+    before, first, after = seen.partition(f"{model}: llama")
+    assert first, seen
+    assert before.count("measure 1/1") >= 1
+    assert before.endswith("\x1b[2K"), "the last that the bar does is to clear its line"
+    assert "measure 1/1" not in after
+
+
+def on_a_terminal(command: list[str]) -> str:
+    """What a terminal is sent by `command`."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "160"}
+    process = subprocess.Popen(command, stdin=follower, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    seen = b""
+    with suppress(OSError):  # Linux ends it with EIO when the other side is closed
+        while block := os.read(leader, 65536):
+            seen += block
+    os.close(leader)
+    assert process.wait() == 0
+    return seen.decode()
 
 
 def test_a_bad_file_is_named_the_others_go_on_and_the_status_is_1(nowhere: Organ, model: Path) -> None:

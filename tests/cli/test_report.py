@@ -13,6 +13,7 @@ from sqlalchemy import update
 from registry.catalog.tables import Model, Placement
 from registry.registry import Registry
 from tests.cli.running import Organ
+from tests.trips import little_model
 
 FORMATS = ("text", "markdown", "json", "csv")
 
@@ -76,6 +77,37 @@ def test_a_file_has_the_format_of_its_ending(name: str, begin: str, filled: Orga
     ended = filled.done("report", "-o", tmp_path / name)
     assert (ended.out, ended.err) == ("", f"written to {tmp_path / name}\n")
     assert (tmp_path / name).read_text("utf-8").startswith(begin)
+
+
+@pytest.mark.parametrize("name", ["r.pdf", "r.html", "r.docx"])
+def test_a_format_that_there_is_not_is_refused_in_one_sentence(name: str, filled: Organ, tmp_path: Path) -> None:
+    ended = filled("report", "-o", tmp_path / name)
+    assert (ended.status, ended.out) == (1, "")
+    (line,) = ended.err.splitlines()
+    for form in ("text (.txt)", "Markdown (.md)", "JSON (.json)", "CSV (.csv)"):
+        assert form in line
+    assert not (tmp_path / name).exists()
+    filled.done("report", "--format", "text", "-o", tmp_path / name)
+    assert (tmp_path / name).read_text("utf-8").startswith("Report")
+
+
+def test_a_terminal_of_80_columns_gets_nothing_wider_and_no_broken_word(filled: Organ, model: Path) -> None:
+    (model.parent / "zoo.gguf").symlink_to(Path(__file__).parents[2] / "examples/zoo/Zoo-C-1M-v1.0-Q8_0.gguf")
+    filled.done("ingest", model.parent / "zoo.gguf", "--name", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0")
+    for arguments in (("report",), ("report", "A-Model-With-A-Long-Name-Of-Several-Parts-v1.0-Q8_0"), ("models",)):
+        ended = filled(*arguments, environment={"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": "80"})
+        assert ended.status == 0
+        assert [line for line in ended.lines if len(line) > 80] == []
+    out = filled("report", "--table", "types", environment={"FORCE_COLOR": "1", "TERM": "dumb"}).out
+    for word in ("embed  ", "norm  ", "organ  ", "skeleton  "):
+        assert f"\n{word}" in out
+
+
+def test_a_count_in_csv_is_a_whole_number(filled: Organ, tmp_path: Path) -> None:
+    (tmp_path / "two.gguf").write_bytes(little_model("Little", blocks=3))
+    filled.done("ingest", tmp_path / "two.gguf")
+    rows = list(csv.DictReader(io.StringIO(filled.done("report", "--format", "csv", "--table", "families").out)))
+    assert [(row["models_count"], row["mean_parameters_count"].isdigit()) for row in rows] == [("2", True)]
 
 
 def test_a_file_holds_what_would_be_printed_and_replaces_nothing_unasked(filled: Organ, tmp_path: Path) -> None:

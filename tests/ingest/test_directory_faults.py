@@ -18,6 +18,7 @@ from ingest.directory.fields import REASONS_MAX
 from ingest.directory.jsontext import MANIFEST_MAX_BYTES
 from ingest.directory.manifest import TENSORS_MAX
 from ingest.directory.opening import directory_size_bytes
+from ingest.directory.parse import PADDINGS_MAX
 from ingest.opening import open_files
 from ingest.service import ingest_model
 from ingest.sources import directory_source
@@ -216,6 +217,7 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "version of text": (at_top("version", "1"), "this program reads version 1"),
     "header file elsewhere": (at_top("header_file", "../x"), "header_file is not header.bin"),
     "no files": (at_top("files", []), "files has 0 entries"),
+    "files null": (at_top("files", None), "files has 0 entries"),
     "files of numbers": (at_top("files", [1]), "files is not a list of objects"),
     "file name up": (in_file("name", "../x.gguf"), "no plain name of a GGUF"),
     "file name other": (in_file("name", ".bashrc"), "no plain name of a GGUF"),
@@ -230,6 +232,7 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "header elsewhere": (in_file("header", {"offset_bytes": 8, "size_bytes": 24}), "magic at byte 0"),
     "padding of text": (in_file("padding", "x"), "padding is not a list"),
     "padding without kept": (in_file("padding", [{"offset_bytes": 1}]), "kept is missing"),
+    "too many paddings": (in_file("padding", [{}] * (PADDINGS_MAX + 1)), "at most 65537 are read"),
     "padding over an organ": (padding_over_an_organ, "lies over what is there"),
     "padding behind the end": (padding_behind_the_end, "the file ends at"),
     "key of a number": (in_metadata(0, "key", 1), "key is not a printable text"),
@@ -264,6 +267,7 @@ CASES: dict[str, tuple[Meddle, str]] = {
     "an empty object": (manifest_bytes(b"{}"), "no tensor map"),
     "no UTF-8": (manifest_bytes(b'{"a": "\xff"}'), "not UTF-8"),
     "deep JSON": (manifest_bytes(b"[" * 100_000), "nested deeper"),
+    "very many values": (manifest_bytes(b'{"tensors": [' + b"{}," * 2_000_000 + b"{}]}"), "bytes of memory; at most"),
     "a key twice": (manifest_bytes(b'{"tensors": [], "tensors": []}'), "stands twice"),
     "huge": (huge, "at most"),
     "cyclic": (lambda folder: (folder / UP).unlink() or (folder / UP).symlink_to(UP), "a symbolic link"),

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
 from hypothesis import given
 
+from ingest.directory import jsontext
 from ingest.directory import metadata as readable
 from ingest.directory.conventions import plain_key_value
-from ingest.directory.jsontext import DEPTH_MAX, MANIFEST_MAX_BYTES, VALUES_MAX, parse_json
-from ingest.directory.metadata import key_value, readable_metadata, same_metadata
-from registry.gguf import KeyValue, MemorySource, ValueType, read_header
+from ingest.directory.jsontext import (
+    DEPTH_MAX,
+    KEYS_MAX,
+    MANIFEST_MAX_BYTES,
+    Outline,
+    parse_json,
+)
+from ingest.directory.manifest import TENSORS_MAX, Measures, WrittenTensor, manifest_lines
+from ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
+from registry.digest import Digest
+from registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, text, vocabulary
 from tests.strategies import PATIENT, metadata
 from tests.trips import token_array
+
+F16 = dtype_by_name("F16")
 
 
 def readable_of(entries: list[KeyValue]) -> list[dict[str, Any]]:
@@ -176,9 +188,10 @@ def test_a_plain_value_that_gguf_has_nothing_for_is_refused(value: Any) -> None:
         (b'{"a": "\xff"}', "not UTF-8"),
         ("[1]".encode("utf-16"), r"not UTF-8|no JSON"),
         (b"[" * (DEPTH_MAX + 1), "nested deeper"),
-        (b"[" * 1_000_000, "nested deeper"),
+        (b"[" * 500_000, "nested deeper"),
         (b'{"a":' * 100_000, "nested deeper"),
-        (b"[" + b"0," * VALUES_MAX + b"0]", "values"),
+        (b"[" + b"{}," * 2_000_000 + b"0]", "of memory"),
+        (b"{" + b",".join(b'"%x":0' % number for number in range(KEYS_MAX + 100)) + b"}", "different keys"),
         (b" " * (MANIFEST_MAX_BYTES + 1), "at most"),
         (b"1" * 5_000, "digits"),
         (b'"' + b'\\"' * 1_000_000, "no JSON"),
@@ -189,6 +202,83 @@ def test_json_that_is_none_or_too_much_is_refused_in_a_sentence(data: bytes, sai
     with pytest.raises(ValueError, match=said) as caught:
         parse_json(data)
     assert len(str(caught.value)) < 300
+
+
+SHAPES: dict[str, bytes] = {
+    "objects": b"{},",
+    "lists": b"[],",
+    "nested lists": b"[[[[]]]],",
+    "objects with one member": b'{"a":0},',
+    "objects with eight members": b'{"a":0,"b":1,"c":2,"d":3,"e":4,"f":5,"g":6,"h":7},',
+    "objects of texts": b'{"name":"blk.0","file":"blk_0.bin"},',
+    "lists of one text": b'["ab"],',
+    "texts": b'"ab",',
+    "whole numbers": b"999,",
+    "numbers": b"0.5,",
+    "nulls": b"null,",
+    "spaces": b"{ } , ",
+}
+
+
+def peak_bytes(data: bytes) -> tuple[int, str]:
+    """What parsing `data` takes at most beside it, and why it is refused, if it is."""
+    tracemalloc.start()
+    try:
+        parse_json(data)
+    except ValueError as error:
+        return tracemalloc.get_traced_memory()[1], str(error)
+    else:
+        return tracemalloc.get_traced_memory()[1], ""
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_whatever_a_manifest_is_made_of_it_takes_no_more_memory_than_is_said(
+    shape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = 2_000_000
+    monkeypatch.setattr(jsontext, "PARSED_MAX_BYTES", limit)
+    monkeypatch.setattr(jsontext, "PARSED_MAX_RATIO", 0)
+    monkeypatch.setattr(jsontext, "CHUNK_BYTES", 4096)
+    taken, accepted = 0, 0
+    for count in (int(1_000 * 1.25**step) for step in range(40)):
+        data = b"[" + SHAPES[shape] * count + b"0]"
+        peak, refused = peak_bytes(data)
+        if refused:
+            assert "of memory" in refused
+            assert peak < 100_000 + len(data), "and it is refused before anything is built"
+            break
+        taken, accepted = peak, len(data)
+    assert 0 < taken < 1.3 * limit + 2 * accepted, "the text itself besides, and what of it is being turned into text"
+    assert taken > limit / 6, "nor is much less refused"
+
+
+def test_the_largest_manifests_that_we_write_are_read_again() -> None:
+    spec = TensorSpec("v.blk.12345.a_tensor_with_a_name_of_63_characters_in_all.weight", (4096, 14336, 160), F16)
+    measures = Measures(33.182736451928, 0.9982736451928374, 0.5473829182736451, 0.4518273645192837, 182.7364519283)
+    written = WrittenTensor(spec, "other/" + "x" * 90 + ".bin", 4095, 2**40, Digest("ab" * 32), measures)
+    (line,) = [line for line in manifest_lines("llama", [], [written]) if "sha256" in line]
+    tensors = b"[" + b",".join([line.encode()] * TENSORS_MAX) + b"]"
+    words = json.dumps(["ab"] * READABLE_MAX_VALUES).encode()
+    numbers = json.dumps([127] * READABLE_MAX_VALUES).encode()
+    for parts in ([tensors], [words], [numbers], [tensors, words]):
+        outline = Outline()
+        for part in parts:
+            outline.add(part)
+        assert outline.refusal() is None, len(parts[0])
+    assert sum(map(len, (tensors, words))) < MANIFEST_MAX_BYTES
+
+
+@pytest.mark.parametrize("begin", range(6))
+def test_texts_that_reach_over_chunks_hide_their_brackets_too(begin: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsontext, "CHUNK_BYTES", 7)
+    value = [" " * begin, '[{",:\\', '\\"' * 20, {"\\": "]", 'a\\"[': ["{" * 50, "\\" * 30]}, "é[" * 9, ""]
+    data = json.dumps(value, ensure_ascii=False).encode()
+    outline = Outline()
+    assert outline.add(data) == b"[{[]}]"
+    assert (outline.objects, outline.lists, outline.members, outline.empty) == (1, 2, 2, 0)
+    assert parse_json(data) == value
 
 
 def test_brackets_and_commas_within_text_are_not_counted() -> None:

@@ -126,7 +126,6 @@ def test_a_split_set_goes_through_a_folder_and_gives_its_shards_back(
 ) -> None:
     ended = organ.done("extract", shards[2], "-o", tmp_path / "taken")
     assert len(ended.lines) == 1 + len(shards) > 3
-    (tmp_path / "back").mkdir()
     organ.done("assemble", tmp_path / "taken", "-o", tmp_path / "back")
     assert same_folders(tmp_path / "shards", tmp_path / "back")
     organ.done("assemble", tmp_path / "taken", "-o", tmp_path / "back" / "named.gguf")
@@ -180,11 +179,69 @@ def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
     assert (after["organs"], after["blobs"]) == (before["organs"] + 1, before["blobs"] + 1), "its header is known"
     ended = organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
     assert ended.out.endswith("is a new file\n")
-    assert "note: little.gguf is not the file that the folder was made from" in ended.err
+    assert ended.err == f"  note: {said}\n"
     expected = [(spec, data) if one.name == UP_NAME else (one, old) for one, old in block_tensors()]
     assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), expected)
     organ.done("assemble", "taken", "-o", tmp_path / "registered.gguf")
     assert (tmp_path / "registered.gguf").read_bytes() == (tmp_path / "edited.gguf").read_bytes()
+
+
+def parents(organ: Organ, model: str) -> list[tuple[str, str, str, str]]:
+    """The recorded parents of a model: their names and texts, relations, evidence."""
+    edges = organ.done("show", model, "--json").values["lineage"]
+    return [
+        (edge["model"], edge["text"], edge["relation"], edge["evidence"])
+        for edge in edges
+        if edge["direction"] == "parent"
+    ]
+
+
+def test_a_model_of_edited_organs_is_a_child_of_the_one_that_the_folder_was_made_from(
+    taken: Path, organ: Organ, tmp_path: Path
+) -> None:
+    write_organ(taken / UP, *weights(UP_NAME, (64, 128), seed=7))
+    organ.done("ingest", taken)
+    edge = ("local/little@1", "little.gguf", "grafted", "recorded")
+    assert parents(organ, "taken") == [edge]
+    (flag,) = organ.done("show", "taken", "--json").values["flags"]
+    assert flag == f"made from a folder of little.gguf with edited organs: {UP_NAME}"
+    assert flag in organ.done("report", "taken").out
+    (tmp_path / "namesake").mkdir()
+    (tmp_path / "namesake" / "little.gguf").write_bytes(little_model(seed=3))
+    organ.done("ingest", tmp_path / "namesake" / "little.gguf")
+    assert parents(organ, "taken") == [edge], "its bytes are meant, not its name"
+    organ.done("extract", "taken", "-o", tmp_path / "same")
+    organ.done("ingest", tmp_path / "same", "--name", "mine/same")
+    assert parents(organ, "mine/same") == [], "a folder that was not edited is no child"
+
+
+def test_a_folder_of_what_is_not_registered_has_no_parent_and_its_origin_is_told(organ: Organ, tmp_path: Path) -> None:
+    (tmp_path / "little.gguf").write_bytes(little_model())
+    organ.done("extract", tmp_path / "little.gguf", "-o", tmp_path / "taken")
+    write_organ(tmp_path / "taken" / UP, *weights(UP_NAME, (64, 128), seed=7))
+    organ.done("ingest", tmp_path / "taken")
+    assert parents(organ, "taken") == []
+    flags = organ.done("show", "taken", "--json").values["flags"]
+    assert flags == [f"made from a folder of little.gguf with edited organs: {UP_NAME}"]
+
+
+def test_a_folder_whose_metadata_were_edited_has_a_relative_for_a_parent(taken: Path, organ: Organ) -> None:
+    change_manifest(taken, lambda values: values["files"][0]["metadata"][1].update(value="Mine"))
+    organ.done("ingest", taken)
+    assert parents(organ, "taken") == [("local/little@1", "little.gguf", "relative", "recorded")]
+    assert organ.done("show", "taken", "--json").values["flags"] == [
+        "made from a folder of little.gguf that was edited"
+    ]
+
+
+def test_an_edited_folder_of_shards_is_a_child_of_the_whole_set(
+    shards: list[Path], organ: Organ, tmp_path: Path
+) -> None:
+    organ.done("ingest", shards[0], "--name", "local/cut")
+    organ.done("extract", shards[0], "-o", tmp_path / "taken")
+    write_organ(tmp_path / "taken" / UP, *weights(UP_NAME, (64, 128), seed=7))
+    organ.done("ingest", tmp_path / "taken")
+    assert parents(organ, "taken") == [("local/cut@1", shards[0].name, "grafted", "recorded")]
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("F32", (64, 128)), ("F16", (64, 64)), ("F16", (64, 128, 1))])

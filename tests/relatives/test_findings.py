@@ -46,6 +46,15 @@ def test_sentences_name_the_parent_the_number_and_how_much_was_compared() -> Non
     assert absent["severity"] == "info"
 
 
+@pytest.mark.parametrize("relation", ["quantized", "relative"])
+def test_a_model_that_names_itself_is_told_that_the_original_is_not_here(relation: str) -> None:
+    (finding,) = findings("model", [Declared("Zoo A v1.0", relation, None)], {}, 1)
+    assert finding["code"] == "parent-not-registered"
+    assert finding["sentence"] == (
+        "It names itself, 'Zoo A v1.0', as quantisations often do; the original is not registered here."
+    )
+
+
 def test_a_loose_parent_is_worse_where_a_quantisation_is_claimed() -> None:
     severities = [
         findings("model", [parent(Kinship.KIN, 0.5, relation)], {}, 1)[0]["severity"]

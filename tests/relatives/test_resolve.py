@@ -6,9 +6,12 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
+from registry.catalog.tables import Lineage
 from registry.gguf import KeyValue, ValueType
 from registry.registry import Registry
+from registry.relatives import resolve
 from tests.builders import file_bytes, text
 from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, parent_entries
 from tests.trips import block_metadata, weights
@@ -117,6 +120,45 @@ def test_line_60_a_hostile_name_of_a_parent_leads_nowhere(name: str, registry: R
     child = kin_file("Tuned", kin_tensors(), parent_entries(name))
     ingest_all(registry, tmp_path, tuned=child, base=BASE)
     assert declared_pairs(registry) == {("tuned", None, "finetune")}
+
+
+def test_a_parent_that_is_named_twice_is_one(registry: Registry, tmp_path: Path) -> None:
+    ingest_all(registry, tmp_path, base=BASE, tuned=kin_file("Tuned", kin_tensors(), parent_entries("Base", "Base")))
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Lineage.parent_text).where(Lineage.evidence == "declared")).all() == ["Base"]
+
+
+def test_what_one_ingest_does_not_lead_the_next_of_that_name_does(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "EDGES_MAX", 2)
+    children = {f"t{number}": kin_file(f"T{number}", kin_tensors(), parent_entries("Base")) for number in range(3)}
+    ingest_all(registry, tmp_path, **children, base=BASE)
+    assert declared_pairs(registry) == {
+        ("t0", "base", "finetune"),
+        ("t1", "base", "finetune"),
+        ("t2", None, "finetune"),
+    }
+    ingest_all(registry, tmp_path, far=kin_file("Base", kin_tensors(alike=0.5)))
+    assert declared_pairs(registry) == {(f"t{number}", "base", "finetune") for number in range(3)}
+
+
+def test_the_nearest_texts_are_looked_at_first(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resolve, "TEXTS_MAX", 1)
+    more = kin_file("More", kin_tensors(), parent_entries("Base with many more words"))
+    ingest_all(registry, tmp_path, more=more, tuned=TUNED, base=BASE)
+    assert ("tuned", "base", "finetune") in declared_pairs(registry)
+
+
+@pytest.mark.parametrize(("declared", "title"), [("BÄSE", "Base"), ("ＢＡＳＥ", "base"), ("Bäse", "BÄSE")])
+def test_a_name_is_found_whatever_its_case_and_accents(
+    declared: str, title: str, registry: Registry, tmp_path: Path
+) -> None:
+    child = kin_file("Tuned", kin_tensors(), parent_entries(declared))
+    ingest_all(registry, tmp_path, tuned=child, base=kin_file(title, kin_tensors()))
+    assert declared_pairs(registry) == {("tuned", "base", "finetune")}
 
 
 def test_several_parents_are_led_each_to_its_own(registry: Registry, tmp_path: Path) -> None:

@@ -86,11 +86,11 @@ def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: Regis
         assert found["organs"]["compared"] == len(base) == MATRICES
         # An estimate from 256 values scatters by (1 - r²) / 16; four deviations of the mean of 29 are granted.
         tolerance = 4 * NOISE * (1 - whole**2) / MATRICES**0.5 + FINGERPRINT_ROUNDING
-        assert found["similarity"] == pytest.approx(whole, abs=tolerance), name
+        assert found["likeness"] == pytest.approx(whole, abs=tolerance), name
 
 
 def test_the_order_of_kinship_is_the_true_one(zoo: Registry) -> None:
-    scores = {name: compared(zoo, A, name)["similarity"] for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
+    scores = {name: compared(zoo, A, name)["likeness"] for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
     assert scores[QUANTISED] > 0.999
     assert min(scores[CODE], scores[PROSE]) > 0.98
     assert 0.75 < scores[MIDDLE] < 0.9
@@ -119,9 +119,27 @@ def test_findings_say_where_declared_and_measured_disagree(zoo: Registry) -> Non
 
 def test_other_shapes_cannot_be_compared(zoo: Registry) -> None:
     found = compared(zoo, A, C)
-    assert (found["similarity"], found["kinship"]) == (None, "incomparable")
+    assert (found["likeness"], found["kinship"]) == (None, "incomparable")
     assert len(found["shapes_differ"]) == 38
     assert found["only_second"] == ["output.weight"]
+
+
+def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: Registry) -> None:
+    assert page(zoo, A)["facts"] == {
+        "kind": "model",
+        "architecture": "llama",
+        "licence": "apache-2.0",
+        "parameters": "2.0 M",
+        "dtypes": "29 F16, 9 F32",
+        "blocks": "4",
+        "embedding length": "192",
+        "context length": "256",
+        "vocabulary": "2,048",
+        "tokenizer": "gpt2, gpt-2",
+    }
+    differs = {one["what"]: (one["first"], one["second"]) for one in compared(zoo, A, C)["differs"]}
+    assert differs["embedding length"] == ("192", page(zoo, C)["facts"]["embedding length"])
+    assert "licence" not in differs
 
 
 def test_a_model_lists_its_parents_children_and_relatives(zoo: Registry) -> None:

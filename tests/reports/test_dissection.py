@@ -6,12 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import quantize
 from sqlalchemy import select
 
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.tables import Placement
 from registry.gguf import TensorSpec, dtype_by_name
 from registry.names import parse_model_name
+from registry.present.relatives import lineage_values
 from registry.present.values import Values
 from registry.registry import Registry
 from registry.reports.dissection import model_report
@@ -19,7 +22,10 @@ from registry.reports.document import Report
 from tests.builders import F32, file_bytes
 from tests.trips import block_metadata, ingest_file, weights
 
-TABLES = ("model", "notes", "dtypes", "types", "blocks", "highest", "wells", "anomalies", "methods")
+TABLES = (
+    *("model", "notes", "relatives", "findings"),
+    *("dtypes", "types", "blocks", "highest", "wells", "anomalies", "methods"),
+)
 
 
 def report_on(registry: Registry, name: str, limit: int = 10) -> Report:
@@ -60,6 +66,48 @@ def test_the_formats_have_their_shares(filled: Registry) -> None:
     items = sections(filled, "little")["dtypes"]["items"]
     assert [item["dtype"] for item in items] == ["F16", "F32"]
     assert sum(item["size_share"] for item in items) == pytest.approx(1.0)
+    assert [item["bits_per_number"] for item in items] == [16, 32]
+    with filled.catalog.reading() as session:
+        rows = session.scalars(select(Placement).where(Placement.model_id == 1, Placement.dtype == "F16")).all()
+    thetas = [row.theta for row in rows if row.spectral_signal is not None]
+    assert items[0]["matrix_mean_theta_degrees"] == pytest.approx(np.mean(thetas))
+    assert items[1]["mean_theta_degrees"] is not None
+    assert items[1]["matrix_mean_theta_degrees"] is None, "norms are no matrices"
+
+
+def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: Registry, tmp_path: Path) -> None:
+    coarse, fine = (dtype_by_name(name) for name in ("Q4_0", "Q8_0"))
+    random = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    tensors = [
+        (TensorSpec(f"blk.0.attn_{slot}.weight", (64, 64), dtype), quantize(random, kind).tobytes())
+        for slot, dtype, kind in (
+            ("q", coarse, GGMLQuantizationType.Q4_0),
+            ("k", fine, GGMLQuantizationType.Q8_0),
+        )
+    ]
+    tensors.append(weights("output_norm.weight", (64,), 0, "F32"))
+    values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
+    marks = {item["tensor"]: item["caution"] for item in values["highest"]["items"]}
+    assert marks == {"blk.0.attn_q.weight": "coarse", "blk.0.attn_k.weight": "", "output_norm.weight": "few"}
+    formats = {item["dtype"]: item["matrix_mean_theta_degrees"] for item in values["dtypes"]["items"]}
+    assert formats["Q4_0"] > formats["Q8_0"] + 3
+    assert "that is rounding, not the model" in " ".join(values["dtypes"]["after"])
+
+
+def test_relatives_and_findings_are_those_of_the_models_page(filled: Registry) -> None:
+    values = sections(filled, "tuned")
+    (relative,) = values["relatives"]["items"]
+    assert (relative["direction"], relative["model"]) == ("relative", "local/little@1")
+    assert (relative["evidence"], relative["compared_count"]) == ("measured", 7)
+    assert relative["mean_correlation"] == pytest.approx(1.0)
+    assert "It does not say which of two models was first" in values["relatives"]["after"][0]
+    with filled.catalog.reading() as session:
+        page = lineage_values(session, model_by_name(session, parse_model_name("tuned")))
+    found = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"]["items"]]
+    assert found == [(one["severity"], one["code"], one["sentence"]) for one in page["findings"]]
+    alone = sections(filled, "tall")
+    assert alone["relatives"]["items"] == []
+    assert [item["code"] for item in alone["findings"]["items"]] == ["no-known-relatives"]
 
 
 def test_the_blocks_are_means_of_their_organs(filled: Registry) -> None:
@@ -129,13 +177,19 @@ def test_a_vocabulary_is_told_for_what_it_is(filled: Registry) -> None:
     report = report_on(filled, "words")
     assert report.keys == ("model", "notes")
     assert "no tensors" in report.opening[-1]
+    words = str(report.values())
+    for promise in ("θ", "spectral", "blocks"):
+        assert promise not in words, "nothing of the kind is read from words"
     assert report.section(report.main).sheet()[1][0][:2] == ("title", "Words")
 
 
 def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: Registry) -> None:
     adapter, part = sections(filled, "adapter"), sections(filled, "part")
     assert "not comparable" in adapter["model"]["meanings"]["kind"]
-    assert adapter["blocks"]["before"] == ["No block has attention or feed-forward tensors that were measured."]
+    assert "blocks" not in adapter
+    assert adapter["findings"]["items"][0]["code"] == "no-base-named"
+    assert "norms" not in adapter["model"]["meanings"]["mean_theta_degrees"]
+    assert "Types do different work" not in str(adapter)
     assert part["model"]["figures"]["kind"] == "model, only a part"
 
 

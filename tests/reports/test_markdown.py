@@ -82,3 +82,11 @@ def test_a_table_without_rows_says_so_and_shows_no_table() -> None:
 def test_figures_stand_beside_their_meaning() -> None:
     facts = Facts("f", "Figures", (Fact("size_bytes", "size", 2_000_000, Kind.SIZE, "What it takes."),))
     assert "| size   | 2.0 MB | What it takes. |" in markdown(Report("T", (), (facts,), (), "f"))
+
+
+def test_a_column_for_data_alone_is_not_shown_and_stands_in_the_values() -> None:
+    columns = (Column("a", "a", Kind.TEXT), Column("n", "n", Kind.COUNT, data_only=True))
+    table = Table("t", "Table", columns, (("x", 7),))
+    assert "7" not in markdown(Report("T", (), (table,), (), "t"))
+    assert table.values() == {"items": [{"a": "x", "n": 7}]}
+    assert table.sheet() == (("a", "n"), (("x", 7),))

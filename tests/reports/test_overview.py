@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from registry.catalog.tables import Model, Placement
 from registry.registry import Registry
 from registry.reports.document import Facts, Report
 from registry.reports.overview import registry_report
+from tests.builders import file_bytes
+from tests.trips import block_metadata, block_tensors, ingest_file, weights
 
 TABLES = ("figures", "ranking", "types", "scale", "families", "wells")
 
@@ -76,7 +79,43 @@ def test_the_ranking_is_of_complete_models_by_falling_theta(filled: Registry) ->
     own = [one for one in placements(filled) if one.model_id == 1 and one.spectral_signal is not None]
     little = next(item for item in items if item["model"] == "local/little@1")
     assert little["mean_spectral_signal"] == pytest.approx(np.mean([one.spectral_signal for one in own]))
+    assert little["matrix_mean_theta_degrees"] == pytest.approx(np.mean([one.theta for one in own]))
+    assert (little["tensors_count"], little["matrices_count"]) == (10, len(own)) == (10, 7)
     assert little["mean_signal"] == pytest.approx(math.sin(math.radians(little["mean_theta_degrees"])), abs=0.05)
+
+
+def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_order(filled: Registry) -> None:
+    with filled.catalog.writing() as session:
+        for name, theta in (("little", 41.0), ("tall", 40.0), ("tuned", 39.0)):
+            session.execute(update(Model).where(Model.name == name).values(mean_theta=theta))
+        for model_id, theta in ((1, 31.0), (2, 32.0), (3, 33.0)):
+            session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
+    words = " ".join(report_on(filled).values()["sections"]["ranking"]["after"])
+    assert "In this list 12 of 42 tensors are no matrices." in words
+    assert "are 2.0° apart by mean θ" in words
+    assert "of these 3 models 2 would stand at another place by matrix θ" in words
+    assert "local/tuned@1, number 3 here, would be the first, and local/little@1, number 1, the last" in words
+
+
+def test_the_ranking_says_when_both_means_give_one_order(filled: Registry) -> None:
+    with filled.catalog.writing() as session:
+        for model_id, theta in ((1, 33.0), (2, 32.0), (3, 31.0)):
+            session.execute(update(Model).where(Model.id == model_id).values(mean_theta=theta))
+            session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
+    words = " ".join(report_on(filled).values()["sections"]["ranking"]["after"])
+    assert "Matrix θ puts these models into the same order." in words
+
+
+def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(registry: Registry, tmp_path: Path) -> None:
+    for name, tensors in (("lists", [weights("output_norm.weight", (4096,))]), ("whole", block_tensors(1))):
+        (tmp_path / f"{name}.gguf").write_bytes(file_bytes(block_metadata(name, blocks=0), tensors))
+        ingest_file(registry, tmp_path / f"{name}.gguf")
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).values(complete=True, mean_theta=Model.id * -1.0 + 50))
+    ranking = report_on(registry).values()["sections"]["ranking"]
+    first, _ = ranking["items"]
+    assert (first["model"], first["matrix_mean_theta_degrees"], first["matrices_count"]) == ("local/lists@1", None, 0)
+    assert "local/lists@1, number 1, the last" in " ".join(ranking["after"])
 
 
 def test_equal_models_are_ranked_by_their_age(filled: Registry) -> None:
@@ -119,6 +158,23 @@ def test_the_wells_are_the_lowest_organ_of_each_model(filled: Registry) -> None:
     assert [item["theta_degrees"] for item in items] == pytest.approx(lowest)
 
 
+def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: Registry) -> None:
+    report = report_on(filled)
+    for item in report.values()["sections"]["wells"]["items"]:
+        assert item["caution"] == ("few" if item["elements_count"] < 1000 else "")
+    words = str(report.values())
+    assert words.count("elsewhere the registry calls every tensor an organ") == 1
+    assert "A dash means that there is no number: it was not measured, or it cannot be worked out" in words
+
+
+def test_where_there_is_one_type_nothing_is_said_of_several(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "one.gguf").write_bytes(file_bytes([], [weights("blk.0.ffn_up.weight", (64, 64))]))
+    ingest_file(registry, tmp_path / "one.gguf")
+    words = " ".join(report_on(registry).values()["sections"]["types"]["after"])
+    assert "Types do different work" not in words
+    assert "Plain lists of numbers" not in words
+
+
 def test_no_question_about_all_placements_reads_their_rows(filled: Registry) -> None:
     asked: list[tuple[str, Any]] = []
 
@@ -147,7 +203,7 @@ def test_every_table_says_what_it_is_and_what_it_is_not(filled: Registry) -> Non
             assert all(meaning.endswith(".") for meaning in section["meanings"].values())
         else:
             assert section["before"], name
-            assert section["after"], name
+            assert section["after"] or not section["items"], name
     words = " ".join([*report.opening, *report.closing])
     for claim in ("is not a mark", "34°", "never trained", "nobody can conclude"):
         assert claim in words

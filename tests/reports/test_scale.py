@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
+from sqlalchemy.orm import Session
 
+from registry.catalog.queries.reports import matrix_figures
 from registry.registry import Registry
+from registry.reports.document import Table
+from registry.reports.line import fit_line
 from registry.reports.scale import Point, scale_tables, scale_verdict
+from tests.trips import ingest_file, little_model
 
 
 def points(*pairs: tuple[float, float]) -> list[Point]:
-    return [Point(f"m{index}", 1, log, theta) for index, (log, theta) in enumerate(pairs)]
+    """Families with a θ of their matrices; that of all their tensors is the same."""
+    return [Point(f"m{index}", 1, log, theta, theta) for index, (log, theta) in enumerate(pairs)]
+
+
+def tables(session: Session, limit: int = 50) -> tuple[Table, Table]:
+    return scale_tables(session, matrix_figures(session), limit)
 
 
 def many(slope: float, count: int = 12, wobble: float = 0.1) -> list[Point]:
@@ -24,12 +35,17 @@ def test_one_family_says_nothing_about_size(families: list[Point]) -> None:
     assert "nothing can be said about size" in scale_verdict(families, len(families))
 
 
+def test_two_families_always_lie_on_a_line_and_say_nothing() -> None:
+    said = scale_verdict(points((6, 40), (7, 41)), 5)
+    assert said == "There are 2 families only. Two points always lie on a line, so nothing can be said about size."
+
+
 def test_models_of_one_size_say_nothing_about_size() -> None:
-    said = scale_verdict(points((6, 40), (6, 41)), 2)
-    assert said == "All 2 families have the same number of parameters, so nothing can be said about size."
+    said = scale_verdict(points((6, 40), (6, 41), (6, 42)), 3)
+    assert said == "All 3 families have the same number of parameters, so nothing can be said about size."
 
 
-@pytest.mark.parametrize("families", [many(5.0, count=9), [Point("m", 1, 6 + n / 20, 40 + n) for n in range(12)]])
+@pytest.mark.parametrize("families", [many(5.0, count=9), points(*((6 + n / 20, 40 + n) for n in range(12)))])
 def test_few_families_or_a_narrow_range_show_no_law_however_straight_the_line(families: list[Point]) -> None:
     assert "cannot show a law" in scale_verdict(families, 40)
 
@@ -46,22 +62,58 @@ def test_a_trend_is_said_with_its_margin_and_what_it_does_not_say(slope: float, 
     assert "It does not say that size is the reason" in said
 
 
-def test_relatives_are_one_point(filled: Registry) -> None:
+def test_where_the_two_means_disagree_on_the_direction_the_report_says_so() -> None:
+    families = [Point(str(n), 1, 6 + n, 40.0 - n, 30.0 + 2 * n) for n in range(3)]
+    assert "Not even the direction is sure: +2.0° per tenfold by matrices, -1.0° by all tensors." in scale_verdict(
+        families, 3
+    )
+    assert "direction" not in scale_verdict(points((6, 40), (7, 41), (8, 42)), 3)
+
+
+def test_a_family_without_matrices_is_no_point() -> None:
+    families = [Point("a", 1, 6, 40, None), *points((6, 40), (7, 41))]
+    assert scale_verdict(families, 3).startswith("There are 2 families only.")
+
+
+def test_relatives_are_one_family_and_two_families_draw_no_line(filled: Registry) -> None:
     with filled.catalog.reading() as session:
-        scale, families = scale_tables(session, 50)
+        scale, families = tables(session)
+        matrices = matrix_figures(session)
     values = {row["family"]: row for row in families.values()["items"]}
     assert {name: row["models_count"] for name, row in values.items()} == {"local/tall@1": 1, "local/little@1": 2}
-    once, by_itself = scale.values()["items"]
-    assert (once["points_count"], by_itself["points_count"]) == (2, 3)
-    little, tall = values["local/little@1"], values["local/tall@1"]
-    decades = math.log10(tall["mean_parameters_count"] / little["mean_parameters_count"])
-    slope = (tall["mean_theta_degrees"] - little["mean_theta_degrees"]) / decades
-    assert once["slope_degrees_per_decade"] == pytest.approx(slope)
-    assert once["slope_standard_error_degrees_per_decade"] is None
+    assert scale.rows == ()
+    assert "Two points always lie on a line" in scale.empty
+    little = values["local/little@1"]
+    assert little["matrix_mean_theta_degrees"] == pytest.approx(
+        ((matrices[1].mean_theta or 0) + (matrices[3].mean_theta or 0)) / 2
+    )
+    assert {type(row["mean_parameters_count"]) for row in values.values()} == {int}, "a count is a whole number"
+
+
+def test_the_lines_go_through_families_and_through_models_by_both_means(filled: Registry, tmp_path: Path) -> None:
+    (tmp_path / "third.gguf").write_bytes(little_model("Third", blocks=9, seed=2))
+    ingest_file(filled, tmp_path / "third.gguf")
+    with filled.catalog.reading() as session:
+        scale, families = tables(session)
+    items = scale.values()["items"]
+    assert [(item["basis"], item["reading"], item["points_count"]) for item in items] == [
+        ("each family once", "matrices", 3),
+        ("each family once", "all tensors", 3),
+        ("each model by itself", "matrices", 4),
+        ("each model by itself", "all tensors", 4),
+    ]
+    rows = families.values()["items"]
+    logs = [math.log10(row["mean_parameters_count"]) for row in rows]
+    for item, key in zip(items, ("matrix_mean_theta_degrees", "mean_theta_degrees"), strict=False):
+        line = fit_line(logs, [row[key] for row in rows])
+        assert line is not None
+        assert item["slope_degrees_per_decade"] == pytest.approx(line.slope, rel=1e-3)
+        assert item["slope_margin_degrees_per_decade"] == pytest.approx(line.slope_margin, rel=1e-3)
+        assert type(item["parameters_minimum_count"]) is int
 
 
 def test_a_list_of_families_that_is_cut_says_so(filled: Registry) -> None:
     with filled.catalog.reading() as session:
-        _, families = scale_tables(session, 1)
+        _, families = tables(session, 1)
     assert len(families.rows) == 1
     assert "The 1 largest of 2 are listed." in families.before[0]

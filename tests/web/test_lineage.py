@@ -28,6 +28,10 @@ def test_a_models_page_lists_its_relatives_and_findings(client: FlaskClient) -> 
     page = client.get("/models/local/tuned").text
     assert "<h2>Lineage</h2>" in page
     assert '<th scope="row">relative</th><td class="wrap">local/base@1</td>' in page
+    assert '<th scope="col" class="n">matrices</th>' in page
+    relative = page[page.index('<td class="wrap">local/base@1</td>') :].split("</tr>")[0]
+    assert relative.endswith('<td class="n">7</td>')
+    assert "47,296 parameters in 10 tensors" in page
     assert "nothing that either declares says why" in page
     values = client.get("/models/local/tuned.json").get_json()
     assert [edge["direction"] for edge in values["lineage"]] == ["parent", "relative"]

@@ -99,6 +99,16 @@ def declared_parents_of(session: Session, model_ids: Collection[int]) -> list[Li
     return found
 
 
+def known_parents_of(session: Session, model_ids: Collection[int]) -> list[Lineage]:
+    """The edges from the models to parents that they declare or that this registry recorded."""
+    found: list[Lineage] = []
+    for batch in batches(sorted(model_ids)):
+        told = Lineage.evidence.in_(("declared", "recorded"))
+        statement = select(Lineage).where(Lineage.child_model_id.in_(batch), told)
+        found += session.scalars(statement.order_by(Lineage.child_model_id, Lineage.id))
+    return found
+
+
 def declared_texts_to(session: Session, model_ids: Collection[int]) -> Iterator[str]:
     """The texts of the declared edges that lead to no registered model, then those that lead to one of `model_ids`.
 

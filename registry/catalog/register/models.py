@@ -244,16 +244,20 @@ def _insert_words(session: Session, model: Model, record: ModelRecord) -> None:
 
 
 def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None:
-    session.add_all(
-        Lineage(
-            child_model_id=model.id,
-            parent_text=shown_text(parent.text),
-            relation=parent.relation,
-            evidence="declared",
-            created_at=model.created_at,
+    for parent in record.parents:
+        made_from = None if parent.digest is None else visible_model_with_digest(session, parent.digest, None)
+        if parent.digest is not None and made_from is None:
+            continue
+        session.add(
+            Lineage(
+                child_model_id=model.id,
+                parent_model_id=None if made_from is None else made_from.id,
+                parent_text=shown_text(parent.text),
+                relation=parent.relation,
+                evidence="declared" if made_from is None else "recorded",
+                created_at=model.created_at,
+            )
         )
-        for parent in record.parents
-    )
     # That each organ came out of this model is the placement itself; the first model that brought it is recorded once.
     fresh = (
         select(Placement.organ_id)

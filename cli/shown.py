@@ -1,0 +1,126 @@
+"""How `organ show` prints a model and an organ: every number of an organ with what it is."""
+
+from __future__ import annotations
+
+import click
+
+from cli.console import plain, print_table
+from cli.prose import print_sentence
+from cli.relatives import print_lineage
+from registry.present.text import count_text, share_text, size_text, theta_text
+from registry.present.values import Values
+
+FILES_SHOWN = 4
+FACTS_SHOWN = ("licence", "context length", "vocabulary", "tokenizer")
+_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
+
+_METHODS = {
+    "z1": "the Z-measure: what the distribution of the weights looks like",
+    "mp1": "the spectral reading: how far the matrix is from a random one",
+}
+_MEANINGS = {
+    "sample_size": "values that were looked at",
+    "theta": "θ in degrees: 0 noise, 90 signal; a bell curve has about 34",
+    "magnitude": "|Z|: bits that each doubling of the resolution adds, near 1 for continuous weights",
+    "signal": "sin θ",
+    "entropy": "how evenly the values fill their range; noise has 0.95 and more",
+    "kurtosis": "what sits in the tails beyond a bell curve; noise is within ±1.2",
+    "coherence": "how unevenly the sorted values are spaced; noise has 0.5 and less",
+    "mean": "of the values that were looked at, as are the next three",
+    "nan_count": "values that are no number",
+    "infinite_count": "values beyond all numbers",
+    "constant": "whether all values are one",
+    "spectral_signal": "share of the energy that stands above chance: 0 in a random matrix",
+    "stable_rank": "the whole energy over the largest eigenvalue: 1 where one direction is everything",
+}
+
+
+def print_model(values: Values) -> None:
+    """A model page: what it is, its types, its lineage, and a line an organ."""
+    click.echo(f"{values['name']}  {plain(values['title'] or '')}".rstrip())
+    if values["description"]:
+        print_sentence(values["description"])
+    size = size_text(values["size_bytes"])
+    content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
+    click.echo(f"{values['kind']}, {plain(values['architecture'] or 'no architecture')}, {content}")
+    for note in (*values["flags"], *values["unassemblable"]):
+        print_sentence(f"note: {note}")
+    _print_facts(values)
+    click.echo()
+    rows = [
+        (
+            kind["type"],
+            kind["tensors"],
+            size_text(kind["size_bytes"]),
+            theta_text(kind["mean_theta"]),
+            share_text(kind["mean_spectral_signal"]),
+        )
+        for kind in values["types"]
+    ]
+    print_table(("type", "tensors", "size", "θ", "spectral"), rows, _NUMBERS)
+    print_lineage(values)
+    click.echo()
+    organs = [_placement_row(placement) for placement in values["placements"]]
+    print_table(("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ"), organs, _NUMBERS)
+
+
+def print_organ(values: Values) -> None:
+    """An organ page: what it is, what was measured, and where it sits."""
+    click.echo(f"sha256:{values['digest']}")
+    gain = f"{size_text(values['size_bytes'])}, stored in {size_text(values['stored_bytes'])} by {values['codec']}"
+    click.echo(f"{values['dtype']} {values['shape']}, {values['elements']} values, {gain}, {values['state']}")
+    for other in values["also"]:
+        click.echo(f"the same bytes also stand as {other['dtype']} {other['shape']}")
+    for reading in values["measurements"]:
+        _print_reading(reading)
+    if values["measurements"]:
+        click.echo()
+        print_sentence("What these numbers do not say is in the documentation, under 'What the numbers mean'.")
+    click.echo()
+    rows = [(place["model"], place["name"], place["type"]) for place in values["places"]]
+    print_table(("model", "tensor", "type"), rows)
+
+
+def _print_facts(values: Values) -> None:
+    """The licence, what a user of the model asks first, and its files; all metadata is in the JSON."""
+    facts = [(name, values["facts"][name]) for name in FACTS_SHOWN if name in values["facts"]]
+    facts += [
+        ("file", f"{file['name']}, {size_text(file['size_bytes'])}, sha256:{file['sha256'][:12]}")
+        for file in values["files"][:FILES_SHOWN]
+    ]
+    for name, text in facts:
+        click.echo(f"{name:14}  {plain(text)}")
+    if len(values["files"]) > FILES_SHOWN:
+        click.echo(f"… and {len(values['files']) - FILES_SHOWN} more files, with --json")
+
+
+def _placement_row(placement: Values) -> tuple[object, ...]:
+    return (
+        placement["name"],
+        placement["type"],
+        placement["dtype"],
+        placement["shape"],
+        theta_text(placement["theta"]),
+        share_text(placement["magnitude"]),
+        share_text(placement["spectral_signal"]),
+        placement["digest"][:12],
+    )
+
+
+def _print_reading(reading: Values) -> None:
+    method = reading["method"]
+    click.echo(f"\nmethod {method}, {_METHODS[method]}" if method in _METHODS else f"\nmethod {method}")
+    rows = [
+        (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
+        for name, value in reading.items()
+        if name not in ("method", "reason")
+    ]
+    print_table(("number", "value", "what it is"), rows, _NUMBERS)
+    if "reason" in reading:
+        print_sentence(f"not measured: {reading['reason']}")
+
+
+def _reading_text(name: str, value: object) -> str:
+    if name == "theta" and isinstance(value, float):
+        return theta_text(value)
+    return f"{value:.4f}" if isinstance(value, float) else str(value)

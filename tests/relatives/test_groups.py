@@ -1,0 +1,29 @@
+"""Pairs that belong together become groups."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.relatives.groups import Groups
+
+NUMBERS = st.integers(0, 12)
+
+
+def test_what_was_never_joined_stands_alone() -> None:
+    groups = Groups()
+    groups.join(1, "a")
+    assert groups.leader(1) == groups.leader("a")
+    assert groups.leader(2) == 2
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
+def test_two_are_in_one_group_when_a_way_leads_from_one_to_the_other(pairs: list[tuple[int, int]]) -> None:
+    groups = Groups()
+    for pair in pairs:
+        groups.join(*pair)
+    for start in range(13):
+        reached = {start}
+        for _ in range(13):
+            reached |= {end for pair in pairs if reached & set(pair) for end in pair}
+        assert {one for one in range(13) if groups.leader(one) == groups.leader(start)} == reached
