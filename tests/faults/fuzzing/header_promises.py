@@ -44,6 +44,9 @@ class Upload:
         found = self.data[offset : offset + size]
         return found if len(found) == size else found.ljust(size, b"\0")
 
+    def origin(self, _organs: object) -> None:
+        """A file is made from no other."""
+
 
 def refusal(error: BadGguf, source: Upload) -> str:
     """The reason, which is a sentence that can be shown and that says where."""
