@@ -30,7 +30,7 @@ test: $(BIN)/pytest  ## the tests
 	$(BIN)/pytest -n 2
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --hypothesis-profile=default
 
 fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged blobs: some minutes
 	$(BIN)/python -m tests.faults.fuzzing headers --cases 1000000 --workers 2

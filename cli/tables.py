@@ -53,7 +53,7 @@ def folded(text: str, width: int) -> list[str]:
                 lines[-1] = joined
             else:
                 lines.append(piece)
-    return [line.rstrip() for line in lines]
+    return [line.rstrip(" ") for line in lines]
 
 
 def _fitted(natural: Sequence[int], long: Sequence[bool], width: int) -> list[int] | None:

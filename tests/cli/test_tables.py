@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -68,6 +68,7 @@ def test_a_text_is_folded_at_the_best_place_there_is(text: str, width: int, line
 
 
 @given(st.text(st.characters(categories=["L", "N", "P", "Zs"]), max_size=60), st.integers(2, 40))
+@example("0\u3000", 2)
 def test_folding_keeps_every_character_and_the_width(text: str, width: int) -> None:
     lines = folded(text, width)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
