@@ -11,7 +11,6 @@ from hypothesis import settings
 
 from registry.registry import Registry
 
-
 # The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
