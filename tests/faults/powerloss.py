@@ -86,12 +86,20 @@ def check(scenario: Scenario, scratch: Path, thorough_max: int | None = None) ->
     found = Findings(scenario.name, len(scenario.journal.operations), len(states))
     needed = {key: _needed(data, scenario.spoiled) for key, data in scenario.journal.databases.items()}
     whole = _every_whole_file(scenario.journal)
+    different, lossy = {}, set()
     for state in states:
-        found.violations += [f"quick: {reason}" for reason in _lost(state, needed[state.database], whole)]
-    different = list({_what_is_read(state, needed[state.database]): state for state in states}.values())
-    if thorough_max is not None and len(different) > thorough_max:
-        different = [different[place * len(different) // thorough_max] for place in range(thorough_max)]
-    for state in different:
+        read = _what_is_read(state, needed[state.database])
+        lost = [f"quick: {reason}" for reason in _lost(state, needed[state.database], whole)]
+        found.violations += lost
+        different[read] = state
+        lossy |= {read} if lost else set()
+    chosen = list(different.values())
+    if thorough_max is not None and len(chosen) > thorough_max:
+        # What the quick check has seen, the thorough one must see too.
+        chosen = [different[read] for read in different if read in lossy] or chosen
+        places = min(thorough_max, len(chosen))
+        chosen = [chosen[place * len(chosen) // places] for place in range(places)]
+    for state in chosen:
         found.thorough += 1
         found.violations += [f"thorough: {reason}" for reason in _tried(state, disk, scenario, scratch)]
     return found
