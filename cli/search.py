@@ -51,11 +51,12 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     asked = parse_query(text)
     with Registry.open() as registry:
         page = registry.search(text, limit=limit, after=after)
-        counts = registry.count(text) if facets or (page.next is not None and asked.like is None) else None
+        told = page.next is not None and asked.like is None and not as_json  # "more of 238"
+        counts = registry.count(text) if facets or told else None
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
-        print_json(search_values(page, counts if facets else None))
+        print_json(search_values(page, counts))
         return
     if quiet:
         for organ in page:

@@ -130,7 +130,7 @@ def _report(
 ) -> IngestReport:
     model = registered.model
     return IngestReport(
-        model=f"{model.namespace}/{model.name}@{model.version}",
+        model=model.full_name,
         digest=Digest(model.digest),
         created=registered.created,
         organs=organs,

@@ -15,7 +15,6 @@ from registry.catalog.register.organs import shape_text
 from registry.catalog.tables import Model
 from registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
 from registry.present.facts import facts
-from registry.present.models import model_name
 from registry.present.values import Values
 
 
@@ -36,7 +35,7 @@ def registered_model(session: Session, model: Model) -> ComparedModel:
     """A registered model as a side of a comparison."""
     organs = placed_organs(session, model.id)
     told = facts(model, metadata_of(session, model.id), (placed.organ.dtype for placed in organs))
-    return ComparedModel(model_name(model), model.digest, organs, model.kind, told)
+    return ComparedModel(model.full_name, model.digest, organs, model.kind, told)
 
 
 def comparison(first: ComparedModel, second: ComparedModel) -> Values:

@@ -21,15 +21,10 @@ from registry.present.relatives import lineage_values
 from registry.present.values import Values
 
 
-def model_name(model: Model) -> str:
-    """`namespace/name@version`."""
-    return f"{model.namespace}/{model.name}@{model.version}"
-
-
 def model_summary(model: Model) -> Values:
     """A model as a line of a list."""
     return {
-        "name": model_name(model),
+        "name": model.full_name,
         "title": model.title,
         "kind": model.kind,
         "architecture": model.architecture,

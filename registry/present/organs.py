@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.queries.organs import measurements_of, organs_by_prefix, places_of_organ
 from registry.catalog.tables import Measurement
-from registry.present.models import model_name, placement_values
+from registry.present.models import placement_values
 from registry.present.values import Values
 
 
@@ -36,7 +36,7 @@ def organ_page(session: Session, prefix: str) -> Values:
             for other, _ in rows[1:]
         ],
         "places": [
-            {"model": model_name(model)} | placement_values(placement)
+            {"model": model.full_name} | placement_values(placement)
             for one, _ in rows
             for placement, model in places_of_organ(session, one.id)
         ],

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.relatives import edges_of, known_parents_of, models_by_id, organs_by_slot
+from registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
 from registry.catalog.tables import Lineage, Model
 from registry.lineage import CLOSE, is_another_encoding, similarity
-from registry.names import ModelName
 from registry.present.values import Values
 from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained
 
@@ -59,7 +58,7 @@ def _edge_values(edge: Lineage, model: Model, others: Mapping[int, Model], decla
     compared = declared.get(edge.id)
     return {
         "direction": _direction(edge, model),
-        "model": None if other is None else _name(other),
+        "model": None if other is None else other.full_name,
         "text": edge.parent_text,
         "relation": edge.relation,
         "evidence": edge.evidence,
@@ -80,14 +79,14 @@ def _declared(
         parent = others.get(edge.parent_model_id or 0)
         text = edge.parent_text or ""
         if parent is None or not own or len(found) >= PARENTS_COMPARED:
-            found[edge.id] = Declared(text, edge.relation, None if parent is None else _name(parent))
+            found[edge.id] = Declared(text, edge.relation, None if parent is None else parent.full_name)
             continue
         organs = organs_by_slot(session, parent.id)
         alike = similarity(own, organs)
         found[edge.id] = Declared(
             text,
             edge.relation,
-            _name(parent),
+            parent.full_name,
             alike.kinship,
             alike.mean,
             alike.organ_count,
@@ -109,12 +108,8 @@ def _undeclared(
     known = {model.id, *others}
     declared = [
         DeclaredEdge(edge.child_model_id, edge.parent_text or "", edge.parent_model_id)
-        for edge in known_parents_of(session, known)
+        for edge in parents_of(session, known, ("declared", "recorded"))
         if edge.child_model_id is not None
     ]
     titles = {one.id: one.title for one in (model, *others.values())}
-    return {_name(others[other]): close[other] for other in unexplained(model.id, close, declared, titles)}
-
-
-def _name(model: Model) -> str:
-    return str(ModelName(model.namespace, model.name, model.version))
+    return {others[other].full_name: close[other] for other in unexplained(model.id, close, declared, titles)}

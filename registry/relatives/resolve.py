@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.queries.relatives import (
     declared_edges_with,
-    declared_parents_of,
     declared_texts_to,
     metadata_texts,
     models_by_id,
     organs_by_slot,
+    parents_of,
     visible_models_with_words,
 )
 from registry.catalog.register.relatives import lead_declared_edge
@@ -54,7 +54,7 @@ def resolve_declared(session: Session, newcomer: Model) -> None:
 
     What is over stays as it was until the next model of that name comes in: the write lock is held meanwhile.
     """
-    edges = declared_parents_of(session, [newcomer.id])
+    edges = parents_of(session, [newcomer.id], ("declared",))
     if newcomer.kind == "model":
         edges += _edges_that_may_mean(session, newcomer)
     described = _described(session, {edge.child_model_id for edge in edges if edge.child_model_id is not None})

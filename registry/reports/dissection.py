@@ -18,7 +18,6 @@ from registry.catalog.queries.dissections import (
 )
 from registry.catalog.queries.reports import matrix_figures
 from registry.catalog.tables import Model
-from registry.present.models import model_name
 from registry.present.text import size_text
 from registry.reports.caution import bits_of
 from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
@@ -35,7 +34,7 @@ ORGANS_DEFAULT = 10
 
 def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) -> Report:
     """The dissection report on `model`; lists of single tensors have at most `limit` rows and say so."""
-    title = f"Dissection of {model_name(model)}"
+    title = f"Dissection of {model.full_name}"
     about = (_identity(session, model), _notes(model))
     if not model.tensors:
         return Report(title, (NO_TENSORS,), about, (NO_CONCLUSION,), main="model")

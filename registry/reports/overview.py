@@ -12,7 +12,6 @@ from registry.catalog.queries.reports import (
     lowest_thetas_of_models,
     matrix_figures,
 )
-from registry.present.models import model_name
 from registry.reports.caution import caution
 from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
 from registry.reports.ranking import ranking_table
@@ -96,7 +95,7 @@ def _wells(session: Session, limit: int) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for model_id, _ in lowest_thetas_of_models(session, limit):
         ((organ, shape, elements, model),) = extreme_organs(session, model_id, 1, lowest=True)
-        place = (model_name(model), organ.name, organ.type, organ.dtype, shape, elements)
+        place = (model.full_name, organ.name, organ.type, organ.dtype, shape, elements)
         rows.append((*place, organ.theta, caution(organ.dtype, elements)))
     return Table(
         key="wells",

@@ -9,7 +9,6 @@ from sqlalchemy.orm import Session
 from registry.catalog.queries.models import ranked_models
 from registry.catalog.queries.reports import MatrixFigures
 from registry.catalog.tables import Model
-from registry.present.models import model_name
 from registry.reports.document import Cell, Column, Kind, Table
 from registry.reports.words import NO_MERIT, RANKED_BY, RANKED_WITH
 
@@ -32,7 +31,7 @@ def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], compl
 def _row(rank: int, model: Model, matrices: MatrixFigures | None) -> tuple[Cell, ...]:
     return (
         rank,
-        model_name(model),
+        model.full_name,
         model.mean_theta,
         None if matrices is None else matrices.mean_theta,
         model.mean_signal,
@@ -63,8 +62,8 @@ def _orders(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> t
     first, last = by_matrices[0], by_matrices[-1]
     said = (
         f"{apart} The two means give two orders: of these {len(models)} models {count} would stand at another place "
-        f"by matrix θ. {model_name(first)}, number {models.index(first) + 1} here, would be the first, and "
-        f"{model_name(last)}, number {models.index(last) + 1}, the last. Where models are a few tenths of a degree "
+        f"by matrix θ. {first.full_name}, number {models.index(first) + 1} here, would be the first, and "
+        f"{last.full_name}, number {models.index(last) + 1}, the last. Where models are a few tenths of a degree "
         "apart, their order says nothing."
     )
     return (said,)

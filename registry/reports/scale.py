@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.reports import MatrixFigures, declared_parents, model_edges, sized_models
+from registry.names import ModelName
 from registry.present.text import count_text
 from registry.reports.document import Cell, Column, Kind, Table
 from registry.reports.families import Member, families_of
@@ -51,7 +52,7 @@ def scale_tables(session: Session, matrices: Mapping[int, MatrixFigures], limit:
     rows = sized_models(session)
     models = {
         row.id: Point(
-            f"{row.namespace}/{row.name}@{row.version}",
+            str(ModelName(row.namespace, row.name, row.version)),
             1,
             math.log10(row.parameters),
             row.mean_theta,

@@ -64,7 +64,7 @@ def found_models(page: ModelPage) -> ModelsPage:
     """The page as plain values."""
     items = tuple(
         FoundModel(
-            name=f"{model.namespace}/{model.name}@{model.version}",
+            name=model.full_name,
             title=model.title,
             kind=model.kind if model.complete else PARTIAL,
             architecture=model.architecture,

@@ -90,21 +90,11 @@ def edges_of(session: Session, model_id: int) -> Sequence[Lineage]:
     return session.scalars(statement.order_by(Lineage.id)).all()
 
 
-def declared_parents_of(session: Session, model_ids: Collection[int]) -> list[Lineage]:
-    """What the models declare, in their order and that of their headers."""
+def parents_of(session: Session, model_ids: Collection[int], evidence: Sequence[str]) -> list[Lineage]:
+    """The edges from the models to their parents on any of the `evidence`, by model and in the order of their rows."""
     found: list[Lineage] = []
     for batch in batches(sorted(model_ids)):
-        statement = select(Lineage).where(Lineage.child_model_id.in_(batch), Lineage.evidence == "declared")
-        found += session.scalars(statement.order_by(Lineage.child_model_id, Lineage.id))
-    return found
-
-
-def known_parents_of(session: Session, model_ids: Collection[int]) -> list[Lineage]:
-    """The edges from the models to parents that they declare or that this registry recorded."""
-    found: list[Lineage] = []
-    for batch in batches(sorted(model_ids)):
-        told = Lineage.evidence.in_(("declared", "recorded"))
-        statement = select(Lineage).where(Lineage.child_model_id.in_(batch), told)
+        statement = select(Lineage).where(Lineage.child_model_id.in_(batch), Lineage.evidence.in_(evidence))
         found += session.scalars(statement.order_by(Lineage.child_model_id, Lineage.id))
     return found
 

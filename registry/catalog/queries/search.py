@@ -64,7 +64,7 @@ def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | 
         found.append(
             FoundOrgan(
                 digest=Digest(digest),
-                model=f"{model.namespace}/{model.name}@{model.version}",
+                model=model.full_name,
                 name=placement.name,
                 type=placement.type,
                 tower=placement.tower,

@@ -71,9 +71,14 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     _insert_parents(session, model, record)
     _insert_words(session, model, record)
     count_placements(session, placements)
-    text = f"{record.name.namespace}/{record.name.name}@{model.version}"
     session.add(
-        Event(at=model.created_at, contributor_id=model.contributor_id, action="ingest", model_id=model.id, text=text)
+        Event(
+            at=model.created_at,
+            contributor_id=model.contributor_id,
+            action="ingest",
+            model_id=model.id,
+            text=model.full_name,
+        )
     )
     session.flush()
     return Registered(model, created=True)

@@ -74,6 +74,11 @@ class Model(Base):
     """JSON list of sentences: why it is never written out again; empty for nearly all."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
 
+    @property
+    def full_name(self) -> str:
+        """`namespace/name@version`."""
+        return f"{self.namespace}/{self.name}@{self.version}"
+
 
 class ModelFile(Base):
     """One GGUF file of a model. Its bytes are zeros, overlaid by its parts and by its placements' organs."""
