@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 DEMO   ?= .demo
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow fuzz crash kill faulty-disk lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow test-browser screenshots fuzz fuzz-api crash kill faulty-disk lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
@@ -23,7 +23,7 @@ $(BIN)/pytest: $(BIN)/organ
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group test
 	@touch $@
 
-demo: $(BIN)/organ  ## take the shipped models apart, measure them, put one back together
+demo: $(BIN)/organ  ## take the shipped models apart, measure them, put one back together, open the catalog
 	$(BIN)/organ demo --home $(DEMO)
 
 test: $(BIN)/pytest  ## the tests
@@ -32,9 +32,21 @@ test: $(BIN)/pytest  ## the tests
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default
 
+test-browser: $(BIN)/pytest  ## the catalog in a real browser, and whether everybody can use it (needs Chromium)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser
+	$(BIN)/pytest -n 2 -m browser tests/browser
+
+screenshots: $(BIN)/pytest  ## the pictures in docs/ (needs Chromium)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser
+	$(BIN)/python -m tests.browser.screenshots
+
 fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged blobs: some minutes
 	$(BIN)/python -m tests.faults.fuzzing headers --cases 1000000 --workers 2
 	$(BIN)/python -m tests.faults.fuzzing blobs --cases 100000 --workers 2
+
+fuzz-api: $(BIN)/pytest  ## the API against its own description: a minute and a half
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz-api
+	$(BIN)/python -m tests.faults.api_fuzzing
 
 crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: a quarter of an hour
 	$(BIN)/python -m tests.faults.powerloss

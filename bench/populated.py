@@ -20,6 +20,7 @@ from registry.anatomy import OrganType, place_of
 from registry.catalog.bins import theta_bin
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.facets import FacetKey, facet_ids
+from registry.catalog.register.totals import repair_totals
 from registry.catalog.tables import (
     Base,
     Blob,
@@ -79,6 +80,8 @@ def populate(registry: Registry, placements: int, seed: int = 1) -> int:
         with registry.catalog.writing() as session:
             for number in range(first, min(first + 50, models)):
                 _add_model(session, number, slots, organs, random)
+    with registry.catalog.writing() as session:
+        repair_totals(session)
     return models
 
 

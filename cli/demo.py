@@ -4,35 +4,49 @@ from __future__ import annotations
 
 import hashlib
 import shlex
+import socket
+import sys
 import tempfile
 from pathlib import Path
+from threading import Thread
+from urllib.request import urlopen
 
 import click
+from werkzeug.serving import WSGIRequestHandler, make_server
 
 from cli.console import print_table, progress_bar
+from cli.serve import check_free
 from ingest.service import IngestReport, ingest_all, total_bytes
 from ingest.sources import find_sources
 from registry.catalog.queries.models import model_by_name, ranked_models
 from registry.chimera.place import place_file
 from registry.chimera.plan import plan_model
-from registry.errors import BadSource, OrganError
+from registry.errors import BadSetting, BadSource, OrganError
 from registry.names import parse_model_name
 from registry.present.models import figures, model_page, model_summary
 from registry.present.relatives import lineage_values
 from registry.present.text import share_text, size_text, theta_text
 from registry.present.values import Values
 from registry.registry import Registry
+from web.app import create_app
+from web.server import PORT, ServerSettings, serve_forever
 
+LOOPBACK = "127.0.0.1"
+FETCH_SECONDS = 30
 QUERY = "type:organ sort:-spectral"
 ZOO = Path(__file__).parents[1] / "examples" / "zoo"
 
 
 @click.command()
+@click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535), help="Of the catalog.")
 @click.option(
     "--home", type=click.Path(path_type=Path), default=".demo", show_default=True, help="The demo's own registry."
 )
-def demo(home: Path) -> None:
-    """Take the shipped models apart, look at what was measured, and put one together again."""
+def demo(home: Path, port: int) -> None:
+    """Take the shipped models apart, look at what was measured, put one together again, and open the catalog.
+
+    On a terminal the catalog is served until Ctrl-C; elsewhere its first page is fetched once.
+    """
     if not ZOO.is_dir():
         raise BadSource("the demo's models come with the source: run it in a checkout of the project")
     with Registry.open(home) as registry:
@@ -45,7 +59,44 @@ def demo(home: Path) -> None:
         _find(registry, largest.model)
         click.echo("\n4. Put one together again\n")
         _assemble(registry, path, largest)
-    _next_steps(home, largest.model)
+        _next_steps(home, largest.model)
+        click.echo("\n5. Browse it\n")
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            _serve(registry, port)
+        else:
+            _fetch(registry)
+
+
+def _serve(registry: Registry, port: int) -> None:
+    """The catalog in the foreground, on `port` or, where that is taken, on any that is free."""
+    try:
+        check_free(LOOPBACK, port)
+    except BadSetting:
+        with socket.create_server((LOOPBACK, 0)) as probe:
+            port = probe.getsockname()[1]
+    click.echo(f"The catalog is at http://{LOOPBACK}:{port}/ (Ctrl-C ends it)")
+    registry.catalog.close()  # connections must not cross the fork
+    serve_forever(registry, ServerSettings(port=port))
+
+
+def _fetch(registry: Registry) -> None:
+    """The first page through a real server, for whoever runs the demo without a terminal."""
+    server = make_server(LOOPBACK, 0, create_app(registry), threaded=True, request_handler=_Quiet)
+    Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://{LOOPBACK}:{server.server_port}/"
+    try:
+        with urlopen(address, timeout=FETCH_SECONDS) as answer:
+            page = answer.read()
+    finally:
+        server.shutdown()
+        server.server_close()
+    click.echo(f"GET {address}: {answer.status}, {size_text(len(page))}.")
+    click.echo("This is no terminal, so the catalog stops here; on one it is served until Ctrl-C.")
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Nobody reads a log of one request."""
 
 
 def _ingest(registry: Registry) -> dict[Path, IngestReport]:

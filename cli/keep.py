@@ -30,7 +30,9 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
     help="Read all bytes and hash them again, or the N-th of T parts of them.",
 )
 @click.option(
-    "--repair", is_flag=True, help="Set faulty blobs aside, so that the next ingest of their bytes heals them."
+    "--repair",
+    is_flag=True,
+    help="Set faulty blobs aside, so that the next ingest of their bytes heals them, and put wrong totals right.",
 )
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON.")
 def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
@@ -48,7 +50,7 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
         print_json(asdict(report))
     else:
         _print_verify(report)
-    return 1 if report.faults else 0
+    return 1 if report.faults or report.miscounted else 0
 
 
 @click.command()
@@ -82,6 +84,8 @@ def _print_verify(report: VerifyReport) -> None:
     click.echo(looked if report.blobs else "the database knows of no blobs")
     if report.quarantined:
         click.echo(f"{report.quarantined} set aside; ingest a file that has them to heal them")
+    for name, (kept, counted) in report.miscounted.items():
+        click.echo(f"the running total of {name.replace('_', ' ')} says {kept:,}, there are {counted:,}")
     if report.orphans:
         click.echo(
             f"{report.orphans} files belong to no blob; organ sweep removes them when they are a day old", err=True

@@ -14,7 +14,7 @@ from registry.catalog.search.cursor import PAGE_MAX
 from registry.digest import looks_like_prefix
 from registry.errors import BadName, NotFound
 from registry.names import parse_model_name
-from registry.present.models import figures, model_page, model_summary
+from registry.present.models import figures, model_page, models_values
 from registry.present.organs import organ_page
 from registry.present.text import count_text, size_text, theta_text
 from registry.present.values import Values
@@ -50,18 +50,18 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
     with Registry.open() as registry, registry.catalog.reading() as session:
         asked = parse_query(text, MODELS, "-theta" if rank else None)
         page = search_models(session, asked, limit, after, ranked=rank)
-        found = [model_summary(model) for model in page.items]
+        values = models_values(page)
         numbers = figures(session)
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
-        print_json({"items": found, "next": page.next, "notes": list(page.notes)})
+        print_json(values)
         return
     if quiet:
-        for model in found:
+        for model in values["items"]:
             click.echo(model["name"])
     else:
-        _print_models(found, None if text or rank else numbers)
+        _print_models(values["items"], None if text or rank else numbers)
     if page.next is not None:
         options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
         print_more("models", text, options, page.next)

@@ -1,40 +1,73 @@
-"""`organ serve`: the catalog behind gunicorn, on this machine unless told otherwise."""
+"""`organ serve`: the catalog in a browser, on this machine unless told otherwise."""
 
 from __future__ import annotations
 
 import socket
 import webbrowser
-from typing import Any
+from collections.abc import Sequence
 
 import click
-from gunicorn.app.base import BaseApplication
+from werkzeug.serving import is_running_from_reloader, run_simple
 
 from registry.errors import BadSetting
 from registry.registry import Registry
 from web.app import create_app
+from web.server import PORT, THREADS, ServerSettings, default_workers, serve_forever
+from web.settings import LOOPBACK_HOSTS, WebSettings
 
-PORT = 8935
-THREADS = 8
+EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
 
 
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=PORT, show_default=True, type=click.IntRange(1, 65535))
 @click.option("-o", "--open", "open_browser", is_flag=True, help="Open the catalog in a browser.")
-def serve(host: str, port: int, open_browser: bool) -> None:
-    """Browse the registry in a web browser."""
+@click.option(
+    "--workers", type=click.IntRange(1, 64), default=default_workers, help="Processes. [default: a core, at most 4]"
+)
+@click.option(
+    "--threads", default=THREADS, show_default=True, type=click.IntRange(4, 256), help="Requests at once, of each."
+)
+@click.option(
+    "--allow-host", "allowed", multiple=True, metavar="NAME", help="A name to be served under; * for any. Repeatable."
+)
+@click.option("--reload", is_flag=True, help="For developers: one process, started anew when the code changes.")
+def serve(
+    host: str, port: int, open_browser: bool, workers: int, threads: int, allowed: tuple[str, ...], reload: bool
+) -> None:
+    """Browse the registry in a web browser.
+
+    Requests are answered that ask for this machine by a name of the loopback, by HOST, or by a NAME that is allowed.
+    SIGTERM lets what is under way end, for 30 seconds at most.
+    """
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
-    _check_free(host, port)
+    web = WebSettings(hosts=served_hosts(shown_host, allowed))
+    if not reload:
+        check_free(host, port)
     with Registry.open() as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
-        click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
-        if open_browser:
-            webbrowser.open(address)
-        _Server(registry, f"{shown_host}:{port}").run()
+        if not is_running_from_reloader():  # then it was said, and opened, before
+            click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
+            if open_browser:
+                webbrowser.open(address)
+        if reload:
+            _serve_developer(registry, host, port, web)
+        else:
+            serve_forever(registry, ServerSettings(host, port, workers, threads), web)
 
 
-def _check_free(host: str, port: int) -> None:
+def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:
+    """The names that requests may ask for, of a server that listens on `shown_host` (an IPv6 address in brackets)."""
+    own = () if shown_host.strip("[]") in EVERYWHERE else (shown_host,)
+    return LOOPBACK_HOSTS | {name.lower() for name in (*own, *allowed)}
+
+
+def _serve_developer(registry: Registry, host: str, port: int, web: WebSettings) -> None:
+    run_simple(host, port, create_app(registry, web), use_reloader=True, threaded=True)
+
+
+def check_free(host: str, port: int) -> None:
     """Say in one sentence what gunicorn would try five times and then tell in a page of log."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -43,28 +76,3 @@ def _check_free(host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         raise BadSetting(f"{host} port {port}: {error.strerror}; choose another with --host and --port") from error
-
-
-class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn with our settings: threads, because streams must not block each other."""
-
-    def __init__(self, registry: Registry, bind: str) -> None:
-        self._registry = registry
-        self._settings: dict[str, Any] = {
-            "bind": bind,
-            "worker_class": "gthread",
-            "threads": THREADS,
-            "loglevel": "warning",
-            "graceful_timeout": 30,
-            "proc_name": "organ serve",
-            "control_socket_disable": True,
-        }
-        super().__init__()
-
-    def load_config(self) -> None:
-        for name, value in self._settings.items():
-            if name in self.cfg.settings:
-                self.cfg.set(name, value)
-
-    def load(self) -> Any:
-        return create_app(self._registry)

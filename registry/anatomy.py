@@ -153,3 +153,19 @@ def _tower(name: str) -> Tower:
         if name.startswith(prefix):
             return tower
     return Tower.TEXT
+
+
+def reading_order(slot: str) -> int:
+    """Where people expect `slot` among the others of its type: queries before keys, gate before up before down."""
+    return next((place for place, part in enumerate(_READING_ORDER) if part in slot), len(_READING_ORDER))
+
+
+def is_behind_blocks(slot: str) -> bool:
+    """Whether what stands outside the blocks comes after them: the last norm, and the way back to tokens."""
+    return slot.startswith(("output", "cls")) or slot.split(".")[0].endswith("output_norm")
+
+
+_READING_ORDER = (
+    *("attn_norm", "attn_qkv", "attn_q_norm", "attn_q", "attn_k_norm", "attn_k", "attn_v", "attn_sinks", "attn_out"),
+    *("post_attention_norm", "attn_post_norm", "ffn_norm", "ffn_gate_inp", "ffn_gate", "ffn_up", "ffn_down", "ffn_"),
+)

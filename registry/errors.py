@@ -23,6 +23,7 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── SchemaTooNew        written by a newer version of this program
 │   └── BadValue            a value that one of the databases would refuse
 ├── Busy                    another process holds the lock that this one needs
+├── TooSlow                 a question to the database that was stopped: the seconds that it was given
 └── NotAssemblable          the model cannot be written as a GGUF, and why
 """
 
@@ -146,6 +147,14 @@ class BadValue(CatalogError, BadInput):
 
 class Busy(OrganError):
     """Another process holds the lock that this one needs."""
+
+
+class TooSlow(OrganError):
+    """A question to the database that took longer than it was given, and was stopped."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"the search took longer than {seconds:g} s and was stopped; narrow it")
+        self.seconds = seconds
 
 
 class NotAssemblable(OrganError):

@@ -24,6 +24,7 @@ RESERVED_NAMESPACES = frozenset(
         "search",
         "static",
         "upload",
+        "v2",
     }
 )
 RESERVED_ENDINGS = (".json", ".csv", ".gguf")

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from registry.catalog.engine import Catalog, open_catalog
+from registry.catalog.limits import COUNTS_SECONDS, SEARCH_SECONDS
 from registry.catalog.queries.model_search import found_models, search_models
-from registry.catalog.queries.search import count_organs, search_organs
-from registry.catalog.search import MODELS, FacetCounts, ModelsPage, SearchPage, parse_query
+from registry.catalog.queries.search import count_organs, search_and_count, search_organs
+from registry.catalog.search import MODELS, FacetCounts, ModelsPage, Query, SearchPage, parse_query
 from registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,6 +76,27 @@ class Registry:
         """
         with self.catalog.reading() as session:
             return count_organs(session, parse_query(query))
+
+    def search_page(
+        self,
+        query: str | Query,
+        *,
+        limit: int = 50,
+        after: str | None = None,
+        counts: bool = True,
+        search_seconds: float = SEARCH_SECONDS,
+        counts_seconds: float = COUNTS_SECONDS,
+    ) -> tuple[SearchPage, FacetCounts | None]:
+        """A page of organs with the counts beside it, both of one state of the catalog: what a server asks.
+
+        Raises what `search` does, and TooSlow when it all takes the database longer than `search_seconds`. Counts that
+        take it longer than `counts_seconds` are left out, and are then `hurried`.
+        """
+        asked = parse_query(query) if isinstance(query, str) else query
+        with self.catalog.reading(search_seconds) as session:
+            if counts:
+                return search_and_count(session, asked, limit, after, counts_seconds)
+            return search_organs(session, asked, limit, after), None
 
     def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelsPage:
         """A page of models: `registry.models("coder license:mit sort:-theta")`. Raises BadQuery."""

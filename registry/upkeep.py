@@ -22,7 +22,9 @@ from registry.catalog.queries.blobs import (
     oldest_living_ingest,
     unneeded_blobs,
 )
+from registry.catalog.queries.totals import counted_totals, running_totals
 from registry.catalog.register.blobs import doom_blobs, mark_corrupt, reclaim_blob
+from registry.catalog.register.totals import differences, repair_totals
 from registry.digest import Digest
 from registry.errors import CorruptBlob, MissingBlob, StoreError
 from registry.store import BlobStore
@@ -52,6 +54,8 @@ class VerifyReport:
     orphans: int = 0
     faults: list[Fault] = field(default_factory=list)
     quarantined: int = 0
+    miscounted: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The running totals that were wrong: as they were kept, and counted. `repair` puts them right."""
 
 
 @dataclass(slots=True)
@@ -91,7 +95,7 @@ def verify(
 
     With `repair`, blobs whose bytes are wrong or gone are marked corrupt: they are no longer handed out, and whoever
     brings the bytes heals them. A blob that could not be read for another reason is a fault of the system's, which may
-    pass; an ingest that brings its bytes stores them anew all the same.
+    pass; an ingest that brings its bytes stores them anew all the same. Running totals that are wrong are put right.
     """
     report = VerifyReport()
     suspects = []
@@ -106,7 +110,8 @@ def verify(
     report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in known)
     faulty = _look_again(catalog, blobs, suspects, read_data, report)
     if repair and faulty:
-        report.quarantined = _quarantine(catalog, faulty)
+        report.quarantined = set_aside(catalog, faulty)
+    report.miscounted = _miscounted(catalog, repair)
     return report
 
 
@@ -128,6 +133,12 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
         _doom(catalog, grace, report)
         _remove_strays(catalog, blobs, grace, report)
     return report
+
+
+def set_aside(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
+    """Mark as corrupt what still points at the stored bytes that were found faulty; how many that were."""
+    with catalog.writing() as session:
+        return sum(mark_corrupt(session, row) for row in faulty)
 
 
 def _all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
@@ -162,10 +173,13 @@ def _look_again(
     return faulty
 
 
-def _quarantine(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
-    """Mark as corrupt what still points at the stored bytes that were found faulty; how many that were."""
-    with catalog.writing() as session:
-        return sum(mark_corrupt(session, row) for row in faulty)
+def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:
+    with catalog.reading() as session:
+        wrong = differences(running_totals(session), counted_totals(session))
+    if not (wrong and repair):
+        return wrong
+    with catalog.writing() as session:  # counted once more, while nobody else can write
+        return repair_totals(session)
 
 
 def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:

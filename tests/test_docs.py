@@ -204,6 +204,7 @@ def test_the_picture_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> No
     printed = run([sys.executable, "-m", "cli", "demo"], place, "README.md")
     assert len(picture.text.splitlines()) > 5
     check_printed(picture.text.splitlines(), printed, f"README.md:{picture.line}")
+    assert re.search(r"^GET http://127\.0\.0\.1:\d+/: 200, ", printed, re.MULTILINE), "it looks at the catalog"
 
 
 def test_every_target_that_a_document_names_is_in_the_makefile() -> None:

@@ -1,6 +1,28 @@
-"""The catalog in a browser: pages over `registry.present`, each with a JSON twin at the same address.
+"""The catalog in a browser: pages over `registry.present`, each with a JSON twin; an API; downloads.
 
-app      create_app: wires blueprints and headers, nothing happens at import
-pages    home, model, organ
-health   for whoever watches the process
+app           create_app: wires blueprints and limits, nothing happens at import
+settings      what a server can be told
+answers       a page as HTML, JSON or CSV; conditional requests
+errors        what goes wrong, as an answer
+asked         what an address asks for, checked
+links         addresses within the catalog, and what may be a link to elsewhere
+security      names that are served, sizes, headers
+turns         one page at a time in each process
+memory        answers that are kept until the catalog changes
+shown         numbers as text and as classes of the stylesheet
+scales        the colours
+pages         the pages, one file each
+charts        pictures, numbers in and SVG out
+api           the API for programs, and the document that describes it
+downloads     organs and models as files:
+  contents      rows to what can be handed out
+  streams       bytes on their way out, each blob checked
+  ranges        which bytes are asked for
+  filenames     the names that downloads have
+hub           the routes that clients of the Hugging Face hub ask
+  repositories  models as their repositories
+health        for whoever watches the process
+metrics       for Prometheus
+server        gunicorn with our settings
+  worker        its threads never wait for a slow client without end
 """

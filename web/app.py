@@ -1,66 +1,46 @@
-"""`create_app`: the Flask application over one open registry."""
+"""`create_app`: the Flask application over one open registry. It only wires; nothing happens at import."""
 
 from __future__ import annotations
 
-from flask import Flask, Response, current_app, jsonify, render_template, request
-from werkzeug.exceptions import HTTPException
+from flask import Flask
 
-from registry.errors import Ambiguous, BadDigest, BadName, Busy, NotFound, OrganError
 from registry.registry import Registry
+from web.answers import REGISTRY_KEY, SETTINGS_KEY
+from web.api import api
+from web.downloads import downloads
+from web.errors import answer_errors
 from web.health import health
-from web.pages import pages, wants_json
+from web.hub import hub
+from web.links import twin_address
+from web.memory import remember_answers
+from web.metrics import count_requests, metrics
+from web.pages import pages
+from web.security import secure
+from web.settings import WebSettings
+from web.shown import FILTERS
+from web.turns import take_turns
 
-REGISTRY_KEY = "organ_registry"
-
-_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; frame-ancestors 'none'; "
-    "base-uri 'none'; form-action 'self'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
-_STATUS: tuple[tuple[type[OrganError], int], ...] = (
-    (NotFound, 404),
-    (BadName, 404),
-    (BadDigest, 404),
-    (Ambiguous, 409),
-    (Busy, 503),
+NAVIGATION = (
+    *(("pages.organs", "Organs"), ("pages.models", "Models"), ("pages.compare", "Compare")),
+    *(("pages.lineage", "Lineage"), ("pages.reports", "Reports"), ("pages.reference", "API")),
 )
+"""Endpoint and label of what stands at the head of every page."""
 
 
-def create_app(registry: Registry) -> Flask:
+def create_app(registry: Registry, settings: WebSettings | None = None) -> Flask:
     """The catalog of `registry`, which the caller closes."""
+    settings = settings or WebSettings()
     app = Flask("web")
     app.extensions[REGISTRY_KEY] = registry
-    app.register_blueprint(pages)
-    app.register_blueprint(health)
-    app.register_error_handler(OrganError, _refused)
-    app.register_error_handler(HTTPException, _http_error)
-    app.after_request(_secured)
+    app.extensions[SETTINGS_KEY] = settings
+    app.jinja_env.filters.update(FILTERS)
+    app.jinja_env.globals.update(NAVIGATION=NAVIGATION, twin_address=twin_address)
+    app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    count_requests(app)
+    secure(app, settings)
+    answer_errors(app)
+    remember_answers(app, settings)
+    take_turns(app, settings)
+    for blueprint in (pages, api, health, metrics, downloads, hub):
+        app.register_blueprint(blueprint)
     return app
-
-
-def _secured(response: Response) -> Response:
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    if response.status_code >= 400:
-        response.headers["Cache-Control"] = "no-store"
-    return response
-
-
-def _refused(error: OrganError) -> tuple[str | Response, int]:
-    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
-    if status >= 500:
-        current_app.logger.error("%s", error, exc_info=error)
-    sentence = str(error) if status < 500 else "The registry cannot answer just now; its log says why."
-    return _error_body(sentence, status), status
-
-
-def _http_error(error: HTTPException) -> tuple[str | Response, int]:
-    status = error.code or 500
-    return _error_body(error.description or error.name, status), status
-
-
-def _error_body(sentence: str, status: int) -> str | Response:
-    if wants_json(request.path):
-        return jsonify(ok=False, error=sentence, errors=[{"field": None, "sentence": sentence}], status=status)
-    return render_template("error.html", sentence=sentence, status=status)

@@ -1,14 +1,153 @@
-"""How numbers become classes of the stylesheet: the policy forbids inline styles, so colours come in steps."""
+"""How numbers become text and classes of the stylesheet: the policy forbids inline styles, so all comes in steps."""
 
 from __future__ import annotations
 
-THETA_STEPS = 18
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from registry.anatomy import OrganType
+from registry.present.text import count_text, share_text, size_text, theta_text
+from web.links import model_address, organ_address, outside_link
+
+THETA_STEPS = 32
 THETA_MAX_DEGREES = 90
+SHARE_STEPS = 16
+WIDTH_STEPS = 40
+SHORT_MAX = 120
+"""Names up to this length are remembered."""
+CHANGE_STEPS = 9
+"""Classes of the divergent scale: the fifth is no change."""
+
+GLYPHS = {
+    OrganType.SKELETON.value: "◆",
+    OrganType.ORGAN.value: "●",
+    OrganType.EMBED.value: "■",
+    OrganType.NORM.value: "│",
+    OrganType.ADAPTER.value: "▲",
+    OrganType.OTHER.value: "○",
+}
+"""Types are told apart by shape and word; colour means θ alone."""
 
 
 def theta_class(theta: float | None) -> str:
-    """The class of the colour of θ: `t0` (noise) to `t17` (signal), `tn` where it was not measured."""
+    """The class of the colour of θ: `t0` (noise) to `t31` (signal), `tn` where it was not measured."""
     if theta is None:
         return "tn"
-    step = int(theta / THETA_MAX_DEGREES * THETA_STEPS)
-    return f"t{max(0, min(step, THETA_STEPS - 1))}"
+    return f"t{min(int(_within(theta / THETA_MAX_DEGREES) * THETA_STEPS), THETA_STEPS - 1)}"
+
+
+def share_class(share: float | None) -> str:
+    """The class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`."""
+    if share is None:
+        return "tn"
+    return f"s{min(int(_within(share) * SHARE_STEPS), SHARE_STEPS - 1)}"
+
+
+def width_class(share: float | None) -> str:
+    """The class of the length of a bar: `w0` to `w40` for 0 to 1. What is not nothing shows."""
+    if not share or share < 0:
+        return "w0"
+    return f"w{max(1, round(_within(share) * WIDTH_STEPS))}"
+
+
+def _within(share: float) -> float:
+    return max(0.0, min(share, 1.0))
+
+
+def change_class(change: float | None, most: float) -> str:
+    """The class of a colour of the divergent scale: `d0` (down by `most` and more), `d4` (none), `d8` (up)."""
+    if change is None:
+        return "tn"
+    half = CHANGE_STEPS // 2
+    step = 0 if most <= 0 else round(max(-1.0, min(change / most, 1.0)) * half)
+    return f"d{half + step}"
+
+
+def number_text(value: object) -> str:
+    """Any reading for people: a dash, three digits, separators."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def short_digest(digest: str) -> str:
+    """As much of a digest as people compare."""
+    return digest[:12]
+
+
+def glyph(kind: str) -> str:
+    """The shape of an organ's type."""
+    return GLYPHS.get(kind, "○")
+
+
+def foldable(text: str) -> Markup:
+    """`text` as HTML that may be folded behind what separates the parts of a name, and not within them."""
+    return _short_foldable(text) if len(text) <= SHORT_MAX else _foldable(text)
+
+
+def kind_mark(kind: str) -> Markup:
+    """An organ's type as HTML: its shape and its name."""
+    return _kind_mark(kind)
+
+
+def theta_bar(theta: float | None) -> Markup:
+    """θ as HTML: a bar in its colour, and the number."""
+    return Markup("–") if theta is None else _theta_bar(round(theta, 1))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as people write it."""
+    return "×".join(map(str, shape))
+
+
+def _foldable(text: str) -> Markup:
+    return Markup(_JOINTS.sub(r"\1<wbr>", str(escape(text))))  # noqa: S704  # escaped, then only tags of ours
+
+
+# What lists have in every row is made once: a page of 50 organs took twice as long by macros.
+_KIND = Markup('<span class="type"><span class="glyph" aria-hidden="true">{}</span>{}</span>')
+_BAR = Markup('<span class="track" aria-hidden="true"><i class="{} {}"></i></span>{}')
+_short_foldable = lru_cache(maxsize=8192)(_foldable)
+
+
+@lru_cache(maxsize=64)
+def _kind_mark(kind: str) -> Markup:
+    return _KIND.format(glyph(kind), kind)
+
+
+@lru_cache(maxsize=1024)
+def _theta_bar(theta: float) -> Markup:
+    return _BAR.format(width_class(theta / THETA_MAX_DEGREES), theta_class(theta), theta_text(theta))
+
+
+_JOINTS = re.compile(r"([/-]|(?<!\d)\.|\.(?!\d))(?=[^./-])")
+"""A point within a number is not a joint."""
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "change_class": change_class,
+    "count": count_text,
+    "degrees": theta_text,
+    "foldable": foldable,
+    "glyph": glyph,
+    "kind_mark": kind_mark,
+    "model_address": model_address,
+    "number": number_text,
+    "organ_address": organ_address,
+    "outside_link": outside_link,
+    "share_class": share_class,
+    "share": share_text,
+    "short_digest": short_digest,
+    "shape": shape_text,
+    "size": size_text,
+    "theta_bar": theta_bar,
+    "theta_class": theta_class,
+    "width_class": width_class,
+}

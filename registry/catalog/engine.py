@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,15 @@ from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, tex
 from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.orm import Session
 
+from registry.catalog.limits import limited
+from registry.catalog.memory import MEMORY_KEY, VERSION_KEY, Memory, Versions
 from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 
 BUSY_TIMEOUT_MS = 30_000
+STATEMENTS_MAX = 2000
+"""Forms of statements that are kept compiled. Searches have many, and compiling one takes longer than running it."""
+MAPPED_MAX_BYTES = 2 * 1024**3
+"""Of the database, that readers map into memory: a fifth less work than reading each page by a call."""
 
 _PRIMARY = 0xFF
 """An extended result code has the primary one in its lowest byte."""
@@ -35,12 +41,18 @@ class Catalog:
 
     reader: Engine
     writer: Engine
+    versions: Versions | None = None
+    memory: Memory = field(default_factory=Memory)
 
     @contextmanager
-    def reading(self) -> Iterator[Session]:
-        """A session that reads; nothing that it does is kept."""
-        with translated(), Session(self.reader) as session:
-            yield session
+    def reading(self, seconds: float | None = None) -> Iterator[Session]:
+        """A session that reads; nothing that it does is kept. With `seconds`, TooSlow is raised when they are over."""
+        with translated(), Session(self.reader, info={MEMORY_KEY: self.memory}) as session:
+            if seconds is None:
+                yield session
+            else:
+                with limited(session, seconds):
+                    yield session
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
@@ -48,8 +60,20 @@ class Catalog:
         with translated(), Session(self.writer, expire_on_commit=False) as session, session.begin():
             yield session
 
+    def version(self) -> int | None:
+        """A number that is greater when anybody, here or in another process, has committed since the last one.
+
+        Read it before the session whose results are to be kept under it. It means nothing to another process, nor to
+        another catalog. None where the database cannot tell: then nothing may be kept. Today only SQLite can.
+        """
+        with translated():
+            return None if self.versions is None else self.versions.current()
+
     def close(self) -> None:
         """Give the connections back."""
+        self.memory.forget()
+        if self.versions is not None:
+            self.versions.close()
         self.reader.dispose()
         self.writer.dispose()
 
@@ -72,7 +96,8 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
         url = make_url(database_url)
         if url.get_backend_name() == "sqlite":
             _make_folder_of(Path(_database_file(url)))
-        catalog = Catalog(_engine(url, writes=False), _engine(url, writes=True))
+        reader, writer = _engine(url, writes=False), _engine(url, writes=True)
+        catalog = Catalog(reader, writer, _numbered(reader))
     except (ArgumentError, ModuleNotFoundError) as error:  # no URL, or one for a driver that is not installed
         kind = database_url.partition("://")[0][:40]  # not the rest, which may hold a password
         raise CatalogError(f"no database can be opened by a URL that begins with {kind!r}: {error}") from error
@@ -109,12 +134,28 @@ def _database_file(url: URL) -> str:
 
 
 def _engine(url: URL, *, writes: bool) -> Engine:
-    engine = create_engine(url, pool_pre_ping=url.get_backend_name() != "sqlite")
+    backend = url.get_backend_name()
+    engine = create_engine(url, pool_pre_ping=backend != "sqlite", query_cache_size=STATEMENTS_MAX)
     if engine.dialect.name == "sqlite":
         _heed_hints(engine)
         event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
-        event.listen(engine, "begin", _begin_immediate if writes else _begin_deferred)
+        if writes:
+            event.listen(engine, "begin", _begin_immediate)
     return engine
+
+
+def _numbered(reader: Engine) -> Versions | None:
+    """Let every transaction of `reader` begin with the number of what is there, which is None where nobody can tell."""
+    if reader.dialect.name != "sqlite":
+        return None
+    versions = Versions(reader)
+
+    def begin(connection: Any) -> None:
+        connection.info[VERSION_KEY] = versions.current()  # before the snapshot, which is then no older than its number
+        connection.exec_driver_sql("BEGIN")
+
+    event.listen(reader, "begin", begin)
+    return versions
 
 
 def _heed_hints(engine: Engine) -> None:
@@ -133,7 +174,7 @@ def _sqlite_writer(connection: Any, _record: object) -> None:
 
 
 def _sqlite_reader(connection: Any, _record: object) -> None:
-    _pragmas(connection, ("query_only = ON",))
+    _pragmas(connection, ("query_only = ON", f"mmap_size = {MAPPED_MAX_BYTES}"))
 
 
 def _pragmas(connection: Any, more: tuple[str, ...]) -> None:
@@ -146,10 +187,6 @@ def _pragmas(connection: Any, more: tuple[str, ...]) -> None:
 
 def _begin_immediate(connection: Any) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _begin_deferred(connection: Any) -> None:
-    connection.exec_driver_sql("BEGIN")
 
 
 def _revision(engine: Engine) -> str | None:

@@ -20,6 +20,16 @@ def insert_missing(session: Session, table: type[DeclarativeBase], rows: Sequenc
     session.execute(_insert(session)(table).on_conflict_do_nothing(), rows)
 
 
+def insert_missing_and_tell(
+    session: Session, table: type[DeclarativeBase], column: str, rows: Sequence[dict[str, Any]]
+) -> set[Any]:
+    """The same; the values in `column` of the rows that were inserted."""
+    if not rows:
+        return set()
+    statement = _insert(session)(table).on_conflict_do_nothing().returning(getattr(table, column))
+    return set(session.scalars(statement, rows))
+
+
 def insert_or_add(
     session: Session, table: type[DeclarativeBase], keys: Sequence[str], count: str, rows: Sequence[dict[str, Any]]
 ) -> None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.blobs import BlobRow, blobs_by_id
 from registry.catalog.queries.models import Segment, files_of, parts_of, tensors_of
-from registry.catalog.tables import Model
+from registry.catalog.tables import Model, ModelFile
 from registry.digest import Digest
 from registry.errors import CorruptBlob, MissingBlob, NotAssemblable
 
@@ -42,12 +43,45 @@ class FilePlan:
 def plan_model(session: Session, model: Model) -> list[FilePlan]:
     """The files of `model` as they came in; raises NotAssemblable for one that is never handed out, MissingBlob."""
     check_assemblable(model)
-    plans = []
-    for file in files_of(session, model.id):
-        segments = sorted([*parts_of(session, file.id), *tensors_of(session, file.id)], key=_offset)
-        slices = resolve(session, segments)
-        plans.append(FilePlan(file.name, file.size_bytes, Digest(file.sha256), b"", slices))
-    return plans
+    return [plan_file(session, file) for file in files_of(session, model.id)]
+
+
+def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes: int | None = None) -> FilePlan:
+    """One file as it came in, or its bytes from `begin_bytes` to `end_bytes` as a file of their own.
+
+    Only the blobs that these bytes need are looked up. Raises MissingBlob, CorruptBlob.
+    """
+    end = file.size_bytes if end_bytes is None else end_bytes
+    found = [*parts_of(session, file.id), *tensors_of(session, file.id)]
+    needed = [one for one in found if one.offset_bytes < end and one.offset_bytes + one.size_bytes > begin_bytes]
+    slices = resolve(session, sorted(needed, key=_offset))
+    return clipped(FilePlan(file.name, file.size_bytes, Digest(file.sha256), b"", slices), begin_bytes, end)
+
+
+def clipped(plan: FilePlan, begin_bytes: int, end_bytes: int) -> FilePlan:
+    """The bytes of `plan` from `begin_bytes` to `end_bytes`, as a file of their own."""
+    assert 0 <= begin_bytes <= end_bytes <= plan.size_bytes
+    if (begin_bytes, end_bytes) == (0, plan.size_bytes):
+        return plan
+    slices = []
+    for piece in plan.slices:
+        first = max(begin_bytes, piece.offset_bytes)
+        last = min(end_bytes, piece.offset_bytes + piece.size_bytes)
+        if first < last:
+            start = piece.blob_offset_bytes + first - piece.offset_bytes
+            cut = replace(piece, offset_bytes=first - begin_bytes, size_bytes=last - first, blob_offset_bytes=start)
+            slices.append(cut)
+    return FilePlan(plan.name, end_bytes - begin_bytes, None, plan.literal[begin_bytes:end_bytes], tuple(slices))
+
+
+def plan_digest(plan: FilePlan) -> Digest:
+    """What the bytes of `plan` are a function of, hashed: two plans with one digest make the same file."""
+    digest = hashlib.sha256(f"{plan.size_bytes} {len(plan.literal)}\n".encode())
+    digest.update(plan.literal)
+    for piece in plan.slices:
+        place = f"{piece.offset_bytes} {piece.size_bytes} {piece.blob_offset_bytes}"
+        digest.update(f"{piece.blob.digest} {place}\n".encode())
+    return Digest(digest.hexdigest())
 
 
 def check_assemblable(model: Model) -> None:

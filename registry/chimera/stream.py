@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from registry.catalog.queries.blobs import BlobRow
 from registry.chimera.plan import FilePlan, PlannedSlice
 from registry.errors import CorruptBlob, MissingBlob
 from registry.store import BlobReader, BlobStore
@@ -37,23 +38,40 @@ class FileStream:
     """Iterates over the bytes of `plan` in order; a view is valid until the next is asked for. A context manager.
 
     `sink` is given every non-zero stretch as soon as it is decoded, before the iteration comes to it. Iterating raises
-    CorruptBlob or MissingBlob for the first blob that does not give what it should.
+    CorruptBlob or MissingBlob for the first blob that does not give what it should; `faults` then has it, and others
+    that were found on the way.
+
+    With a `pool` that many streams share, a stream holds no threads and two buffers of a chunk: it decodes one chunk
+    ahead of its reader.
     """
 
-    def __init__(self, store: BlobStore, plan: FilePlan, sink: Sink | None = None, workers: int | None = None) -> None:
+    def __init__(
+        self,
+        store: BlobStore,
+        plan: FilePlan,
+        sink: Sink | None = None,
+        workers: int | None = None,
+        pool: ThreadPoolExecutor | None = None,
+    ) -> None:
+        self.faults: list[BlobRow] = []
         self._store = store
         self._plan = plan
         self._sink = sink
-        self._threads = workers or max(2, os.cpu_count() or 2)
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="assemble")
-        self._buffers = deque(bytearray(CHUNK_TARGET_BYTES) for _ in range(2 * self._threads + 1))
+        threads = workers or max(2, os.cpu_count() or 2)
+        self._pool = pool or ThreadPoolExecutor(threads, thread_name_prefix="assemble")
+        self._is_shared = pool is not None
+        self._buffers = deque(bytearray(CHUNK_TARGET_BYTES) for _ in range(2 if self._is_shared else 2 * threads + 1))
+        self._ahead: deque[tuple[_Task, bytearray, Future[memoryview]]] = deque()
         self._open: set[BlobReader] = set()
 
     def __enter__(self) -> FileStream:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(cancel_futures=True)
+        if self._is_shared:
+            wait([future for _, _, future in self._ahead if not future.cancel()])
+        else:
+            self._pool.shutdown(cancel_futures=True)
         for reader in self._open:
             reader.close()
 
@@ -71,7 +89,7 @@ class FileStream:
         yield from _zeros(self._plan.size_bytes - position)
 
     def _decoded(self) -> Iterator[tuple[int, memoryview]]:
-        ahead: deque[tuple[_Task, bytearray, Future[memoryview]]] = deque()
+        ahead = self._ahead
         tasks = self._tasks()
         more = True
         while more or ahead:
@@ -83,8 +101,10 @@ class FileStream:
                 buffer = self._buffers.popleft()
                 ahead.append((task, buffer, self._pool.submit(self._decode, task, buffer)))
             if ahead:
-                task, buffer, future = ahead.popleft()
-                yield task.offset, future.result()
+                task, buffer, future = ahead[0]
+                view = future.result()
+                ahead.popleft()
+                yield task.offset, view
                 self._buffers.append(buffer)
                 if task.last_of_reader:
                     self._open.discard(task.reader)
@@ -92,30 +112,31 @@ class FileStream:
 
     def _tasks(self) -> Iterator[_Task]:
         for piece in self._plan.slices:
-            with _naming(piece):
+            with self._naming(piece):
                 reader = self._store.open(piece.blob)
             self._open.add(reader)
             yield from _tasks_of(piece, reader)
 
     def _decode(self, task: _Task, buffer: bytearray) -> memoryview:
         whole = memoryview(buffer)[: task.chunk.plain_size_bytes]
-        with _naming(task.piece):
+        with self._naming(task.piece):
             task.reader.read_chunk(task.chunk, whole)
         view = whole[task.begin : task.end]
         if self._sink is not None:
             self._sink(task.offset, view)
         return view
 
-
-@contextmanager
-def _naming(piece: PlannedSlice) -> Iterator[None]:
-    """What is wrong with a blob is told with the name of the tensor that needs it."""
-    try:
-        yield
-    except CorruptBlob as error:
-        raise CorruptBlob(f"of {piece.what} ({piece.blob.digest[:12]})", error.reason) from error
-    except MissingBlob as error:
-        raise MissingBlob(f"{piece.what} ({piece.blob.digest[:12]}) is missing from the store") from error
+    @contextmanager
+    def _naming(self, piece: PlannedSlice) -> Iterator[None]:
+        """What is wrong with a blob is told with the name of the tensor that needs it."""
+        try:
+            yield
+        except CorruptBlob as error:
+            self.faults.append(piece.blob)
+            raise CorruptBlob(f"of {piece.what} ({piece.blob.digest[:12]})", error.reason) from error
+        except MissingBlob as error:
+            self.faults.append(piece.blob)
+            raise MissingBlob(f"{piece.what} ({piece.blob.digest[:12]}) is missing from the store") from error
 
 
 def _tasks_of(piece: PlannedSlice, reader: BlobReader) -> Iterator[_Task]:

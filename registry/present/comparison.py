@@ -10,7 +10,7 @@ from statistics import fmean
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.models import metadata_of
-from registry.catalog.queries.relatives import PlacedOrgan, placed_organs
+from registry.catalog.queries.relatives import PlacedOrgan, organ_digests, placed_organs
 from registry.catalog.register.organs import shape_text
 from registry.catalog.tables import Model
 from registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
@@ -29,13 +29,15 @@ class ComparedModel:
     kind: str = "model"
     facts: Mapping[str, str] = field(default_factory=dict)
     """What else it is, by what that is called."""
+    digests: Mapping[int, str] = field(default_factory=dict)
+    """Of its organs, by their identities; empty where the organs are of no registry."""
 
 
 def registered_model(session: Session, model: Model) -> ComparedModel:
     """A registered model as a side of a comparison."""
     organs = placed_organs(session, model.id)
     told = facts(model, metadata_of(session, model.id), (placed.organ.dtype for placed in organs))
-    return ComparedModel(model.full_name, model.digest, organs, model.kind, told)
+    return ComparedModel(model.full_name, model.digest, organs, model.kind, told, organ_digests(session, model.id))
 
 
 def comparison(first: ComparedModel, second: ComparedModel) -> Values:
@@ -67,7 +69,7 @@ def comparison(first: ComparedModel, second: ComparedModel) -> Values:
         },
         "types": list(_types(firsts, seconds, found)),
         "blocks": list(_blocks(found)),
-        "changed": [_changed(firsts[slot], seconds[slot], value) for slot, value in _least_alike(found)],
+        "changed": list(_changes(first, second, found)),
         "only_first": [placed.name for slot, placed in firsts.items() if slot not in seconds],
         "only_second": [placed.name for slot, placed in seconds.items() if slot not in firsts],
         "shapes_differ": [
@@ -83,12 +85,43 @@ def comparison(first: ComparedModel, second: ComparedModel) -> Values:
     }
 
 
+def changes(first: ComparedModel, second: ComparedModel) -> list[Values]:
+    """What became of each organ that stands at one place in both: the change of θ in degrees from `first` to `second`.
+
+    `likeness` is there for the matrices that can be compared; `identical` says that the bytes are the same.
+    """
+    firsts, seconds = _by_slot(first), _by_slot(second)
+    found = similarity(_organs(firsts), _organs(seconds))
+    return [
+        {
+            "name": placed.name,
+            "tower": slot[0],
+            "block": slot[1],
+            "slot": slot[2],
+            "theta_change": _difference(firsts[slot].theta, placed.theta),
+            "likeness": found.by_organ.get(slot),
+            "identical": firsts[slot].organ.identity == placed.organ.identity,
+        }
+        for slot, placed in seconds.items()
+        if slot in firsts
+    ]
+
+
+def _difference(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else second - first
+
+
 def _by_slot(model: ComparedModel) -> dict[Slot, PlacedOrgan]:
     return {placed.slot: placed for placed in model.organs}
 
 
 def _organs(placed: Mapping[Slot, PlacedOrgan]) -> dict[Slot, Organ]:
     return {slot: one.organ for slot, one in placed.items()}
+
+
+def _digest(model: ComparedModel, placed: PlacedOrgan) -> str | None:
+    identity = placed.organ.identity
+    return model.digests.get(identity) if isinstance(identity, int) else None
 
 
 def _shape(placed: PlacedOrgan) -> str:
@@ -145,7 +178,7 @@ def _types(
             "type": kind,
             "first_theta": first,
             "second_theta": second,
-            "difference": None if first is None or second is None else second - first,
+            "difference": _difference(first, second),
             "likeness": found.by_type.get(kind),
             "compared": compared[kind],
         }
@@ -165,6 +198,16 @@ def _blocks(found: Similarity) -> Iterable[Values]:
 def _least_alike(found: Similarity) -> list[tuple[Slot, float]]:
     """The compared organs, the least alike first; of equals in the order of their places."""
     return sorted(found.by_organ.items(), key=lambda pair: pair[1])
+
+
+def _changes(first: ComparedModel, second: ComparedModel, found: Similarity) -> Iterable[Values]:
+    firsts, seconds = _by_slot(first), _by_slot(second)
+    for slot, value in _least_alike(found):
+        digests = {
+            "first_digest": _digest(first, firsts[slot]),
+            "second_digest": _digest(second, seconds[slot]),
+        }
+        yield _changed(firsts[slot], seconds[slot], value) | digests
 
 
 def _changed(first: PlacedOrgan, second: PlacedOrgan, value: float) -> Values:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import totals
+from registry.catalog.queries.model_search import ModelPage
 from registry.catalog.queries.models import (
-    count_models,
     files_of,
     ingest_of,
     metadata_of,
     placements_of,
     type_means,
 )
+from registry.catalog.queries.totals import running_totals
 from registry.catalog.tables import Model, Placement
 from registry.present.facts import facts
 from registry.present.relatives import lineage_values
@@ -40,6 +41,11 @@ def model_summary(model: Model) -> Values:
     }
 
 
+def models_values(page: ModelPage) -> Values:
+    """A page of models."""
+    return {"items": [model_summary(model) for model in page.items], "next": page.next, "notes": list(page.notes)}
+
+
 def model_page(session: Session, model: Model) -> Values:
     """A model with everything that is shown of it."""
     ingest = ingest_of(session, model.id)
@@ -58,12 +64,19 @@ def model_page(session: Session, model: Model) -> Values:
         ],
         "facts": facts(model, metadata, (placement.dtype for placement, _, _ in placements)),
         "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
-        "placements": [
-            placement_values(placement) | {"shape": shape, "digest": digest} for placement, shape, digest in placements
-        ],
+        "placements": [_placed(*row) for row in placements],
         "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
         **lineage_values(session, model),
     }
+
+
+def placements_values(session: Session, model_id: int) -> list[Values]:
+    """The organs of a model at their places, in order."""
+    return [_placed(*row) for row in placements_of(session, model_id)]
+
+
+def _placed(placement: Placement, shape: str, digest: str) -> Values:
+    return placement_values(placement) | {"shape": shape, "digest": digest}
 
 
 def placement_values(placement: Placement) -> Values:
@@ -85,6 +98,5 @@ def placement_values(placement: Placement) -> Values:
 
 
 def figures(session: Session) -> Values:
-    """The registry in numbers."""
-    blobs, plain, stored = totals(session)
-    return {"models": count_models(session), "blobs": blobs, "size_bytes": plain, "stored_bytes": stored}
+    """The registry in numbers, as its writers keep them: nothing is counted for this."""
+    return asdict(running_totals(session))

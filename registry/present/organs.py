@@ -10,12 +10,13 @@ from registry.present.models import placement_values
 from registry.present.values import Values
 
 
-def organ_page(session: Session, prefix: str) -> Values:
+def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Values:
     """The organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
 
     Bytes that stand under several dtypes or shapes are several organs: `also` has what was measured of the others.
+    With `visible`, only organs that a visible model has.
     """
-    rows = organs_by_prefix(session, prefix)
+    rows = organs_by_prefix(session, prefix, visible=visible)
     organ, blob = rows[0]
     return {
         "digest": blob.digest,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import totals
 from registry.catalog.queries.reports import (
-    count_organs,
     extreme_organs,
     kinds_of_models,
     lowest_thetas_of_models,
     matrix_figures,
 )
+from registry.catalog.queries.totals import running_totals
 from registry.reports.caution import caution
 from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
 from registry.reports.ranking import ranking_table
@@ -52,28 +51,28 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
 
 
 def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int) -> Facts:
-    _, plain, stored = totals(session)
+    totals = running_totals(session)
     facts = (
         Fact("models_count", "models", sum(counts.values()), Kind.COUNT, _kinds(counts)),
         Fact("tensors_count", "tensors", tensors, Kind.COUNT, "Counted at every place that they have in a model."),
         Fact(
             "organs_count",
             "different tensors",
-            count_organs(session),
+            totals.organs,
             Kind.COUNT,
             "Tensors that are the same to the last byte are one, and are kept once.",
         ),
         Fact(
             "size_bytes",
             "plain size",
-            plain,
+            totals.size_bytes,
             Kind.SIZE,
             "All different parts as they stand in the files, vocabularies and headers included.",
         ),
         Fact(
             "stored_bytes",
             "stored size",
-            stored,
+            totals.stored_bytes,
             Kind.SIZE,
             "The same on the disk, compressed. Every byte comes back as it was.",
         ),

@@ -62,6 +62,10 @@ class LocalStore:
         except OSError as error:
             raise translated(error, self.root) from error
 
+    def is_prepared(self) -> bool:
+        """Whether the folder is one that blobs were put into: not a disk that is not mounted just now."""
+        return self._temporary.is_dir()
+
     def begin(self, digest: Digest, expected_bytes: int, front_bytes: int = 0) -> PendingFile:
         """A temporary file that will become the blob `digest`; raises DiskFull when there is no room for it.
 

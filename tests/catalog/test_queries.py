@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, totals, visible_digests
+from registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, visible_digests
 from registry.catalog.queries.models import (
     count_models,
     ingest_of,
@@ -18,6 +18,7 @@ from registry.catalog.queries.models import (
     visible_models,
 )
 from registry.catalog.queries.organs import organs_by_prefix
+from registry.catalog.queries.totals import Totals, running_totals
 from registry.catalog.tables import Blob, Model, Organ, Placement
 from registry.digest import Digest, digest_of
 from registry.errors import Ambiguous, BadDigest, NotFound
@@ -208,15 +209,16 @@ def test_a_blob_knows_by_name_where_it_is_needed(registry: Registry, tmp_path: P
 
 def test_the_totals_count_every_blob_once(registry: Registry, tmp_path: Path) -> None:
     with registry.catalog.reading() as session:
-        assert totals(session) == (0, 0, 0)
+        assert running_totals(session) == Totals(0, 0, 0, 0, 0, 0)
     data = little_model()
     for name in ("a", "b"):
         ingest_bytes(registry, tmp_path, name, data)
     with registry.catalog.reading() as session:
-        blobs, plain, stored = totals(session)
-    assert blobs == 10 + 1, "ten tensors, and what the header says"
-    assert len(data) - 10 * 31 < plain <= len(data)
-    assert 0 < stored < plain
+        totals = running_totals(session)
+    assert (totals.models, totals.placements, totals.organs) == (1, 10, 10)
+    assert totals.blobs == 10 + 1, "ten tensors, and what the header says"
+    assert len(data) - 10 * 31 < totals.size_bytes <= len(data)
+    assert 0 < totals.stored_bytes < totals.size_bytes
 
 
 def test_many_digests_are_asked_for_in_several_statements(registry: Registry) -> None:

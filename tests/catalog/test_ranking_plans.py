@@ -16,7 +16,7 @@ from sqlalchemy.sql import visitors
 
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
-from registry.catalog.queries import ranking
+from registry.catalog.queries import planning
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.search import MODELS, parse_query
 from registry.registry import Registry
@@ -129,7 +129,7 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return home
 
 
-@pytest.mark.parametrize("cost", [ranking.FETCHED_COST, 0.0], ids=["as it comes", "gathered"])
+@pytest.mark.parametrize("cost", [planning.FETCHED_COST, 0.0], ids=["as it comes", "gathered"])
 @pytest.mark.parametrize("statistics", [False, True], ids=["without statistics", "with statistics"])
 def test_no_statement_of_a_search_reads_a_whole_table(
     statistics: bool, cost: float, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,7 +138,7 @@ def test_no_statement_of_a_search_reads_a_whole_table(
     if statistics:
         with closing(sqlite3.connect(tmp_path / "registry.sqlite3")) as connection:
             connection.execute("ANALYZE")
-    monkeypatch.setattr(ranking, "FETCHED_COST", cost)
+    monkeypatch.setattr(planning, "FETCHED_COST", cost)
     with Registry.open(tmp_path) as registry:
         with spoken(registry) as heard:
             ask_everything(registry)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from registry.catalog.queries import alike, ranking
+from registry.catalog.queries import alike, planning
 from registry.catalog.register.facets import count_placements
 from registry.catalog.search import FoundOrgan, parse_query
 from registry.catalog.search.cursor import PAGE_MAX
@@ -39,8 +39,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Many]:
 
 def force(patch: pytest.MonkeyPatch, plan: str) -> None:
     """Answer what comes by one of the two ways, or by the one that is thought cheaper."""
-    patch.setattr(ranking, "GATHER_MAX", 0 if plan == "in order" else 20_000)
-    patch.setattr(ranking, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
+    patch.setattr(planning, "GATHER_MAX", 0 if plan == "in order" else 20_000)
+    patch.setattr(planning, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
 
 
 def walk(registry: Registry, text: str, sizes: Iterator[int]) -> list[FoundOrgan]:

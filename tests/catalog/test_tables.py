@@ -120,6 +120,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "created_at": NOON,
     },
     "events": {"id": 1, "at": NOON, "contributor_id": 1, "action": "ingest", "model_id": 1, "text": "local/a@1"},
+    "totals": {"name": "models", "value": 1},
 }
 """A row of each table, in an order in which they can be inserted."""
 

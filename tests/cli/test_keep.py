@@ -39,8 +39,10 @@ def forget_models(registry: Registry) -> None:
     with registry.catalog.writing() as session:
         session.execute(update(Base.metadata.tables["ingests"]).values(model_id=None))
         for table in reversed(Base.metadata.sorted_tables):
-            if table.name not in {"blobs", "inline_blobs", "ingests", "facets"}:
+            if table.name not in {"blobs", "inline_blobs", "ingests", "facets", "totals"}:
                 session.execute(delete(table))
+        totals = Base.metadata.tables["totals"]
+        session.execute(delete(totals).where(totals.c.name.in_(("models", "placements", "organs"))))
 
 
 def test_a_sound_registry_is_sound(large: Organ) -> None:
@@ -128,3 +130,14 @@ def test_what_was_doomed_is_spared_when_it_comes_again(large: Organ, registry: R
 @pytest.mark.parametrize("age", ["", "1", "h", "-1h", "1w", "1.5h", "1h "])
 def test_what_is_no_age_is_wrong_usage(age: str, organ: Organ) -> None:
     assert organ("sweep", "--older-than", age).status == 2
+
+
+def test_verify_finds_a_wrong_running_total_and_repairs_it(large: Organ) -> None:
+    totals = Base.metadata.tables["totals"]
+    with Registry.open(large.home) as registry, registry.catalog.writing() as session:
+        session.execute(update(totals).where(totals.c.name == "organs").values(value=7))
+    found = large("verify")
+    assert found.status == 1
+    assert "the running total of organs says 7, there are 3" in found.out
+    assert large("verify", "--repair").status == 1
+    assert large("verify").status == 0

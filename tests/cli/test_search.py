@@ -90,14 +90,15 @@ def test_facets_are_counted_beside_the_page(filled: Organ) -> None:
     assert "slot:        ffn_down 2, ffn_up 2" in ended.lines
     assert any("█" in line and "°" in line for line in ended.lines)
     facets = filled.done("search", "type:organ", "--facets", "--json").values["facets"]
-    assert facets.keys() == {"total", "exact", "uncounted", "type", "slot", "dtype", "arch", "license", "theta"}
+    fields = {"type", "slot", "dtype", "arch", "license", "theta"}
+    assert facets.keys() == {"total", "exact", "uncounted", "hurried"} | fields
     assert (facets["total"], facets["exact"], facets["uncounted"]) == (4, True, [])
     assert sum(bin_["count"] for bin_ in facets["theta"]) == 4
     assert facets["license"] == {"apache-2.0": 4}
 
 
 def test_an_estimate_is_called_so(filled: Organ, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.catalog.queries.ranking.GATHER_MAX", 0)
+    monkeypatch.setattr("registry.catalog.queries.planning.GATHER_MAX", 0)
     lines = filled.done("search", "theta>=1", "--facets").lines
     assert any(line.startswith("about ") and line.endswith(" organs at their places") for line in lines)
 

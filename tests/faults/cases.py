@@ -19,6 +19,7 @@ from ingest.service import IngestReport, ingest_model
 from ingest.sources import ModelSource
 from registry.catalog.engine import Catalog
 from registry.catalog.queries.blobs import BlobRow, blobs_after
+from registry.catalog.queries.totals import counted_totals, running_totals
 from registry.catalog.register.blobs import record_blobs
 from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.tables import Blob, Ingest, Model
@@ -149,8 +150,10 @@ def models(registry: Registry) -> list[str]:
 
 
 def assert_no_orphans(registry: Registry) -> None:
-    """Every row of a blob has its file, and no other file is there."""
+    """Every row of a blob has its file, and no other file is there; the running totals are right."""
     assert files_below(registry) == sorted(row.file for row in rows(registry) if row.file is not None)
+    with registry.catalog.reading() as session:
+        assert running_totals(session) == counted_totals(session)
 
 
 def let_time_pass(registry: Registry, time: timedelta = timedelta(days=3)) -> None:

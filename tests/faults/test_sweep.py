@@ -15,6 +15,7 @@ from sqlalchemy import select, update
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded_blobs
 from registry.catalog.register.blobs import doom_blobs, lease_blobs, mark_corrupt, reclaim_blob, record_blobs
 from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
+from registry.catalog.register.totals import add_to_totals, blob_changes
 from registry.catalog.tables import Blob, Ingest, Organ
 from registry.digest import digest_of
 from registry.errors import Busy, MissingBlob, StoreError
@@ -176,6 +177,8 @@ def prepared(registry: Registry, state: str, plain: bytes) -> None:
     with registry.catalog.writing() as session:
         own = update(Blob).where(Blob.digest == blob.digest)
         session.execute(own.values(touched_at=long_ago, state="doomed" if "doomed" in state else "present"))
+        if "doomed" in state:
+            add_to_totals(session, blob_changes([], [blob]))
         if state == "corrupt":
             assert mark_corrupt(session, blobs_by_digest(session, [blob.digest])[blob.digest])
     if "corrupt" in state:

@@ -1,45 +1,270 @@
-"""The lineage on a model's page, and that a declared name is text and nothing else."""
+"""Families of models as graphs and lists: who is joined to whom, who is left out, and that names are text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select
 
+from registry.catalog.clock import now
+from registry.catalog.tables import Lineage, Model
+from registry.present import kinship
+from registry.present.values import Values
 from registry.registry import Registry
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
+from tests.trips import block_tensors
+from tests.web.conftest import HOSTILE
+from tests.web.pages import Parsed, parsed
 from web.app import create_app
+from web.charts.kin import branches, family_tree, walk
+from web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, LINE_CHARACTERS, kin_graph, two_lines
+from web.pages import lineage
 
-HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}'
+
+def families(client: FlaskClient, address: str = "/lineage.json") -> list[Values]:
+    found: list[Values] = client.get(address).get_json()["families"]
+    return found
 
 
-@pytest.fixture
-def client(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of a catalog with two relatives, one of which names a hostile parent."""
+def joined(registry: Registry, folder: Path, names: list[str]) -> dict[str, int]:
+    """Models without relatives of these names, by name with their ids."""
+    for seed, name in enumerate(names):
+        ingest_bytes(registry, folder, name, kin_file(name.capitalize(), block_tensors(1, seed=100 + seed)))
+    with registry.catalog.reading() as session:
+        return {model.name: model.id for model in session.scalars(select(Model))}
+
+
+def add_edges(registry: Registry, *edges: tuple[int, int | None, str, str, float | None]) -> None:
+    """Edges: child, parent, text, evidence, score."""
+    with registry.catalog.writing() as session:
+        for child, parent, text, evidence, score in edges:
+            session.add(
+                Lineage(
+                    child_model_id=child,
+                    parent_model_id=parent,
+                    parent_text=text or None,
+                    relation="relative" if evidence == "measured" else "finetune",
+                    evidence=evidence,
+                    score=score,
+                    created_at=now(),
+                )
+            )
+
+
+def test_a_family_has_its_models_edges_and_generations(little: FlaskClient) -> None:
+    (family,) = families(little)
+    assert family["count"] == 2
+    assert family["left_out"] == 0
+    assert [(one["name"], one["generation"]) for one in family["models"]] == [("local/base@1", 0), ("local/tuned@1", 1)]
+    assert {(one["child"], one["parent"], one["evidence"]) for one in family["edges"]} == {
+        ("local/tuned@1", "local/base@1", "declared"),
+        ("local/tuned@1", "local/base@1", "measured"),
+    }
+
+
+def test_the_graph_is_drawn_without_styles_and_every_model_in_it_is_a_link(little: FlaskClient) -> None:
+    page = parsed(little.get("/lineage").text)
+    assert {"/models/local/base@1", "/models/local/tuned@1"} <= page.links()
+    assert "/models/local/stranger@1" not in page.links()
+    assert not page.named("style")
+    assert not [one for one in page.elements if "style" in one.attributes]
+    kinds = [one.attributes.get("class") for one in page.named("path")]
+    assert kinds.count("descent") == 2, "the arrow, and the key"
+    assert "finetune 0.9" in page.text, "one arrow has what was declared and what was measured"
+
+
+def test_the_same_stands_there_as_a_list(little: FlaskClient) -> None:
+    text = " ".join(parsed(little.get("/lineage?model=local/tuned").text).text.split())
+    assert "local/base@1 local/tuned@1 finetune, declared, alike 0.9" in text
+
+
+def test_a_model_without_relatives_has_a_page_that_says_so(little: FlaskClient) -> None:
+    assert "No relatives are known" in little.get("/lineage?model=local/stranger").text
+    (family,) = families(little, "/lineage.json?model=local/stranger")
+    assert [one["name"] for one in family["models"]] == ["local/stranger@1"]
+
+
+def test_a_models_page_lists_its_relatives_and_findings(registry: Registry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries(HOSTILE)))
+    tuned = kin_file("Tuned", kin_tensors(alike=0.995), parent_entries(HOSTILE))
+    ingest_bytes(registry, tmp_path, "tuned", tuned)
     with create_app(registry).test_client() as client:
-        yield client
+        values = client.get("/models/local/tuned.json").get_json()
+        assert [edge["direction"] for edge in values["lineage"]] == ["parent", "relative"]
+        assert [one["code"] for one in values["findings"]] == ["parent-not-registered", "close-relative-not-declared"]
+        page = parsed(client.get("/models/local/tuned").text)
+        for finding in values["findings"]:
+            assert finding["sentence"] in page.text
+        assert HOSTILE in page.text, "shown as it is, not run"
+        assert "/compare?first=local/tuned@1&second=local/base@1" in page.links()
+        assert "/lineage?model=local/tuned@1" in page.links()
 
 
-def test_a_models_page_lists_its_relatives_and_findings(client: FlaskClient) -> None:
-    page = client.get("/models/local/tuned").text
-    assert "<h2>Lineage</h2>" in page
-    assert '<th scope="row">relative</th><td class="wrap">local/base@1</td>' in page
-    assert '<th scope="col" class="n">matrices</th>' in page
-    relative = page[page.index('<td class="wrap">local/base@1</td>') :].split("</tr>")[0]
-    assert relative.endswith('<td class="n">7</td>')
-    assert "47,296 parameters in 10 tensors" in page
-    assert "nothing that either declares says why" in page
-    values = client.get("/models/local/tuned.json").get_json()
-    assert [edge["direction"] for edge in values["lineage"]] == ["parent", "relative"]
-    assert [one["code"] for one in values["findings"]] == ["parent-not-registered", "close-relative-not-declared"]
+def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(registry: Registry, tmp_path: Path) -> None:
+    for name, seed in (("one", 1), ("two", 2)):
+        ingest_bytes(registry, tmp_path, name, kin_file(name, kin_tensors(seed), parent_entries(HOSTILE)))
+    with create_app(registry).test_client() as client:
+        (family,) = families(client)
+        assert [one["generation"] for one in family["models"]] == [1, 1]
+        (missing,) = family["missing"]
+        assert HOSTILE in missing["text"]
+        assert missing["children"] == ["local/one@1", "local/two@1"]
+        page = parsed(client.get("/lineage").text)
+        assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
+        assert len([one for one in page.named("rect") if "absent" in (one.attributes.get("class") or "")]) == 2
+        assert "<script>" in page.text
+        assert "(named, not here)" in page.text
 
 
-def test_a_declared_parent_cannot_act_in_the_page(client: FlaskClient) -> None:
-    page = client.get("/models/local/tuned").text
-    assert "<script>" not in page
-    assert "{{ 7*7 }}" in page, "shown as it is, not run"
-    assert "&lt;script&gt;" in page
+def test_hidden_models_are_in_no_family(registry: Registry, tmp_path: Path, little: FlaskClient) -> None:
+    with registry.catalog.writing() as session:
+        model = session.scalars(select(Model).where(Model.name == "tuned")).one()
+        model.state = "quarantined"
+    assert families(little) == []
+    assert "No two models here are known to be related" in little.get("/lineage").text
+    assert little.get("/lineage?model=local/tuned").status_code == 404
+
+
+def test_families_come_by_size_a_page_at_a_time(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lineage, "FAMILIES_SHOWN", 2)
+    ids = joined(registry, tmp_path, ["a", "b", "c", "d", "e", "f", "g", "h"])
+    pairs = [("a", "b"), ("c", "d"), ("e", "f"), ("f", "g")]
+    add_edges(registry, *((ids[child], ids[parent], "", "recorded", None) for child, parent in pairs))
+    with create_app(registry).test_client() as client:
+        first = client.get("/lineage.json").get_json()
+        assert [one["count"] for one in first["families"]] == [3, 2]
+        assert first["count"] == 3
+        rest = client.get(f"/lineage.json?after={first['next']}").get_json()
+        assert [one["name"] for one in rest["families"]] == ["local/c@1"]
+        assert rest["next"] is None
+        assert "first page" in client.get(f"/lineage?after={first['next']}").text
+
+
+def test_of_a_large_family_those_with_most_ties_are_told_and_the_others_counted(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinship, "DRAWN_MAX", 3)
+    ids = joined(registry, tmp_path, ["hub", "a", "b", "c", "d", "e"])
+    add_edges(registry, *((ids[name], ids["hub"], "", "declared", None) for name in "abcde"))
+    add_edges(registry, (ids["d"], ids["e"], "", "measured", 0.9))
+    with create_app(registry).test_client() as client:
+        (family,) = families(client)
+        assert [one["name"] for one in family["models"]] == ["local/hub@1", "local/d@1", "local/e@1"]
+        assert (family["count"], family["left_out"]) == (6, 3)
+        assert "3 more members are not drawn" in client.get("/lineage").text
+        (own,) = families(client, "/lineage.json?model=local/a")
+        assert "local/a@1" in [one["name"] for one in own["models"]]
+
+
+@pytest.mark.parametrize("place", ["x", "-1", "99999999", "²", "1.5"])
+def test_a_place_that_is_none_is_refused(little: FlaskClient, place: str) -> None:
+    assert little.get(f"/lineage?after={place}").status_code == 400
+
+
+@pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "\x00"])
+def test_an_unknown_name_stays_on_the_page_with_the_form(little: FlaskClient, name: str) -> None:
+    answer = little.get("/lineage", query_string={"model": name})
+    assert answer.status_code == 404
+    page: Parsed = parsed(answer.text)
+    assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
+    assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
+    assert little.get("/lineage.json", query_string={"model": name}).status_code == 404
+
+
+def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> None:
+    with create_app(registry).test_client() as client:
+        assert "organ ingest FILE.gguf" in client.get("/lineage").text
+        assert families(client) == []
+
+
+def family_values(names: list[str], edges: list[tuple[int, int, str, float | None]], missing: int = 0) -> Values:
+    """A family as plain values, each model's generation by its place."""
+    models = [
+        {"name": name, "title": None, "kind": "model", "mean_theta": 40.0, "generation": place % 3}
+        for place, name in enumerate(names)
+    ]
+    told = [
+        {"child": names[child], "parent": names[parent], "relation": "finetune", "evidence": evidence, "score": score}
+        for child, parent, evidence, score in edges
+    ]
+    absent = [{"text": f"absent {one}", "children": [names[0]], "relation": "finetune"} for one in range(missing)]
+    return {"name": names[0], "count": len(names), "left_out": 0, "models": models, "edges": told, "missing": absent}
+
+
+@st.composite
+def any_family(draw: Callable[..., object]) -> Values:
+    count = int(draw(st.integers(2, 12)))  # type: ignore[call-overload]
+    chance = random.Random(int(draw(st.integers(0, 10**6))))  # type: ignore[call-overload]
+    kinds = ("declared", "recorded", "measured")
+    edges = [
+        (*chance.choices(range(count), k=2), chance.choice(kinds), chance.random())
+        for _ in range(chance.randint(0, 30))
+    ]
+    return family_values([f"local/m{one}@1" for one in range(count)], edges, chance.randint(0, 3))  # type: ignore[arg-type]
+
+
+@given(any_family())
+def test_whatever_the_edges_are_everybody_is_drawn_once_and_nobody_on_another(family: Values) -> None:
+    tree = family_tree(family)
+    trees = branches(tree)
+    assert sorted(branch.member for branch, _ in walk(trees)) == list(range(len(tree.members)))
+    graph = kin_graph(tree, trees)
+    assert len(graph.boxes) == len(family["models"]) + len(family["missing"])
+    places = {(box.x, box.y) for box in graph.boxes}
+    assert len(places) == len(graph.boxes)
+    for box in graph.boxes:
+        assert 0 <= box.x <= graph.width - BOX_WIDTH
+        assert 0 <= box.y <= graph.height - BOX_HEIGHT
+        others = [other for other in graph.boxes if other is not box and other.x == box.x]
+        assert all(abs(other.y - box.y) >= BOX_HEIGHT for other in others)
+
+
+@given(any_family())
+def test_every_declared_edge_is_drawn_and_of_the_measured_those_that_hold_all_together(
+    family: Values,
+) -> None:
+    tree = family_tree(family)
+    said = [one for one in family["edges"] if one["evidence"] != "measured" and one["child"] != one["parent"]]
+    drawn = [tie for tie in tree.ties if tie.evidence != "measured"]
+    assert len(drawn) == len(said) + len(family["missing"])
+    assert len(tree.ties) - len(drawn) <= len(tree.members) - 1
+
+
+def test_the_strongest_likenesses_are_drawn() -> None:
+    edges = [(1, 0, "measured", 0.5), (2, 0, "measured", 0.9), (2, 1, "measured", 0.8)]
+    tree = family_tree(family_values(["a/a@1", "a/b@1", "a/c@1"], edges))
+    assert [tie.score for tie in tree.ties] == [0.9, 0.8]
+    assert tree.measured_undrawn == 1
+
+
+def test_parents_in_a_circle_are_drawn_and_end(registry: Registry, tmp_path: Path) -> None:
+    ids = joined(registry, tmp_path, ["a", "b", "c"])
+    circle = [("a", "b"), ("b", "c"), ("c", "a")]
+    add_edges(registry, *((ids[child], ids[parent], "", "declared", None) for child, parent in circle))
+    with create_app(registry).test_client() as client:
+        (family,) = families(client)
+        assert [one["generation"] for one in family["models"]] == [0, 1, 2]
+        assert client.get("/lineage").text.count('class="descent"') == 3 + 1
+
+
+@given(st.text(max_size=300))
+def test_any_name_fits_into_two_lines(name: str) -> None:
+    lines = two_lines(name)
+    assert 1 <= len(lines) <= 2
+    assert max(map(len, lines)) <= LINE_CHARACTERS
+
+
+def test_a_long_name_is_broken_between_its_parts_and_keeps_its_end() -> None:
+    assert two_lines("local/Zoo-A-2M-Branch-v1.0-Q8_0@1") == ("local/Zoo-A-2M-Branch-v1.0-", "Q8_0@1")
+    first, second = two_lines(f"acme/{'long-' * 30}name@12")
+    assert first.startswith("acme/long-")
+    assert second.startswith("…")
+    assert second.endswith("-name@12")

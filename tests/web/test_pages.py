@@ -1,151 +1,127 @@
-"""The pages say what the registry has, in HTML and as JSON, and nothing from outside acts in them."""
+"""The first page, the list of models and a model's page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
 from flask.testing import FlaskClient
 
-from ingest.service import ingest_model
-from ingest.sources import ModelSource
-from registry.gguf import KeyValue, ValueType
-from registry.names import ModelName
 from registry.registry import Registry
-from tests.builders import file_bytes
-from tests.trips import block_metadata, block_tensors
+from tests.web.conftest import LOOP_BOMB
+from tests.web.pages import parsed
 from web.app import create_app
-from web.shown import THETA_STEPS, theta_class
-
-HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}'
-STYLE = Path(__file__).parents[2] / "web" / "static" / "style.css"
 
 
-@pytest.fixture
-def client(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of a catalog with one model whose metadata is hostile."""
-    path = tmp_path / "little.gguf"
-    hostile = [
-        KeyValue("general.name", ValueType.STRING, HOSTILE),
-        KeyValue("general.description", ValueType.STRING, HOSTILE),
-        KeyValue("tokenizer.chat_template", ValueType.STRING, "{% for _ in range(10**9) %}{% endfor %}" + HOSTILE),
-    ]
-    metadata = [entry for entry in block_metadata(blocks=2) if entry.key not in {one.key for one in hostile}]
-    path.write_bytes(file_bytes([*metadata, *hostile], block_tensors(2, 64)))
-    ingest_model(registry, ModelSource((path,), ModelName("local", "little")))
-    with create_app(registry).test_client() as client:
-        yield client
-
-
-def digest_of_first_organ(client: FlaskClient) -> str:
-    return str(client.get("/models/local/little.json").get_json()["placements"][0]["digest"])
-
-
-def addresses(client: FlaskClient) -> list[str]:
-    """Every page that there is."""
-    return ["/", "/models/local/little@1", "/models/local/little", f"/organs/{digest_of_first_organ(client)}"]
-
-
-def test_every_page_answers_in_html_and_has_a_twin_in_json(client: FlaskClient) -> None:
-    for address in addresses(client):
-        page = client.get(address)
-        assert (page.status_code, page.mimetype) == (200, "text/html"), address
-        twin = re.search(r'<footer><a href="([^"]+)"', page.text)
-        assert twin is not None
-        answer = client.get(twin[1])
-        assert (answer.status_code, answer.mimetype) == (200, "application/json"), twin[1]
-
-
-def test_every_link_of_every_page_leads_somewhere(client: FlaskClient) -> None:
-    for address in addresses(client):
-        for target in set(re.findall(r'(?:href|src)="(/[^"]*)"', client.get(address).text)):
-            with client.get(target) as answer:
-                assert answer.status_code == 200, (address, target)
-
-
-def test_home_counts_and_lists_the_models(client: FlaskClient) -> None:
-    values = client.get("/index.json").get_json()
-    assert values["models"] == 1
-    assert [model["name"] for model in values["ranked"] + values["others"]] == ["local/little@1"]
-    assert "local/little@1" in client.get("/").text
+def test_home_counts_and_lists_the_newest_models(little: FlaskClient) -> None:
+    values = little.get("/index.json").get_json()
+    assert values["figures"]["models"] == 3
+    assert [model["name"] for model in values["newest_models"]] == ["local/stranger@1", "local/tuned@1", "local/base@1"]
+    spectral = [organ["spectral_signal"] for organ in values["top_organs"]]
+    assert spectral == sorted(spectral, reverse=True)
+    page = parsed(little.get("/").text)
+    assert "local/stranger@1" in page.text
+    assert "Anatomy of local/stranger@1" in re.sub(r"\s+", " ", page.text)
 
 
 def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> None:
     with create_app(registry).test_client() as client:
-        assert "organ ingest FILE.gguf" in client.get("/").text
+        for address in ("/", "/organs", "/models"):
+            answer = client.get(address)
+            assert answer.status_code == 200
+            assert "organ ingest FILE.gguf" in answer.text, address
 
 
-def test_the_grid_has_a_row_a_block_and_a_cell_a_slot(client: FlaskClient) -> None:
-    page = client.get("/models/local/little").text
-    grid = page[page.index('<table class="grid">') : page.index("</table>")]
+def test_models_are_searched_sorted_and_paged(little: FlaskClient) -> None:
+    ranked = little.get("/models.json?q=sort:-theta&limit=2").get_json()
+    rest = little.get(f"/models.json?q=sort:-theta&limit=2&after={ranked['next']}").get_json()
+    thetas = [model["mean_theta"] for model in ranked["items"] + rest["items"]]
+    assert len(thetas) == 3
+    assert thetas == sorted(thetas, reverse=True)
+    assert rest["next"] is None
+    assert [one["name"] for one in little.get("/models.json?q=tuned").get_json()["items"]] == ["local/tuned@1"]
+
+
+def test_the_head_of_a_column_says_how_it_is_sorted_and_turns_it_round(little: FlaskClient) -> None:
+    heads = parsed(little.get("/models?q=sort:-theta").text)
+    assert [one.attributes["aria-sort"] for one in heads.named("th") if "aria-sort" in one.attributes] == ["descending"]
+    assert "/models?q=sort:theta" in heads.links()
+    assert "/models?q=sort:-size" in heads.links()
+
+
+def test_a_wrong_query_for_models_stays_on_the_page_with_what_is_wrong(little: FlaskClient) -> None:
+    answer = little.get("/models?q=block:3")
+    assert answer.status_code == 400
+    assert "block is a field of organs" in answer.text
+    assert parsed(answer.text).named("input")[0].attributes["value"] == "block:3"
+    assert little.get("/models.json?q=block:3").get_json()["errors"][0]["field"] == "q"
+
+
+def test_models_as_a_sheet_have_a_line_each(little: FlaskClient) -> None:
+    answer = little.get("/models.csv")
+    assert answer.mimetype == "text/csv"
+    assert "attachment" in answer.headers["Content-Disposition"]
+    lines = answer.text.splitlines()
+    assert lines[0].startswith("name,title,kind,architecture")
+    assert [line.partition(",")[0] for line in lines[1:]] == ["local/stranger@1", "local/tuned@1", "local/base@1"]
+
+
+def test_the_grid_has_a_row_a_block_and_a_cell_a_slot(little: FlaskClient) -> None:
+    page = little.get("/models/local/tuned").text
+    grid = page[page.index('<table class="grid">') :]
+    grid = grid[: grid.index("</table>")]
     assert re.findall(r'<th scope="row">([^<]+)</th>', grid) == ["0", "1"]
-    slots = len(re.findall(r'<th scope="col"><span>', grid))
-    assert slots > 1
-    assert len(re.findall(r"<td", grid)) == 2 * slots
+    assert re.findall(r'<th scope="col" title="([^"]+)"', grid) == ["attn_q", "attn_norm", "ffn_up", "ffn_down"]
+    assert len(re.findall(r'<td class="cell', grid)) == 8
 
 
-def test_line_104_hostile_metadata_is_text_on_every_page(client: FlaskClient) -> None:
-    for address in addresses(client):
-        page = client.get(address).text
-        assert "<script" not in page, address
-    assert "&lt;script&gt;alert(1)" in client.get("/models/local/little").text
+def test_cells_lead_to_their_organs(little: FlaskClient) -> None:
+    digests = {one["digest"] for one in little.get("/models/local/tuned.json").get_json()["placements"]}
+    links = parsed(little.get("/models/local/tuned").text).links()
+    assert {f"/organs/{digest}" for digest in digests} <= links
 
 
-def test_line_105_a_chat_template_is_shown_and_never_rendered(client: FlaskClient) -> None:
-    page = client.get("/models/local/little").text
-    assert "{% for _ in range(10**9) %}" in page
-    assert "{{ 7*7 }}" in page
+def test_changes_are_told_from_the_declared_parent(little: FlaskClient) -> None:
+    values = little.get("/models/local/tuned.json?by=change").get_json()
+    assert values["compared_with"] == "local/base@1"
+    changes = {one["name"]: one for one in values["changes"]}
+    assert changes["blk.0.ffn_up.weight"]["likeness"] > 0.98
+    assert changes["blk.0.ffn_up.weight"]["identical"] is False
+    page = little.get("/models/local/tuned?by=change").text
+    assert 'class="cell d4' in page or 'class="cell d3' in page or 'class="cell d5' in page
+    assert little.get("/models/local/tuned.json").get_json()["changes"] == []
 
 
-@pytest.mark.parametrize(
-    "address", ["/models/local/nothing", "/models/.../x", "/organs/zz", "/organs/0123456789", "/no"]
-)
-def test_what_is_not_there_is_404_in_the_form_that_was_asked_for(client: FlaskClient, address: str) -> None:
-    page = client.get(address)
-    assert (page.status_code, page.mimetype) == (404, "text/html")
-    twin = client.get(f"{address}.json")
-    assert twin.status_code == 404
-    assert twin.get_json()["ok"] is False
-    assert set(twin.get_json()) == {"ok", "error", "errors", "status"}
-    assert page.headers["Cache-Control"] == twin.headers["Cache-Control"] == "no-store"
+def test_changes_are_told_from_the_model_that_is_asked_for(little: FlaskClient) -> None:
+    values = little.get("/models/local/tuned.json?by=alike&against=local/stranger").get_json()
+    likeness = [one["likeness"] for one in values["changes"] if one["likeness"] is not None]
+    assert likeness
+    assert max(likeness) < 0.3
+    assert little.get("/models/local/tuned.json?by=alike&against=local/nobody").status_code == 404
 
 
-def test_every_answer_has_the_strict_policy(client: FlaskClient) -> None:
-    for address in [*addresses(client), "/healthz", "/no", "/index.json"]:
-        headers = client.get(address).headers
-        assert headers["Content-Security-Policy"].startswith("default-src 'none'; style-src 'self'"), address
-        assert "unsafe" not in headers["Content-Security-Policy"]
-        assert headers["X-Content-Type-Options"] == "nosniff"
+def test_a_models_page_lists_its_relatives_and_findings(little: FlaskClient) -> None:
+    values = little.get("/models/local/tuned.json").get_json()
+    assert {(edge["direction"], edge["model"]) for edge in values["lineage"]} >= {
+        ("parent", "local/base@1"),
+        ("relative", "local/base@1"),
+    }
+    page = parsed(little.get("/models/local/tuned").text)
+    assert "Lineage" in page.text
+    assert "/models/local/base@1" in page.links()
 
 
-def test_no_page_needs_a_script_or_an_inline_style_or_another_host(client: FlaskClient) -> None:
-    for address in addresses(client):
-        page = client.get(address).text
-        assert not re.search(r"<script|\sstyle=|\son\w+=|https?://", page), address
+def test_line_105_a_chat_template_is_shown_and_never_rendered(hostile: FlaskClient) -> None:
+    page = parsed(hostile.get("/models/local/hostile").text)
+    assert LOOP_BOMB in page.text
+    assert "{{ 7*7 }}" in page.text
+    assert "49" not in page.text.partition("7*7")[0][-5:]
 
 
-def test_health_answers_while_the_database_does(client: FlaskClient) -> None:
-    assert client.get("/healthz").get_json() == {"ok": True}
+def test_an_unknown_way_to_colour_the_cells_is_refused(little: FlaskClient) -> None:
+    answer = little.get("/models/local/tuned?by=charm")
+    assert answer.status_code == 400
+    assert "one of theta, spectral, size, change, alike" in answer.text
 
 
-def test_theta_has_a_class_of_the_stylesheet_from_end_to_end() -> None:
-    known = set(re.findall(r"^\.(t\d+|tn) ", STYLE.read_text(), re.MULTILINE))
-    thetas = [None, -1.0, 0.0, 45.0, 89.99, 90.0, 1e9]
-    assert {theta_class(theta) for theta in thetas} <= known
-    assert known == {"tn", *(f"t{step}" for step in range(THETA_STEPS))}
-    assert [theta_class(theta) for theta in (0.0, 90.0, None)] == ["t0", f"t{THETA_STEPS - 1}", "tn"]
-
-
-def test_text_on_every_colour_of_theta_reads_well() -> None:
-    for background, ink in re.findall(r"^\.t\d+ \{ background: (#\w{6}); color: (#\w{6}); \}", STYLE.read_text(), re.M):
-        lighter, darker = sorted((luminance(background), luminance(ink)), reverse=True)
-        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, background
-
-
-def luminance(colour: str) -> float:
-    """Relative luminance as WCAG 2 defines it."""
-    channels = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
-    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+def test_health_answers_while_the_database_does(little: FlaskClient) -> None:
+    assert little.get("/healthz").get_json() == {"ok": True}

@@ -6,12 +6,18 @@ organs        organs by digest, with their measurements
 search        a query to a page of organs:
   narrow        its terms against what is registered
   bounds        what it says of numbers
+  rollup        the counts by facet and θ, in memory
   tallies       counts by the roll-up
-  ranking       by which index it is answered
+  planning      by which index it is answered
+  ranking       its rows, by that plan
   alike         by fingerprints
   spread        how what it finds is spread
 model_search  a query to a page of models
 words         models by words
+placements    the organs of a model, in pages
+lookup        which of many digests are here
+totals        the registry in figures
+downloads     what downloads ask: versions, names of organs
 relatives     what relatives are found by
 reports       what reports are made of: sums and extremes
 dissections   what the report on one model is made of

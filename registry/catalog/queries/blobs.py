@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, func, or_, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.tables import Blob, BlobLease, FilePart, Ingest, InlineBlob, Model, ModelFile, Organ, Placement
@@ -123,16 +123,6 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
         *(f"{owner}/{name}@{version}: {tensor}" for owner, name, version, tensor in session.execute(tensors)),
         *(f"{owner}/{name}@{version}: header of {file}" for owner, name, version, file in session.execute(files)),
     ]
-
-
-def totals(session: Session) -> tuple[int, int, int]:
-    """Blobs that are present: their count, plain bytes and stored bytes."""
-    row = session.execute(
-        select(
-            func.count(), func.coalesce(func.sum(Blob.size_bytes), 0), func.coalesce(func.sum(Blob.stored_bytes), 0)
-        ).where(or_(Blob.state == "present", Blob.state == "corrupt"))
-    ).one()
-    return row[0], row[1], row[2]
 
 
 def _blob_rows() -> Select[*tuple[Any, ...]]:

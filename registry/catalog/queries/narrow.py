@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, not_, or_, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.rollup import FACET_COLUMNS, held_roll_up
 from registry.catalog.queries.words import models_with_words
 from registry.catalog.search import Choice, Numbers, Query
 from registry.catalog.search.parse import nearest
@@ -28,16 +29,10 @@ NOTES_MAX = 5
 """Names that nothing has and that are spoken of."""
 ABSENT = "none"
 
-FACET_COLUMNS = {
-    "type": Facet.type,
-    "tower": Facet.tower,
-    "slot": Facet.slot,
-    "dtype": Facet.dtype,
-    "arch": Facet.architecture,
-    "license": Facet.license,
-}
 CLOSED_FIELDS = ("type", "tower")
 """Their values are the same in every registry."""
+MODEL_FIELDS = ("model", "by")
+"""What is asked of the model that an organ is in, beside words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +61,8 @@ class Narrowed:
     facets: list[FacetFilter] = field(default_factory=list)
     models: Select[int] | None = None
     """SELECT of the ids of the models to look in; None for all."""
+    models_asked: Hashable = None
+    """What the query says of models: the same SELECT wherever it is the same."""
     numbers: list[Numbers] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -82,12 +79,13 @@ def narrow(session: Session, query: Query) -> Narrowed:
         for choice in query.choices(name):
             values = choice.values
             if name not in CLOSED_FIELDS:
-                there = select(FACET_COLUMNS[name]).where(_is_counted())
-                values = known_values(session, choice, there, narrowed.notes)
+                values = _facet_values(session, choice, narrowed.notes)
             narrowed.facets.append(FacetFilter(name, frozenset(values), choice.negated))
     conditions = model_conditions(session, query, narrowed.notes)
     if conditions:
         narrowed.models = select(Model.id).where(Model.state == "visible", *conditions)
+        named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
+        narrowed.models_asked = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
     return narrowed
 
 
@@ -105,6 +103,18 @@ def known_values(session: Session, choice: Choice, there: Select[Any], notes: li
     spoken = _spoken(found[:NAMES_MAX])
     if not all(_matching(choice.values, list(spoken)).values()):
         spoken = _spoken([*found[:NAMES_MAX], *session.scalars(there.distinct().limit(NAMES_MAX))])
+    matches = _matching(choice.values, list(spoken))
+    _note_missing(choice, matches, notes, list(spoken))
+    return tuple(sorted({value for names in matches.values() for name in names for value in spoken[name]}))
+
+
+def _facet_values(session: Session, choice: Choice, notes: list[str]) -> tuple[str, ...]:
+    """Those of the values of facets that the choice means."""
+    held = held_roll_up(session)
+    if held is None or len(held.different[choice.field]) > NAMES_MAX:
+        there = select(FACET_COLUMNS[choice.field]).where(_is_counted())
+        return known_values(session, choice, there, notes)
+    spoken = _spoken(held.different[choice.field])
     matches = _matching(choice.values, list(spoken))
     _note_missing(choice, matches, notes, list(spoken))
     return tuple(sorted({value for names in matches.values() for name in names for value in spoken[name]}))

@@ -1,23 +1,17 @@
-"""A page of placements: by which index a query is answered, and its rows.
-
-Two ways. *In order*: each type's ranking index is walked from where the page begins, and what does not match is passed
-over; quick when much matches. *Gathered*: what a narrow filter leaves is fetched by that filter's index and sorted;
-quick when little is left. The counts of facets and models say which is cheaper, so nothing ever reads the whole table.
-"""
+"""A page of placements, and how all that match are spread: the rows, come by as planned."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, not_, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, func, literal, not_, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
+from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
 from registry.catalog.queries.bounds import (
-    COLUMNS,
     RANKINGS,
     index_conditions,
     placement_condition,
@@ -26,29 +20,13 @@ from registry.catalog.queries.bounds import (
     wants_missing_only,
 )
 from registry.catalog.queries.narrow import Narrowed
-from registry.catalog.queries.tallies import count_by_type
-from registry.catalog.search import Sort
+from registry.catalog.queries.planning import Plan, by_index, plan_of
+from registry.catalog.search import Numbers, Sort
 from registry.catalog.search.cursor import Cursor
-from registry.catalog.tables import RANKED_MEASURES, Facet, Model, Placement
-from registry.catalog.vocabulary import ORGAN_TYPES
-
-GATHER_MAX = 20_000
-"""Placements that are fetched one by one to be sorted: some tens of milliseconds."""
-PASSED_COST, FETCHED_COST = 0.25, 2.0
-"""An index entry that is passed over, and a row that is fetched, against each other."""
-CORRELATION = 8
-"""How much rarer matches may be where the page lies than on the average."""
+from registry.catalog.tables import Facet, Placement
 
 Ranked = tuple[float | None, int]
 """A placement's sort value and id."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How a query will be answered. `driver` is None for the way in order."""
-
-    types: tuple[str, ...]
-    driver: str | None
 
 
 def ranked_placements(
@@ -58,67 +36,36 @@ def ranked_placements(
 
     Equal values stand in the order of their ids, newest first when the sort is falling: the order is total.
     """
-    plan = _plan(session, narrowed, sort, limit)
+    plan = plan_of(session, narrowed, sort, limit)
     if plan.driver is not None:
         return _gathered(session, plan, narrowed, unique, sort, after, limit)
     return _in_order(session, plan, narrowed, _tests(narrowed, unique), sort, after, limit)
 
 
-def spread_of_matching(session: Session, narrowed: Narrowed, limit: int) -> list[tuple[int, float | None]] | None:
-    """Facet id and θ of every placement that matches; None when it would be a search through more than `limit`."""
-    plan = _plan(session, narrowed, None, limit)
+def spread_of_matching(
+    session: Session, narrowed: Narrowed, bounds: Sequence[Numbers], limit: int
+) -> list[tuple[int, int, int, int]] | None:
+    """Facet id, bin of θ, how many placements match, and how many of them are within `bounds` too.
+
+    None when it would be a search through more than `limit`.
+    """
+    plan = plan_of(session, narrowed, None, limit)
     if plan.driver is None:
-        return [] if not plan.types else None
-    rows = _driven(select(Placement.facet_id, Placement.theta), plan, narrowed).where(*matches(narrowed, Placement))
-    found = [(facet_id, theta) for facet_id, theta in session.execute(rows.limit(limit + 1))]
-    return found if len(found) <= limit else None
+        return None if plan.types else []
+    columns = (Placement.facet_id.label("facet"), _bin_of(Placement.theta).label("bin"))
+    inside = case((and_(*map(placement_condition, bounds)), 1), else_=0) if bounds else literal(1)
+    rows = _driven(select(*columns, inside.label("inside")), plan, narrowed).where(*matches(narrowed, Placement))
+    rows = rows.limit(limit + 1).subquery()
+    grouped = select(rows.c.facet, rows.c.bin, func.count(), func.sum(rows.c.inside)).group_by(rows.c.facet, rows.c.bin)
+    found = [(facet, lower, count, int(within)) for facet, lower, count, within in session.execute(grouped)]
+    return found if sum(count for _, _, count, _ in found) <= limit else None
 
 
-def _plan(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int) -> _Plan:
-    by_type = count_by_type(session, narrowed)
-    everything = count_by_type(session, Narrowed())
-    types = tuple(kind for kind in ORGAN_TYPES if by_type.get(kind))
-    matching, walked = sum(by_type.values()), sum(everything[kind] for kind in types)
-    drivers = {"facet_id": matching} if narrowed.facets or sort is None else {}
-    if narrowed.models is not None:
-        drivers["model"] = _placements_of(session, narrowed.models)
-        matching = min(matching, drivers["model"])
-    own = None if sort is None else RANKINGS[sort.field]
-    for column in (*RANKED_MEASURES, "block"):
-        if column != own and _narrowing(narrowed, column):
-            drivers[column] = _count_range(session, narrowed, types, column)
-    best = min(drivers, key=lambda name: drivers[name], default=None)
-    if min([matching, *drivers.values()]) == 0:
-        return _Plan((), None)
-    if best is None:
-        return _Plan(types, None)
-    if sort is None:
-        return _Plan(types, best if drivers[best] <= GATHER_MAX else None)
-    share = min(matching, *drivers.values()) / max(walked, 1)
-    in_order = PASSED_COST * CORRELATION * limit / max(share, 1 / max(walked, 1))
-    cheaper = FETCHED_COST * drivers[best] < min(in_order, PASSED_COST * walked)
-    return _Plan(types, best if drivers[best] <= GATHER_MAX and cheaper else None)
-
-
-def _placements_of(session: Session, models: Select[int]) -> int:
-    return int(session.scalar(select(func.coalesce(func.sum(Model.tensors), 0)).where(Model.id.in_(models))) or 0)
-
-
-def _narrowing(narrowed: Narrowed, column: str) -> list[ColumnElement[bool]]:
-    """What is asked of `column` that its index can answer."""
-    if column == "theta" and (bounds := index_conditions(narrowed.numbers)):
-        return bounds
-    terms = [term for term in narrowed.numbers if not term.negated and term.field != "signal"]
-    return [placement_condition(term) for term in terms if COLUMNS[term.field] == column]
-
-
-def _count_range(session: Session, narrowed: Narrowed, types: Sequence[str], column: str) -> int:
-    """How many placements have the number that is asked for, counted up to what is worth gathering."""
-    rows = select(Placement.id).where(*_narrowing(narrowed, column))
-    if column != "block":
-        rows = rows.where(Placement.visible, Placement.type.in_(types))
-    limited = _by_index(rows, column).limit(GATHER_MAX + 1).subquery()
-    return session.scalar(select(func.count()).select_from(limited)) or 0
+def _bin_of(theta: Any) -> Any:
+    """`theta_bin` in SQL, without a division that might round."""
+    uppers = {lower + BIN_DEGREES: lower for lower in range(0, THETA_MAX_DEGREES - BIN_DEGREES, BIN_DEGREES)}
+    whens = [(theta < upper, lower) for upper, lower in uppers.items()]
+    return case((theta.is_(None), UNMEASURED), *whens, else_=THETA_MAX_DEGREES - BIN_DEGREES)
 
 
 def _tests(narrowed: Narrowed, unique: bool) -> list[ColumnElement[bool]]:
@@ -147,7 +94,7 @@ def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
 
 def _in_order(
     session: Session,
-    plan: _Plan,
+    plan: Plan,
     narrowed: Narrowed,
     conditions: Sequence[ColumnElement[bool]],
     sort: Sort,
@@ -183,23 +130,28 @@ def _parts_behind(column: Any, sort: Sort, after: Cursor | None) -> list[list[Co
 
 
 def _merged(
-    session: Session, plan: _Plan, conditions: Sequence[ColumnElement[bool]], sort: Sort, limit: int
+    session: Session, plan: Plan, conditions: Sequence[ColumnElement[bool]], sort: Sort, limit: int
 ) -> list[Ranked]:
     """The first rows of all types, each type's from its own stretch of the index."""
     measure = RANKINGS[sort.field]
     column = getattr(Placement, measure)
     order = (column.desc(), Placement.id.desc()) if sort.descending else (column, Placement.id)
-    arms = []
+    connection, arms = session.connection(), []
     for kind in plan.types:
         rows = select(column, Placement.id).where(Placement.visible, Placement.type == kind, *conditions)
-        arms.append(session.execute(_by_index(rows, measure).order_by(*order).limit(limit)).all())
+        # Not all at once: of most types only the first few are on the page.
+        rows = by_index(rows, "theta" if kind in plan.over else measure)
+        arms.append(connection.execute(rows.order_by(*order).limit(limit)))
     both = merge(*arms, key=lambda row: (row[0] or 0, row[1]), reverse=sort.descending)
-    return [(value, row_id) for value, row_id in islice(both, limit)]
+    found = [(value, row_id) for value, row_id in islice(both, limit)]
+    for arm in arms:
+        arm.close()
+    return found
 
 
 def _gathered(
     session: Session,
-    plan: _Plan,
+    plan: Plan,
     narrowed: Narrowed,
     unique: bool,
     sort: Sort,
@@ -224,17 +176,12 @@ def _gathered(
     return [(number, place) for number, place in session.execute(statement)]
 
 
-def _driven(rows: Any, plan: _Plan, narrowed: Narrowed) -> Any:
+def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
     """`rows`, come by through the plan's driver."""
     assert plan.driver is not None
     rows = rows.where(Placement.visible)
     if plan.driver == "facet_id":
         ids = select(Facet.id).where(*narrowed.facet_conditions)
-        return _by_index(rows.where(Placement.facet_id.in_(ids)), "facet_id")
+        return by_index(rows.where(Placement.facet_id.in_(ids)), "facet_id")
     rows = rows.where(Placement.type.in_(plan.types))
-    return _by_index(rows, plan.driver)
-
-
-def _by_index(rows: Any, name: str) -> Any:
-    # Its planner has no statistics of a new catalog and would guess; ours has counts.
-    return rows.with_hint(Placement, f"INDEXED BY ix_placements_{name}", "sqlite")
+    return by_index(rows, plan.driver)

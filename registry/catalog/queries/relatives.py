@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sqlalchemy import ColumnElement, Row, func, or_, select
+from sqlalchemy import ColumnElement, Row, String, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
+from registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
 from registry.catalog.upsert import batches
 from registry.lineage import Organ as ComparedOrgan
 from registry.lineage import Slot
@@ -26,6 +26,18 @@ class PlacedOrgan:
     slot: Slot
     organ: ComparedOrgan
     theta: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A line of lineage between models, or to a parent that is only named."""
+
+    child_id: int
+    parent_id: int | None
+    parent_text: str | None
+    relation: str
+    evidence: str
+    score: float | None
 
 
 def placed_organs(session: Session, model_id: int) -> list[PlacedOrgan]:
@@ -157,6 +169,51 @@ def metadata_texts(session: Session, model_ids: Collection[int], keys: Collectio
         for model_id, key, value in session.execute(statement):
             found[model_id][key] = value
     return found
+
+
+def shown_model_ids(session: Session) -> set[int]:
+    """The ids of all models that may be shown."""
+    return set(session.scalars(select(Model.id).where(Model.state.in_(SHOWN_STATES))))
+
+
+def joined_models(session: Session) -> list[tuple[int, list[int]]]:
+    """Every model with edges to other models, and these, hidden ones among them, each as often as there are edges.
+
+    One row a model: there may be a hundred thousand edges.
+    """
+    parents = func.aggregate_strings(cast(Lineage.parent_model_id, String), ",")
+    statement = select(Lineage.child_model_id, parents).where(
+        Lineage.child_model_id.is_not(None), Lineage.parent_model_id.is_not(None)
+    )
+    rows = session.execute(statement.group_by(Lineage.child_model_id))
+    return [(child or 0, list(map(int, listed.split(",")))) for child, listed in rows]
+
+
+def unregistered_parents(session: Session, length: int) -> Sequence[Row[int, str]]:
+    """Child, and the first `length` characters of the name of its parent, of every edge that leads to no model."""
+    statement = select(Lineage.child_model_id, func.substr(Lineage.parent_text, 1, length)).where(
+        Lineage.child_model_id.is_not(None), Lineage.parent_model_id.is_(None), Lineage.parent_text.is_not(None)
+    )
+    return session.execute(statement).all()
+
+
+def edges_from(session: Session, model_ids: Collection[int]) -> list[Edge]:
+    """All edges from these models to their parents and measured relatives, in the order of their rows."""
+    columns = (Lineage.id, Lineage.child_model_id, Lineage.parent_model_id, Lineage.parent_text)
+    found: dict[int, Edge] = {}
+    for batch in batches(sorted(model_ids)):
+        statement = select(*columns, Lineage.relation, Lineage.evidence, Lineage.score)
+        rows = session.execute(statement.where(Lineage.child_model_id.in_(batch)))
+        for row_id, child, parent, text, relation, evidence, score in rows:
+            found[row_id] = Edge(child or 0, parent, text, relation, evidence, score)
+    return [found[row_id] for row_id in sorted(found)]
+
+
+def organ_digests(session: Session, model_id: int) -> dict[int, str]:
+    """The digests of a model's organs by the ids of these."""
+    statement = select(Organ.id, Blob.digest).join(Blob, Blob.id == Organ.blob_id)
+    placed = statement.join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
+    return dict(session.execute(placed.distinct()).all())
 
 
 _IS_DECLARED = (Lineage.child_model_id.is_not(None), Lineage.evidence == "declared")

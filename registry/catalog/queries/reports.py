@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Row, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Lineage, Model, Organ, Placement
 
@@ -83,17 +83,6 @@ def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
     """Kind, whether complete, and how many visible models are so."""
     statement = select(Model.kind, Model.complete, func.count()).where(Model.state == "visible")
     return session.execute(statement.group_by(Model.kind, Model.complete).order_by(Model.kind, Model.complete)).all()
-
-
-def count_organs(session: Session) -> int:
-    """How many different organs have a place in a visible model."""
-    # All that are placed, read off one index, less the few that have hidden places only: a third of the time that it
-    # takes to look for a visible place of each.
-    placed = session.scalar(select(func.count()).select_from(select(Placement.organ_id).distinct().subquery())) or 0
-    visible = aliased(Placement)
-    shown = select(visible.id).where(visible.organ_id == Placement.organ_id, visible.visible).exists()
-    hidden = select(Placement.organ_id).where(~Placement.visible, ~shown).distinct()
-    return placed - (session.scalar(select(func.count()).select_from(hidden.subquery())) or 0)
 
 
 def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, MatrixFigures]:

@@ -4,101 +4,115 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED, theta_bin
+from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
+from registry.catalog.limits import limited
 from registry.catalog.queries.bounds import degrees
-from registry.catalog.queries.narrow import ABSENT, FACET_COLUMNS, Narrowed
-from registry.catalog.queries.ranking import GATHER_MAX, spread_of_matching
-from registry.catalog.queries.tallies import all_counts
+from registry.catalog.queries.narrow import ABSENT, Narrowed
+from registry.catalog.queries.planning import GATHER_MAX
+from registry.catalog.queries.ranking import spread_of_matching
+from registry.catalog.queries.rollup import BINS, Mask, RollUp, roll_up, sums
 from registry.catalog.search import FacetCounts, Interval, Numbers
-from registry.catalog.tables import Facet
+from registry.errors import TooSlow
 
 SHOWN_FIELDS = ("type", "slot", "dtype", "arch", "license")
 VALUES_SHOWN = 100
 """Of each field, the values with the largest counts."""
 
-_Spread = Sequence[tuple[int, int, int]]
-"""Facet, bin of θ, and how many placements are in both."""
-_Bounded = Mapping[int, float]
-"""By facet, how many placements the bounds on θ leave; a share of them where a bound cuts a bin."""
-_Facets = Mapping[int, Mapping[str, str]]
+
+@dataclass(frozen=True, slots=True)
+class _OneByOne:
+    """What the filters that facets do not know leave, counted from the placements themselves."""
+
+    everywhere: Mapping[tuple[int, int], int]
+    """By facet id and bin of θ, the filters by θ left out."""
+    bounded: Mapping[int, int]
+    """By facet id, with the filters by θ."""
 
 
-def facet_counts(session: Session, narrowed: Narrowed) -> FacetCounts:
-    """How what the query finds is spread. What would have to be counted one by one, past a cap, is left out."""
+def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = None) -> FacetCounts:
+    """How what the query finds is spread. What would have to be counted one by one, past a cap, is left out.
+
+    So is what takes longer than `seconds` to be counted one by one; the answer then is `hurried`, not to be kept.
+    """
     theta = [term for term in narrowed.numbers if term.field in ("theta", "signal")]
     others = [term for term in narrowed.numbers if term not in theta]
-    counted = _counted_one_by_one(session, replace(narrowed, facets=[], numbers=others), theta)
+    rest = replace(narrowed, facets=[], numbers=others)
+    hurried = False
+    try:
+        counted = _in_time(session, rest, theta, seconds)
+    except TooSlow:
+        counted, hurried = None, True
     uncounted: tuple[str, ...] = ()
-    exact = counted is not None or all(_on_edges(term) for term in theta)
     if counted is None:
         uncounted = (*(str(term) for term in others), *(["the filter by model"] if narrowed.models is not None else []))
-        counted = _counted_by_facets(session, theta)
-    everywhere, bounded = counted
-    facets = _facets(session)
-    matching = {facet_id for facet_id, values in facets.items() if _takes(narrowed, values)}
-    histogram: Counter[int | None] = Counter()
-    for facet_id, lower, count in everywhere:
-        if facet_id in matching:
-            histogram[None if lower == UNMEASURED else lower] += count
-    total = round(sum(count for facet_id, count in bounded.items() if facet_id in matching))
+    held = roll_up(session)
+    bounded = _bounded(held, counted, theta)
+    matching = held.mask(narrowed.facets)
+    total = round(sum(sums(held.columns["type"], bounded, matching).values()))
+    on_edges = all(_on_edges(term) for term in theta)
     return FacetCounts(
         total=None if uncounted else total,
-        fields={name: _counts(name, narrowed, facets, bounded) for name in SHOWN_FIELDS},
-        theta=dict(sorted(histogram.items(), key=lambda item: (item[0] is None, item[0] or 0))),
-        exact=exact and not uncounted,
+        fields={name: _counts(name, narrowed, held, bounded, matching) for name in SHOWN_FIELDS},
+        theta=_histogram(held, counted, matching),
+        exact=(counted is not None or on_edges) and not uncounted,
         uncounted=uncounted,
+        hurried=hurried,
     )
 
 
-def _counted_one_by_one(session: Session, rest: Narrowed, theta: Sequence[Numbers]) -> tuple[_Spread, _Bounded] | None:
-    """What facets cannot tell exactly, when the other filters leave few placements: those."""
+def _in_time(session: Session, rest: Narrowed, theta: Sequence[Numbers], seconds: float | None) -> _OneByOne | None:
+    """What facets cannot tell exactly, when the other filters leave few placements: those; raises TooSlow."""
     if not rest.numbers and rest.models is None and all(_on_edges(term) for term in theta):
         return None
-    found = spread_of_matching(session, rest, GATHER_MAX)
+    if seconds is None:
+        return _counted_one_by_one(session, rest, theta)
+    with limited(session, seconds):
+        return _counted_one_by_one(session, rest, theta)
+
+
+def _counted_one_by_one(session: Session, rest: Narrowed, theta: Sequence[Numbers]) -> _OneByOne | None:
+    found = spread_of_matching(session, rest, theta, GATHER_MAX)
     if found is None:
         return None
-    everywhere = Counter((facet_id, theta_bin(value)) for facet_id, value in found)
-    spread = [(facet_id, lower, count) for (facet_id, lower), count in everywhere.items()]
-    if theta:
-        found = spread_of_matching(session, replace(rest, numbers=[*rest.numbers, *theta]), GATHER_MAX) or []
-    return spread, Counter(facet_id for facet_id, _ in found)
+    everywhere: Counter[tuple[int, int]] = Counter()
+    bounded: Counter[int] = Counter()
+    for facet_id, lower, count, within in found:
+        everywhere[facet_id, lower] += count
+        bounded[facet_id] += within
+    return _OneByOne(everywhere, bounded)
 
 
-def _counted_by_facets(session: Session, theta: Sequence[Numbers]) -> tuple[_Spread, _Bounded]:
-    """Everything, and the share of it that the bounds on θ leave."""
-    spread = all_counts(session)
-    shares = {lower: _share(theta, lower) for lower in {lower for _, lower, _ in spread}}
-    bounded: dict[int, float] = {}
-    for facet_id, lower, count in spread:
-        bounded[facet_id] = bounded.get(facet_id, 0.0) + count * shares[lower]
-    return spread, bounded
+def _bounded(held: RollUp, counted: _OneByOne | None, theta: Sequence[Numbers]) -> Sequence[float]:
+    """By the position of a facet, how many placements the bounds on θ leave: a share of them where one cuts a bin."""
+    if counted is not None:
+        return [counted.bounded.get(facet_id, 0) for facet_id in held.positions]
+    if not theta:
+        return held.counts()
+    return held.shared([_share(theta, lower) for lower in BINS])
 
 
-def _facets(session: Session) -> _Facets:
-    rows = session.execute(select(Facet.id, *FACET_COLUMNS.values()))
-    return {facet_id: dict(zip(FACET_COLUMNS, values, strict=True)) for facet_id, *values in rows}
+def _histogram(held: RollUp, counted: _OneByOne | None, matching: Mask) -> dict[int | None, int]:
+    if counted is None:
+        found: Mapping[int, int] = held.histogram(matching)
+    else:
+        found = Counter()
+        for (facet_id, lower), count in counted.everywhere.items():
+            if matching[held.positions[facet_id]]:
+                found[lower] += count
+    rising: dict[int | None, int] = {lower: found[lower] for lower in sorted(found) if lower != UNMEASURED}
+    return rising | ({None: found[UNMEASURED]} if UNMEASURED in found else {})
 
 
-def _takes(narrowed: Narrowed, values: Mapping[str, str], but: str | None = None) -> bool:
-    """Whether a facet matches all filters but those on the field `but`."""
-    return all(one.field == but or one.takes(values[one.field]) for one in narrowed.facets)
-
-
-def _counts(name: str, narrowed: Narrowed, facets: _Facets, bounded: _Bounded) -> dict[str, int]:
+def _counts(name: str, narrowed: Narrowed, held: RollUp, bounded: Sequence[float], matching: Mask) -> dict[str, int]:
     """The counts of one field's values, its own filter left out, the largest first."""
+    others = [one for one in narrowed.facets if one.field != name]
+    mask = matching if len(others) == len(narrowed.facets) else held.mask(others)
     counts: Counter[str] = Counter()
-    taken = {facet_id: values[name] for facet_id, values in facets.items() if _takes(narrowed, values, name)}
-    exact: dict[str, float] = {}
-    for facet_id, count in bounded.items():
-        value = taken.get(facet_id)
-        if value is not None:
-            exact[value] = exact.get(value, 0) + count
-    for value, count in exact.items():
+    for value, count in sums(held.columns[name], bounded, mask).items():
         if round(count):
             counts[value or ABSENT] += round(count)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:VALUES_SHOWN])

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.bins import theta_bin
+from registry.catalog.memory import remembered
 from registry.catalog.queries.bounds import ranges, stretch
 from registry.catalog.queries.narrow import Narrowed
+from registry.catalog.queries.rollup import BINS, held_roll_up, sums
 from registry.catalog.tables import Facet, FacetCount
 
 
 def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
     """Visible placements of each type whose facet matches; every bin of θ that may match counts as a whole."""
+    held = held_roll_up(session)
+    if held is None:
+        return _counted_by_the_database(session, narrowed)
+    first, last = 0, len(BINS)
+    if ranges(narrowed.numbers, "theta"):
+        low, high = stretch(narrowed.numbers, "theta")
+        first = BINS.index(theta_bin(low or 0.0))
+        last = last if high is None else max(first, bisect_right(BINS, high))
+
+    def count() -> dict[str, int]:
+        counted = sums(held.columns["type"], held.counts(first, last), held.mask(narrowed.facets))
+        return {kind: int(number) for kind, number in sorted(counted.items()) if number}
+
+    return remembered(session, ("by type", frozenset(narrowed.facets), first, last), count)
+
+
+def _counted_by_the_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
     statement = select(Facet.type, func.sum(FacetCount.placements)).join(FacetCount, FacetCount.facet_id == Facet.id)
     statement = statement.where(*narrowed.facet_conditions)
     if ranges(narrowed.numbers, "theta"):
@@ -22,9 +43,3 @@ def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
             statement = statement.where(FacetCount.theta_bin <= high)
     counted = session.execute(statement.group_by(Facet.type).order_by(Facet.type))
     return {kind: int(number) for kind, number in counted if number}
-
-
-def all_counts(session: Session) -> list[tuple[int, int, int]]:
-    """Facet id, bin of θ, and how many visible placements it has."""
-    statement = select(FacetCount.facet_id, FacetCount.theta_bin, FacetCount.placements)
-    return [(facet_id, lower, count) for facet_id, lower, count in session.execute(statement) if count]

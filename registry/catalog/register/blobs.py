@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded, unneeded_blobs
+from registry.catalog.register.totals import add_to_totals, blob_changes, is_counted
 from registry.catalog.tables import Blob, BlobLease, InlineBlob
-from registry.catalog.upsert import insert_missing
+from registry.catalog.upsert import insert_missing, insert_missing_and_tell
 from registry.store import StoredBlob
 
 
@@ -26,10 +27,14 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
     before = blobs_by_digest(session, [blob.digest for blob in blobs])
     written = now()
     fresh = [_values(blob, written) for blob in blobs if blob.digest not in before]
-    insert_missing(session, Blob, fresh)
-    for blob in blobs:
-        if blob.digest in before and before[blob.digest].state != "present":
-            _replace(session, before[blob.digest].id, blob, written)
+    inserted = insert_missing_and_tell(session, Blob, "digest", fresh)
+    replaced = [blob for blob in blobs if blob.digest in before and before[blob.digest].state != "present"]
+    for blob in replaced:
+        _replace(session, before[blob.digest].id, blob, written)
+    went = [before[blob.digest] for blob in replaced if is_counted(before[blob.digest].state)]
+    came = {blob.digest: blob for blob in reversed(blobs) if blob.digest in inserted}
+    came |= {blob.digest: blob for blob in replaced}
+    add_to_totals(session, blob_changes(came.values(), went))
     rows = blobs_by_digest(session, [blob.digest for blob in blobs])
     kept = {row.file for row in rows.values()}
     written_files = [blob.file for blob in blobs] + [row.file for row in before.values()]
@@ -46,11 +51,13 @@ def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) 
 
 def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> None:
     """Keep blobs from the sweep until the ingest ends; one that was doomed is spared."""
-    session.execute(select(Blob.id).where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update())
+    columns = select(Blob.id, Blob.state, Blob.size_bytes, Blob.stored_bytes)
+    rows = session.execute(columns.where(Blob.id.in_(blob_ids)).order_by(Blob.id).with_for_update()).all()
     insert_missing(session, BlobLease, [{"ingest_id": ingest_id, "blob_id": blob_id} for blob_id in sorted(blob_ids)])
     touched = now()
     session.execute(update(Blob).where(Blob.id.in_(blob_ids)).values(touched_at=touched))
     session.execute(update(Blob).where(Blob.id.in_(blob_ids), Blob.state == "doomed").values(state="present"))
+    add_to_totals(session, blob_changes([row for row in rows if not is_counted(row.state)]))
 
 
 def mark_corrupt(session: Session, checked: BlobRow) -> bool:
@@ -62,6 +69,7 @@ def mark_corrupt(session: Session, checked: BlobRow) -> bool:
     if current is None or (current.file, current.inline) != (checked.file, checked.inline):
         return False
     session.execute(update(Blob).where(Blob.id == current.id).values(state="corrupt"))
+    add_to_totals(session, blob_changes([] if is_counted(current.state) else [current]))
     return True
 
 
@@ -73,6 +81,7 @@ def doom_blobs(session: Session, grace: timedelta) -> list[Blob]:
     for blob in doomed:
         blob.state = "doomed"
         blob.touched_at = present
+    add_to_totals(session, blob_changes([], doomed))
     return doomed
 
 

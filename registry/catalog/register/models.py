@@ -18,6 +18,7 @@ from registry.catalog.records import FileRecord, ModelRecord, PlacementRecord
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
 from registry.catalog.register.organs import OrganKey, organ_key, register_organs
+from registry.catalog.register.totals import add_to_totals, count_unseen
 from registry.catalog.tables import (
     Event,
     FilePart,
@@ -59,6 +60,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     if swept := wanted - blobs.keys():
         raise MissingBlob(f"{len(swept)} blobs were swept while the ingest slept; run it again")
     organs = register_organs(session, record.placements, blobs)
+    unseen = count_unseen(session, list(organs.values()))
     measured = _measured(session, organs)
     model = _insert_model(session, record, measured, organs)
     keys = bounded_keys(_facet_key(model, placement) for placement in record.placements)
@@ -71,6 +73,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     _insert_parents(session, model, record)
     _insert_words(session, model, record)
     count_placements(session, placements)
+    add_to_totals(session, {"models": 1, "placements": len(placements), "organs": unseen})
     session.add(
         Event(
             at=model.created_at,

@@ -105,3 +105,5 @@ class FacetCounts:
     """False where a bound lies inside a bin of θ and its share was estimated, or where a filter was not counted."""
     uncounted: tuple[str, ...] = ()
     """The filters that the counts leave out, for what they match would have to be counted one by one."""
+    hurried: bool = False
+    """Whether time ran out over that: the same question may be answered better another time."""

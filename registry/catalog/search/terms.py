@@ -81,11 +81,18 @@ class Query:
     sort: Sort
 
     def __str__(self) -> str:
-        parts = sorted(str(term) for term in self.terms)
-        parts += [f"like:{self.like}"] if self.like else []
+        return self.text()
+
+    def text(self, *, unless_sorted: str = "") -> str:
+        """The query's text; the sort is left out where it is `unless_sorted`."""
+        return " ".join([*sorted(map(str, self.terms)), *self.behind_terms(unless_sorted)])
+
+    def behind_terms(self, unless_sorted: str = "") -> list[str]:
+        """What stands behind the terms in the query's text: its order, then its words."""
+        parts = [f"like:{self.like}"] if self.like else []
         parts += ["unique:organ"] if self.unique else []
-        parts += [] if self.like else [f"sort:{self.sort}"]
-        return " ".join([*parts, *sorted(self.words), *(f"-{word}" for word in sorted(self.excluded_words))])
+        parts += [] if self.like or str(self.sort) == unless_sorted else [f"sort:{self.sort}"]
+        return [*parts, *sorted(self.words), *(f"-{word}" for word in sorted(self.excluded_words))]
 
     def choices(self, field: str) -> list[Choice]:
         """The terms that choose by name in `field`."""

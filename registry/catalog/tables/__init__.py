@@ -6,6 +6,7 @@ organs    organs, measurements (a row a method), fingerprints
 models    models, model_files and file_parts (the exact bytes around the tensors), model_metadata, placements
 finding   facets and facet_counts (visible placements by what searches narrow by), model_words
 history   contributors, lineage, events (append-only)
+totals    totals (the registry in numbers)
 """
 
 from registry.catalog.tables.base import Base, Timestamp
@@ -14,9 +15,11 @@ from registry.catalog.tables.history import Contributor, Event, Lineage
 from registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
 from registry.catalog.tables.organs import Fingerprint, Measurement, Organ
 from registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
+from registry.catalog.tables.totals import TOTALS, Total
 
 __all__ = [
     "RANKED_MEASURES",
+    "TOTALS",
     "Base",
     "Blob",
     "BlobLease",
@@ -37,4 +40,5 @@ __all__ = [
     "Organ",
     "Placement",
     "Timestamp",
+    "Total",
 ]

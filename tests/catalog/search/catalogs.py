@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from registry.catalog.bins import theta_bin
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.facets import FacetKey, facet_ids
+from registry.catalog.register.totals import repair_totals
 from registry.catalog.search import FoundOrgan
 from registry.catalog.tables import (
     Blob,
@@ -154,6 +155,7 @@ def place(registry: Registry, models: Iterable[ModelRow], placed: Placed | None 
     with registry.catalog.writing() as session:
         for model in models:
             _place(session, model, placed, chance)
+        repair_totals(session)
     return placed
 
 

@@ -1,0 +1,210 @@
+"""How many requests the catalog answers, with a million placements, and how soon.
+
+    python -m bench.load                        fills a catalog first, which takes some minutes
+    python -m bench.load --home FOLDER          keeps it there, or uses the one that is there
+    python -m bench.load --seconds 20 --only mixed
+
+The server is `organ serve` as everybody starts it; it shares the machine with this tool. Requests arrive at a steady
+rate, whatever becomes of those before (an open loop), and what one took is counted from when it was due. Four fifths
+ask for JSON, one fifth for the page with its facets. The queries are some hundreds, the popular ones asked most of the
+time, as by Zipf; then once more with queries of which none comes twice, so that nothing is answered from memory; then
+with somebody who commits all the while, after which nothing that was remembered is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from random import Random
+
+import psutil
+
+from bench.arrivals import Outcome, drive
+from bench.populated import populated
+from bench.questions import all_different, asked_again, drawn
+from registry.catalog.register.contributors import contributor_id
+from registry.registry import Registry
+
+RATE, JSON_SHARE = 200.0, 0.8
+P99_MAX_MS = 150.0
+QUERIES = 400
+COLD_SECONDS = 5.0
+STEP, STEP_SECONDS, FIRST_RATE, RATE_MAX = 1.4, 8.0, 100.0, 5000.0
+COMMIT_SECONDS = 2.0
+PAGE_PATH, API_PATH, TWIN_PATH = "/organs", "/api/v1/organs", "/organs.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that answers."""
+
+    port: int
+    process: psutil.Process
+    json_path: str
+
+    def processor_seconds(self) -> float:
+        """What it and its workers have taken so far."""
+        members = [self.process, *self.process.children(recursive=True)]
+        return float(sum(sum(one.cpu_times()[:2]) for one in members))
+
+
+def main() -> None:
+    """Fill or open the catalog, serve it, ask, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, help="a folder for the catalog, to keep it")
+    parser.add_argument("--placements", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each mixed run")
+    parser.add_argument("--rate", type=float, default=RATE, help="of the mixed runs, requests a second")
+    parser.add_argument("--only", choices=("mixed", "largest"), help="only this part")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = options.home or Path(folder)
+        with populated(home, options.placements) as registry:
+            again = asked_again(registry, QUERIES)
+            print(f"{len(again[0])} addresses of {QUERIES} queries, {_HEAD}")
+            if options.only != "largest":
+                _mixed(registry, home, again, options.rate, options.seconds)
+            if options.only != "mixed":
+                _largest(home, again)
+
+
+Again = tuple[list[str], list[float]]
+_HEAD = "latencies in ms from when a request was due"
+
+
+def _mixed(registry: Registry, home: Path, again: Again, rate: float, seconds: float) -> None:
+    with served(home) as server:
+        _run(server, f"mixed, {rate:g}/s", _mix(server, drawn(*again)), rate, seconds)
+    with served(home) as server:
+        _run(server, f"mixed, {rate:g}/s, no address twice", _mix(server, all_different()), rate, seconds)
+    with served(home) as server, committing(registry):
+        name = f"mixed, {rate:g}/s, a commit every {COMMIT_SECONDS:g} s"
+        _run(server, name, _mix(server, drawn(*again)), rate, seconds)
+
+
+def _mix(server: Server, parameters: Iterator[str]) -> Iterator[str]:
+    random = Random(4)
+    for one in parameters:
+        yield f"{server.json_path if random.random() < JSON_SHARE else PAGE_PATH}?{one}"
+
+
+def _largest(home: Path, again: Again) -> None:
+    for what in ("JSON", "pages"):
+        for which in ("the popular queries", "no address twice"):
+            with served(home) as server:
+                path = server.json_path if what == "JSON" else PAGE_PATH
+                source = drawn(*again) if which == "the popular queries" else all_different()
+                best = _step_up(server, f"{what}, {which}", (f"{path}?{one}" for one in source))
+            print(f"{what}, {which}: {best:.0f} a second are the largest rate with p99 under {P99_MAX_MS:g} ms\n")
+
+
+def _step_up(server: Server, name: str, addresses: Iterator[str]) -> float:
+    drive(server.port, addresses, FIRST_RATE, COLD_SECONDS)
+    best, rate = 0.0, FIRST_RATE
+    while rate < RATE_MAX:
+        outcome = _run(server, f"{name}, {rate:.0f}/s", addresses, rate, STEP_SECONDS, cold=False)
+        if outcome.failed or _percentiles(outcome)[2] > P99_MAX_MS:
+            break
+        best, rate = rate, rate * STEP
+    return best
+
+
+def _run(
+    server: Server, name: str, addresses: Iterator[str], rate: float, seconds: float, *, cold: bool = True
+) -> Outcome:
+    before = server.processor_seconds()
+    outcome = drive(server.port, addresses, rate, seconds)
+    taken = server.processor_seconds() - before
+    answered = len(outcome.milliseconds)
+    print(f"{name}: {answered} answers in {outcome.seconds:.1f} s, {outcome.statuses[200]} of them 200")
+    if outcome.failed:
+        print(f"  failed: {outcome.failed} {dict(outcome.errors)} {dict(outcome.statuses)}")
+    parts = {"all": (0.0, seconds)}
+    if cold:
+        parts |= {f"first {COLD_SECONDS:g} s": (0.0, COLD_SECONDS), "then": (COLD_SECONDS, seconds)}
+    for part, (begin, end) in parts.items():
+        p50, p95, p99, most = _percentiles(outcome, begin, end)
+        print(f"  {part:10} p50 {p50:7.1f}   p95 {p95:7.1f}   p99 {p99:7.1f}   max {most:7.1f}")
+    print(
+        f"  {len(outcome.addresses)} different addresses, {_share(outcome.remembered, answered)} answered from memory, "
+        f"{outcome.bytes / max(answered, 1) / 1000:.0f} kB an answer; processor: server "
+        f"{_share(taken, outcome.seconds)} of a core ({1000 * taken / max(answered, 1):.2f} ms an answer), "
+        f"tool {_share(outcome.processor_seconds, outcome.seconds)}",
+        flush=True,
+    )
+    return outcome
+
+
+def _percentiles(outcome: Outcome, begin: float = 0.0, end: float = 1e9) -> tuple[float, float, float, float]:
+    times = sorted(took for due, took in outcome.milliseconds if begin <= due < end) or [0.0]
+    p50, p95, p99 = (times[min(len(times) - 1, int(share * len(times)))] for share in (0.5, 0.95, 0.99))
+    return p50, p95, p99, times[-1]
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}" if whole else "0%"
+
+
+@contextmanager
+def served(home: Path) -> Iterator[Server]:
+    """`organ serve` over the catalog in `home`, on a free port, until the end of the block."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "cli", "--home", str(home), "serve", "--port", str(port)]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(200):
+            if _answers(port, "/healthz"):
+                break
+            time.sleep(0.1)
+        path = API_PATH if _answers(port, f"{API_PATH}?limit=1") else TWIN_PATH
+        yield Server(port, psutil.Process(server.pid), path)
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def _answers(port: int, address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{address}", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError):
+        return False
+
+
+@contextmanager
+def committing(registry: Registry) -> Iterator[None]:
+    """Somebody commits every few seconds."""
+    ended = threading.Event()
+
+    def commit() -> None:
+        for number in count():
+            if ended.wait(COMMIT_SECONDS):
+                return
+            with registry.catalog.writing() as session:
+                contributor_id(session, f"passing by {number} {time.time():.0f}")
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Families of models as plain values: who descends from whom, who is alike, and which parents are not here."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.memory import remembered
+from registry.catalog.queries.relatives import (
+    Edge,
+    edges_from,
+    joined_models,
+    models_by_id,
+    shown_model_ids,
+    unregistered_parents,
+)
+from registry.catalog.tables import Model
+from registry.present.values import Values
+from registry.relatives.groups import Groups
+
+FAMILY_MIN = 2
+"""Members from which on a family is listed."""
+DRAWN_MAX = 60
+"""Members of a family that are told; of the others there is the number."""
+MISSING_MAX = 20
+"""Unregistered parents of a family that are told."""
+TEXT_MAX_LENGTH = 200
+"""Of the name of a parent that is not here. Names that begin alike so far are taken for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kin:
+    """All families of what may be shown, largest first, then by their oldest model: ids in rising order.
+
+    `edges` counts the edges of each model: who has most is at the heart of a family.
+    """
+
+    families: Sequence[tuple[int, ...]]
+    edges: Mapping[int, int]
+
+
+def families(session: Session, first: int, count: int) -> tuple[list[Values], int]:
+    """`count` families of two models and more from the one at place `first`, and how many there are."""
+    kin = _kin(session)
+    listed = [family for family in kin.families if len(family) >= FAMILY_MIN]
+    return [_family(session, family, kin.edges) for family in listed[first : first + count]], len(listed)
+
+
+def family_of(session: Session, model: Model) -> Values:
+    """The family of `model`, which is told whatever its size."""
+    kin = _kin(session)
+    family = next((family for family in kin.families if model.id in family), (model.id,))
+    return _family(session, family, kin.edges, keep=model.id)
+
+
+def _kin(session: Session) -> Kin:
+    return remembered(session, "kin", lambda: _grouped(session))
+
+
+def _grouped(session: Session) -> Kin:
+    """Families by all edges, and by unregistered parents that two models name in the same words."""
+    shown, groups, edges = shown_model_ids(session), Groups(), Counter[int]()
+    for child, parents in joined_models(session):
+        known = [parent for parent in parents if parent in shown] if child in shown else []
+        edges[child] += len(known)
+        edges.update(known)
+        for parent in set(known):
+            groups.join(child, parent)
+    for child, text in unregistered_parents(session, TEXT_MAX_LENGTH):
+        if child in shown:
+            groups.join(child, text)
+            edges[child] += 1
+    found: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for model_id in sorted(one for one, count in edges.items() if count):
+        found[groups.leader(model_id)].append(model_id)
+    ordered = sorted(map(tuple, found.values()), key=lambda family: (-len(family), family[0]))
+    return Kin(ordered, edges)
+
+
+def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], keep: int = 0) -> Values:
+    """A family: `models` by generation and age, `edges` between them, `missing` parents.
+
+    Of a large family the members with most edges are told, `keep` among them; `left_out` counts the others.
+    """
+    central = sorted(family, key=lambda one: (one != keep, -edges.get(one, 0), one))[:DRAWN_MAX]
+    models = models_by_id(session, central)
+    rows = edges_from(session, models)
+    between = [row for row in rows if row.child_id in models and row.parent_id in models]
+    open_ends = [row for row in rows if row.parent_id is None and row.parent_text is not None]
+    missing = _missing(open_ends, models)
+    generations = _generations(models, between, {name for one in missing for name in one["children"]})
+    ordered = sorted(models.values(), key=lambda model: (generations[model.id], model.id))
+    return {
+        "name": models[min(models)].full_name if models else "",
+        "count": len(family),
+        "left_out": len(family) - len(models),
+        "models": [
+            {
+                "name": model.full_name,
+                "title": model.title,
+                "kind": model.kind,
+                "mean_theta": model.mean_theta,
+                "generation": generations[model.id],
+            }
+            for model in ordered
+        ],
+        "edges": [_edge(row, models) for row in between],
+        "missing": missing,
+    }
+
+
+def _edge(row: Edge, models: Mapping[int, Model]) -> Values:
+    """`child` and `parent` of a declared or recorded edge; of a measured one the two are in no order."""
+    return {
+        "child": models[row.child_id].full_name,
+        "parent": models[row.parent_id or 0].full_name,
+        "relation": row.relation,
+        "evidence": row.evidence,
+        "score": row.score,
+    }
+
+
+def _missing(rows: Iterable[Edge], models: Mapping[int, Model]) -> list[Values]:
+    """Parents that are named and not here, those with most children first."""
+    children: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for row in rows:
+        text = (row.parent_text or "")[:TEXT_MAX_LENGTH]
+        children[text][models[row.child_id].full_name] = row.relation
+    ordered = sorted(children.items(), key=lambda pair: (-len(pair[1]), pair[0]))
+    return [
+        {"text": text, "children": list(named), "relation": next(iter(named.values()))}
+        for text, named in ordered[:MISSING_MAX]
+    ]
+
+
+def _generations(models: Mapping[int, Model], edges: Sequence[Edge], with_missing: Collection[str]) -> dict[int, int]:
+    """The longest way from a first ancestor, a missing one counted; measured relatives stand with their nearest.
+
+    Declarations may run in a circle: its oldest model is then taken for the first.
+    """
+    parents: dict[int, set[int]] = {model_id: set() for model_id in models}
+    for edge in edges:
+        if edge.evidence != "measured" and edge.child_id != edge.parent_id:
+            parents[edge.child_id].add(edge.parent_id or 0)
+    found: dict[int, int] = {}
+    waiting = sorted(models)
+    while waiting:
+        ready = [one for one in waiting if parents[one] <= found.keys()] or waiting[:1]
+        for one in ready:
+            above = [found[parent] for parent in parents[one] if parent in found]
+            found[one] = max(above, default=0 if models[one].full_name in with_missing else -1) + 1
+        waiting = [one for one in waiting if one not in found]
+    placed = {one for one in models if parents[one] or any(one in above for above in parents.values())}
+    placed |= {one for one in models if models[one].full_name in with_missing}
+    _stand_by_nearest(found, placed, edges)
+    return found
+
+
+def _stand_by_nearest(generations: dict[int, int], placed: set[int], edges: Sequence[Edge]) -> None:
+    """Give who is only measured the generation of the most alike who has a place, one after the other."""
+    measured = sorted((edge for edge in edges if edge.evidence == "measured"), key=lambda edge: -(edge.score or 0.0))
+    pairs = [(edge.child_id, edge.parent_id or 0) for edge in measured]
+    while True:
+        pair = next((pair for pair in pairs if (pair[0] in placed) != (pair[1] in placed)), None)
+        if pair is None:
+            return
+        known, new = pair if pair[0] in placed else (pair[1], pair[0])
+        generations[new] = generations[known]
+        placed.add(new)

@@ -1,0 +1,38 @@
+"""Many organs at once as plain values: by digest, and those of a model in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import visible_digests
+from registry.catalog.queries.lookup import visible_organs
+from registry.catalog.queries.placements import placements_page
+from registry.catalog.tables import Model
+from registry.digest import Digest
+from registry.present.models import placement_values
+from registry.present.values import Values
+
+KNOWN_MAX = 4000
+"""Organs that are listed: bytes such as zeros can stand under very many shapes."""
+
+
+def known_organs(session: Session, digests: Sequence[Digest]) -> Values:
+    """Which of `digests` are organs of visible models, in short, and which are not."""
+    organs = visible_organs(session, digests, KNOWN_MAX)
+    here = {organ.digest for organ in organs}
+    notes: list[str] = []
+    if len(organs) >= KNOWN_MAX:
+        here |= visible_digests(session, digests)
+        notes.append(f"Only {KNOWN_MAX:,} organs are listed: some of these bytes stand under many dtypes and shapes.")
+    absent = [digest for digest in dict.fromkeys(digests) if digest not in here]
+    return {"items": [asdict(organ) for organ in organs], "next": None, "notes": notes, "absent": absent}
+
+
+def organs_of_model(session: Session, model: Model, limit: int, after: str | None = None) -> Values:
+    """A page of the organs of `model` at their places; raises BadQuery for a place that is none."""
+    rows, following = placements_page(session, model, limit, after)
+    items = [placement_values(placement) | {"shape": shape, "digest": digest} for placement, shape, digest in rows]
+    return {"items": items, "next": following, "notes": []}

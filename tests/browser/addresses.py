@@ -1,0 +1,68 @@
+"""The pages under test, by what they are called in the names of tests, and the steps between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tests.browser.sites import BASE, ODD, TUNED, WIDE
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+Opener = Callable[..., "Page"]
+"""Opens a path of a site in a context of its own: `open_page(site, "/organs", **options of the context)`."""
+
+ADAPTER = "local/Zoo-A-2M-Code-LoRA-v1.0-F32"
+
+ZOO_PAGES = {
+    "home": "/",
+    "organs": "/organs",
+    "narrowed": "/organs?q=type:organ+theta>=30+sort:-spectral&limit=10",
+    "found nothing": "/organs?q=nobodyknowsthis",
+    "refused query": "/organs?q=theta>=much",
+    "organ": "/organs/{organ}",
+    "models": "/models",
+    "model": f"/models/{BASE}",
+    "model by change": f"/models/{TUNED}?by=change",
+    "adapter": f"/models/{ADAPTER}",
+    "compare": "/compare",
+    "compared": f"/compare?first={BASE}&second={TUNED}",
+    "lineage": "/lineage",
+    "values": "/organs/{organ}/weights",
+    "reports": "/reports",
+    "ranking": "/reports/ranking",
+    "types": "/reports/types",
+    "scale": "/reports/scale",
+    "wells": "/reports/wells",
+    "report on a model": f"/models/{BASE}/report",
+    "API": "/api",
+    "error": "/nowhere",
+}
+ODD_PAGES = {
+    "home": "/",
+    "organs": "/organs",
+    "models": "/models",
+    "wide model": f"/models/{WIDE}",
+    "hostile model": f"/models/{ODD}",
+    "hostile query": '/organs?q="><script>alert(1)</script>',
+    "compare": "/compare",
+    "compared": f"/compare?first={ODD}&second={WIDE}",
+    "lineage": "/lineage",
+    "ranking": "/reports/ranking",
+    "report on a model": f"/models/{ODD}/report",
+}
+EMPTY_PAGES = {name: ZOO_PAGES[name] for name in ("home", "organs", "models", "compare", "lineage", "reports", "API")}
+PHONE_WIDTHS = (360, 390)
+WITHOUT_SCRIPT = {"java_script_enabled": False}
+
+
+def phone(width: int = 390) -> dict[str, Any]:
+    """The options of a context that is a phone of so many pixels."""
+    return {"viewport": {"width": width, "height": 800}, "is_mobile": True, "has_touch": True}
+
+
+def follow(page: Page, link: Locator) -> None:
+    """Click a link and wait for where it leads."""
+    with page.expect_navigation():
+        link.click()

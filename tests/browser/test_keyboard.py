@@ -1,0 +1,93 @@
+"""The catalog without a mouse: what is reached, in which order, and that it is seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.browser.addresses import ZOO_PAGES, Opener
+from tests.browser.sites import BASE, Site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+STOPS_MAX = 400
+WALKED = ("home", "narrowed", "organ", "models", "model", "compared", "lineage")
+# A bar of the histogram wears the outline inside, a node of a graph a thicker stroke.
+FOCUSED = """() => {
+  const one = document.activeElement;
+  const style = getComputedStyle(one);
+  const bar = one.closest(".histogram a");
+  const node = one.querySelector(":scope > .node");
+  const styles = [style, ...(bar ? [getComputedStyle(bar.firstElementChild)] : [])];
+  const kinds = { skip: ".skip", nav: "header nav a", search: "input[type=search]", facet: ".facet a",
+    row: "table.rows tbody th > a", body: "body" };
+  return {
+    kind: Object.keys(kinds).find((kind) => one.matches(kinds[kind])) ?? "other",
+    is_seen: styles.some((one) => one.outlineStyle !== "none" && parseFloat(one.outlineWidth) > 0)
+      || (node !== null && parseFloat(getComputedStyle(node).strokeWidth) >= 2),
+    what: one.outerHTML.slice(0, 160),
+  };
+}"""
+
+
+def stops(page: Page) -> list[dict[str, object]]:
+    """What Tab reaches, from the top of the page to its end."""
+    found: list[dict[str, object]] = []
+    for _ in range(STOPS_MAX):
+        page.keyboard.press("Tab")
+        stop: dict[str, object] = page.evaluate(FOCUSED)
+        if stop["kind"] == "body" or (found and stop["kind"] == "skip"):
+            break
+        found.append(stop)
+    return found
+
+
+def test_tab_reaches_skip_link_navigation_search_facets_and_rows_in_this_order(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, ZOO_PAGES["narrowed"])
+    kinds = [stop["kind"] for stop in stops(page)]
+    wanted = ["skip", "nav", "search", "facet", "row"]
+    assert [kinds.index(kind) for kind in wanted] == sorted(kinds.index(kind) for kind in wanted)
+
+
+@pytest.mark.parametrize("name", WALKED)
+def test_what_has_the_focus_is_seen_to_have_it(name: str, zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, ZOO_PAGES[name])
+    found = stops(page)
+    assert 5 < len(found) < STOPS_MAX
+    assert [stop["what"] for stop in found if not stop["is_seen"]] == []
+
+
+def test_the_skip_link_leads_past_the_navigation(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs")
+    page.keyboard.press("Tab")
+    assert page.get_by_role("link", name="To the content").bounding_box()["x"] >= 0  # type: ignore[index]
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+
+
+@pytest.mark.parametrize("path", ["/", "/organs", "/models"])
+def test_a_slash_goes_to_the_search_box(path: str, zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, path)
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "q"
+    page.keyboard.type("a/b")
+    assert page.get_by_role("searchbox").input_value() == "a/b"
+
+
+def test_a_slash_leads_to_the_search_where_a_page_has_none(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{BASE}")
+    with page.expect_navigation():
+        page.keyboard.press("/")
+    assert urlsplit(page.url).path == "/organs"
+
+
+def test_what_is_this_opens_in_place_by_the_keyboard(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs/{organ}")
+    what = page.locator("details.what").first
+    what.locator("summary").focus()
+    page.keyboard.press("Enter")
+    assert what.locator("p").first.is_visible()

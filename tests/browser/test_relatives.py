@@ -1,0 +1,61 @@
+"""Comparing and lineage in a browser."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.browser.addresses import WITHOUT_SCRIPT, Opener, follow
+from tests.browser.sites import BASE, TUNED, Site
+
+SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script", "no script"])
+
+
+@SCRIPTS
+def test_two_models_are_compared_by_the_form(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/compare", **options)
+    page.get_by_label("First model").fill(BASE)
+    page.get_by_label("Second model").fill(TUNED)
+    follow(page, page.get_by_role("button", name="Compare"))
+    assert page.locator(".grid tbody tr").count() == 4
+    facts = page.locator("dl.facts").inner_text()
+    assert BASE in facts
+    assert TUNED in facts
+
+
+def test_swapping_turns_the_two_sides_around(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/compare?first={BASE}&second={TUNED}")
+    follow(page, page.get_by_role("link", name="Swap the two"))
+    assert page.get_by_label("First model").input_value().startswith(TUNED)
+
+
+def test_an_unknown_model_is_told_beside_the_form(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/compare?first={BASE}&second=local/nobody")
+    assert "nobody" in page.get_by_role("alert").inner_text()
+    assert page.get_by_label("Second model").input_value() == "local/nobody"
+
+
+@SCRIPTS
+def test_a_node_of_the_lineage_leads_to_its_model(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/lineage", **options)
+    node = page.locator("svg a").filter(has_text="Code-v1.0").first
+    name = node.get_attribute("aria-label") or ""
+    follow(page, node)
+    assert page.locator("h1").inner_text() == name.partition(",")[0]
+
+
+def test_a_relative_is_compared_from_the_page_of_a_model(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, f"/models/{TUNED}")
+    row = page.locator("table.rows tbody tr").filter(has_text=f"{BASE}@").first
+    follow(page, row.get_by_role("link", name="compare"))
+    assert urlsplit(page.url).path == "/compare"
+    assert page.get_by_label("First model").input_value().startswith(TUNED)
+    assert page.get_by_label("Second model").input_value().startswith(BASE)
+
+
+def test_the_lineage_can_be_read_as_a_list(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/lineage")
+    page.get_by_text("The same as a list").first.click()
+    follow(page, page.locator("ul.branches a").first)
+    assert urlsplit(page.url).path.startswith("/models/local/")

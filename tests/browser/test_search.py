@@ -1,0 +1,131 @@
+"""Search in a browser: typing, narrowing, sorting, paging."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.browser.addresses import WITHOUT_SCRIPT, Opener, follow
+from tests.browser.sites import Site
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script", "no script"])
+
+
+def query(page: Page) -> str:
+    """What the address asks for."""
+    return parse_qs(urlsplit(page.url).query).get("q", [""])[0]
+
+
+def places(page: Page) -> int:
+    """How many places the page says it found."""
+    found = re.search(r"([\d,]+) places", page.locator("main").inner_text())
+    assert found
+    return int(found[1].replace(",", ""))
+
+
+def names(page: Page) -> list[str]:
+    """The organs of the list, in order."""
+    return page.locator("table.rows tbody th > a").all_inner_texts()
+
+
+@SCRIPTS
+def test_a_query_is_typed_and_entered(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/", **options)
+    box = page.get_by_role("searchbox", name="Search organs")
+    box.fill("block:1 slot:ffn_down")
+    with page.expect_navigation():
+        box.press("Enter")
+    assert urlsplit(page.url).path == "/organs"
+    assert set(names(page)) == {"blk.1.ffn_down.weight"}
+    assert page.get_by_role("searchbox").input_value() == "block:1 slot:ffn_down"
+
+
+@SCRIPTS
+def test_a_facet_narrows_and_frees_again(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs", **options)
+    everything = places(page)
+    facets = page.get_by_role("complementary", name="Narrow the search")
+    follow(page, facets.get_by_role("link", name="skeleton", exact=True))
+    assert query(page) == "type:skeleton"
+    assert 0 < places(page) < everything
+    types = page.locator("td .type").all_inner_texts()
+    assert types
+    assert [one for one in types if not one.endswith("skeleton")] == []
+    follow(page, facets.locator("a[aria-current]"))
+    assert places(page) == everything
+
+
+@SCRIPTS
+def test_a_bar_of_the_histogram_filters_and_frees_again(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs", **options)
+    everything = places(page)
+    bars = page.get_by_role("list", name="How many organs by θ").get_by_role("link")
+    tallest = bars.nth(7)
+    told = tallest.get_attribute("aria-label")
+    assert told is not None
+    assert told.startswith("θ 35° to 40°: ")
+    follow(page, tallest)
+    assert f"{places(page):,} organs" in told
+    assert bars.nth(7).get_attribute("aria-current") == "true"
+    follow(page, bars.nth(7))
+    assert places(page) == everything
+
+
+@SCRIPTS
+def test_a_head_sorts_and_says_so(options: dict[str, bool], zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs?q=type:organ", **options)
+    head = page.get_by_role("columnheader", name="spectral")
+    assert head.get_attribute("aria-sort") is None
+    follow(page, head.get_by_role("link"))
+    assert head.get_attribute("aria-sort") == "descending"
+    shares = [float(text) for text in page.locator("tbody tr td:nth-of-type(4)").all_inner_texts() if text != "–"]
+    assert len(shares) > 10
+    assert shares == sorted(shares, reverse=True)
+    follow(page, head.get_by_role("link"))
+    assert head.get_attribute("aria-sort") == "ascending"
+
+
+@SCRIPTS
+def test_the_next_page_goes_on_and_the_first_is_one_click_away(
+    options: dict[str, bool], zoo: Site, open_page: Opener
+) -> None:
+    page = open_page(zoo, "/models?limit=4", **options)
+    first = names(page)
+    follow(page, page.get_by_role("link", name="next page"))
+    assert len(first) == len(names(page)) == 4
+    assert set(first) & set(names(page)) == set()
+    follow(page, page.get_by_role("link", name="first page"))
+    assert names(page)[:4] == first
+
+
+def test_a_row_is_one_link(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs?q=type:organ")
+    number = page.locator("table.rows tbody tr").first.locator("td.n").last.bounding_box()
+    assert number
+    with page.expect_navigation():
+        page.mouse.click(number["x"] + number["width"] / 2, number["y"] + number["height"] / 2)
+    assert re.fullmatch(r"/organs/[0-9a-f]{64}", urlsplit(page.url).path)
+
+
+def test_a_term_is_taken_out_by_its_own_link(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs?q=type:organ block:1")
+    follow(page, page.get_by_role("link", name="leave out block:1"))
+    assert query(page) == "type:organ"
+
+
+def test_a_refused_query_stays_in_the_box_with_its_reason(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/organs?q=theta>=much")
+    assert "theta" in page.get_by_role("alert").inner_text()
+    assert page.get_by_role("searchbox").input_value() == "theta>=much"
+
+
+def test_an_error_page_leads_back(zoo: Site, open_page: Opener) -> None:
+    page = open_page(zoo, "/nowhere")
+    follow(page, page.get_by_role("link", name="Search the organs"))
+    assert urlsplit(page.url).path == "/organs"

@@ -1,0 +1,99 @@
+"""Questions that take too long are stopped, and the connection is as good as before."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from registry.catalog.limits import limited
+from registry.errors import TooSlow
+from registry.registry import Registry
+from tests.catalog.search.catalogs import drawn, place
+
+ENDLESS = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n")
+LONG = text("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n LIMIT 300000) SELECT count(*) FROM n")
+
+
+def test_a_question_without_an_end_is_stopped_and_says_how_long_it_had(registry: Registry) -> None:
+    with (
+        pytest.raises(TooSlow, match=r"longer than 0\.05 s and was stopped; narrow it") as caught,
+        registry.catalog.reading(0.05) as session,
+    ):
+        session.execute(ENDLESS)
+    assert caught.value.seconds == 0.05
+
+
+def test_what_comes_after_on_the_same_connection_has_no_limit(registry: Registry) -> None:
+    with pytest.raises(TooSlow), registry.catalog.reading(0.0) as session:
+        session.execute(ENDLESS)
+    with registry.catalog.reading() as session:
+        assert session.scalar(LONG) == 300_000
+
+
+def test_a_question_that_is_quick_enough_is_answered(registry: Registry) -> None:
+    with registry.catalog.reading(60) as session:
+        assert session.scalar(LONG) == 300_000
+
+
+def test_a_part_of_a_session_has_a_limit_of_its_own_and_the_session_goes_on(registry: Registry) -> None:
+    with registry.catalog.reading(60) as session:
+        with pytest.raises(TooSlow) as caught, limited(session, 0.01):
+            session.execute(ENDLESS)
+        assert caught.value.seconds == 0.01
+        assert session.scalar(LONG) == 300_000
+
+
+def test_the_earlier_of_two_limits_holds_and_is_named(registry: Registry) -> None:
+    with (
+        pytest.raises(TooSlow) as caught,
+        registry.catalog.reading(0.02) as session,
+        limited(session, 60),
+    ):
+        session.execute(ENDLESS)
+    assert caught.value.seconds == 0.02
+
+
+def test_the_limit_of_the_whole_holds_again_behind_its_part(registry: Registry) -> None:
+    def ask_for_ever() -> None:
+        with registry.catalog.reading(0.05) as session:
+            with limited(session, 0.01):
+                session.scalar(text("SELECT 1"))
+            session.execute(ENDLESS)
+
+    with pytest.raises(TooSlow) as caught:
+        ask_for_ever()
+    assert caught.value.seconds == 0.05
+
+
+@pytest.fixture
+def many(registry: Registry) -> Registry:
+    place(registry, drawn(30, seed=2))
+    return registry
+
+
+def test_a_search_that_takes_too_long_is_stopped(many: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.catalog.limits.STEPS", 1)
+    with pytest.raises(TooSlow):
+        many.search_page("type:organ", search_seconds=0.0)
+
+
+def test_counts_that_take_too_long_leave_a_page_with_what_is_known_anyway_and_are_not_remembered(
+    many: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = "spectral>=0.1 type:organ"
+    with monkeypatch.context() as patched:
+        patched.setattr("registry.catalog.limits.STEPS", 1)
+        page, counts = many.search_page(asked, counts_seconds=0.0)
+    assert page == many.search(asked)
+    assert counts is not None
+    assert (counts.hurried, counts.total, counts.exact) == (True, None, False)
+    assert counts.uncounted == ("spectral>=0.1",)
+    assert counts.fields == many.count("type:organ").fields
+    whole = many.search_page(asked)[1]
+    assert whole == many.count(asked)
+    assert whole is not None
+    assert (whole.hurried, whole.uncounted, whole.total) == (False, (), len(page) + _behind(many, asked, page.next))
+
+
+def _behind(registry: Registry, asked: str, after: str | None) -> int:
+    return 0 if after is None else len(registry.search(asked, limit=1000, after=after))

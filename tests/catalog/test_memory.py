@@ -1,0 +1,264 @@
+"""What readers remember: never older than the last commit, by whomever; worked out once; bounded."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, text
+
+from registry.catalog.engine import Catalog
+from registry.catalog.memory import Memory, remembered
+from registry.catalog.queries import rollup
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.search import parse_query
+from registry.catalog.tables import Contributor
+from registry.registry import Registry
+from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
+from tests.catalog.search.oracle import expected_organs
+
+ADD_A_NAME = """
+import sys
+from registry.registry import Registry
+from registry.catalog.register.contributors import contributor_id
+with Registry.open(sys.argv[1]) as registry, registry.catalog.writing() as session:
+    contributor_id(session, sys.argv[2])
+"""
+
+
+def version(registry: Registry) -> int:
+    found = registry.catalog.version()
+    assert found is not None
+    return found
+
+
+def add_name(registry: Registry, name: str) -> None:
+    with registry.catalog.writing() as session:
+        contributor_id(session, name)
+
+
+def names(registry: Registry) -> list[str]:
+    """The contributors' names, remembered."""
+    with registry.catalog.reading() as session:
+        ordered = select(Contributor.name).order_by(Contributor.id)
+        return remembered(session, "names", lambda: list(session.scalars(ordered)))
+
+
+# Versions.
+
+
+def test_the_version_stays_while_nobody_commits(registry: Registry) -> None:
+    before = version(registry)
+    with registry.catalog.reading() as session:
+        session.scalars(select(Contributor)).all()
+
+    def fail_halfway() -> None:
+        with registry.catalog.writing() as session:
+            contributor_id(session, "ada")
+            session.flush()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_halfway()
+    assert version(registry) == before
+
+
+def test_the_version_grows_with_every_commit_of_this_process(registry: Registry) -> None:
+    found = [version(registry)]
+    for name in ("ada", "bob", "eve"):
+        add_name(registry, name)
+        found.append(version(registry))
+    assert found == sorted(set(found))
+
+
+def test_the_version_grows_with_a_commit_of_another_process(registry: Registry) -> None:
+    before = version(registry)
+    home = str(registry.settings.home)
+    subprocess.run([sys.executable, "-c", ADD_A_NAME, home, "ada"], check=True, cwd=Path(__file__).parents[2])
+    assert version(registry) > before
+    assert names(registry) == ["ada"]
+
+
+def test_the_version_does_not_stay_when_the_catalog_was_closed_in_between(registry: Registry) -> None:
+    before = version(registry)
+    registry.catalog.close()
+    with closing(sqlite3.connect(registry.settings.home / "registry.sqlite3")) as other:
+        other.execute("INSERT INTO contributors VALUES (1, 'ada', '2026-01-01 00:00:00.000000')")
+        other.commit()
+    assert version(registry) > before
+
+
+def test_a_process_that_was_forked_asks_on_a_connection_of_its_own(registry: Registry) -> None:
+    before = version(registry)
+    assert names(registry) == []
+    registry.catalog.reader.dispose()
+    registry.catalog.writer.dispose()
+    end, begin = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # other threads of the test runner's are not used by the child
+        child = os.fork()
+    if child == 0:
+        try:
+            add_name(registry, "ada")
+            os.write(begin, f"{version(registry) > before} {names(registry)}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(begin)
+    with os.fdopen(end) as said:
+        assert said.read() == "True ['ada']"
+    assert version(registry) > before
+    assert names(registry) == ["ada"]
+
+
+def test_threads_may_ask_for_the_version_at_once(registry: Registry) -> None:
+    add_name(registry, "ada")
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(lambda _: version(registry), range(400)))) == 1
+
+
+def test_a_catalog_that_cannot_tell_has_no_version_and_remembers_nothing(registry: Registry) -> None:
+    catalog = Catalog(registry.catalog.reader, registry.catalog.writer)
+    assert catalog.version() is None
+    made: list[int] = []
+    with catalog.writing() as session:
+        for _ in range(2):
+            remembered(session, "key", lambda: made.append(1))
+    assert len(made) == 2
+
+
+# Remembering.
+
+
+def test_nothing_that_is_remembered_outlives_a_commit(registry: Registry) -> None:
+    expected: list[str] = []
+    for number in range(20):
+        assert names(registry) == expected
+        assert names(registry) == expected
+        expected.append(f"writer {number}")
+        add_name(registry, expected[-1])
+    assert names(registry) == expected
+
+
+def test_who_reads_an_older_state_neither_sees_nor_spoils_what_is_remembered_of_a_newer_one(
+    registry: Registry,
+) -> None:
+    def read() -> list[str]:
+        return list(session.scalars(select(Contributor.name)))
+
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Contributor.name)).all() == []
+        add_name(registry, "ada")
+        assert names(registry) == ["ada"]
+        assert remembered(session, "names", read) == []
+    assert names(registry) == ["ada"]
+
+
+def test_what_was_read_before_a_commit_is_not_remembered_for_after_it(registry: Registry) -> None:
+    with registry.catalog.reading() as session:
+
+        def read_late() -> list[str]:
+            found = list(session.scalars(select(Contributor.name)))
+            add_name(registry, "ada")
+            return found
+
+        assert remembered(session, "names", read_late) == []
+    assert names(registry) == ["ada"]
+
+
+def test_many_who_ask_at_once_have_it_made_once() -> None:
+    memory, made, start = Memory(), [], threading.Barrier(8)
+
+    def make() -> int:
+        made.append(threading.get_ident())
+        return len(made)
+
+    def ask(_: int) -> int:
+        start.wait()
+        return memory.recall(1, "key", make)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(ask, range(8))) == [1] * 8
+    assert len(made) == 1
+
+
+def test_what_raises_is_asked_for_again() -> None:
+    memory = Memory()
+
+    def fail() -> int:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        memory.recall(1, "key", fail)
+    assert memory.recall(1, "key", lambda: 5) == 5
+
+
+def test_what_is_not_to_be_kept_is_made_again() -> None:
+    memory = Memory()
+    assert memory.recall(1, "key", lambda: 1, keep=lambda made: made > 1) == 1
+    assert memory.recall(1, "key", lambda: 2, keep=lambda made: made > 1) == 2
+    assert memory.recall(1, "key", lambda: 3, keep=lambda made: made > 1) == 2
+
+
+def test_the_longest_unused_is_dropped() -> None:
+    memory = Memory(entries_max=2)
+    for key in ("a", "b", "a", "c"):
+        memory.recall(1, key, lambda key=key: f"first {key}")
+    found = {key: memory.recall(1, key, lambda: "again") for key in ("a", "c", "b")}
+    assert found == {"a": "first a", "c": "first c", "b": "again"}
+
+
+# Searches from memory.
+
+
+@pytest.fixture
+def few(registry: Registry) -> Registry:
+    place(registry, [ModelRow((Row(theta=40.0), Row(theta=60.0, organ=2, slot="ffn_down")))])
+    return registry
+
+
+def test_a_search_and_its_counts_know_of_a_model_that_was_added_just_now(registry: Registry) -> None:
+    placed = place(registry, [])
+    for number, model in enumerate(drawn(25, seed=3)):
+        place(registry, [model], placed, seed=number)
+        for asked in ("type:organ theta>=40", "arch:qwen2", "-license:none slot:ffn_*", "block:0"):
+            page, counts = registry.search_page(asked, limit=1000)
+            expected = expected_organs(placed, parse_query(asked))
+            assert placed.found(page) == [one.id for one in expected]
+            assert counts is not None
+            assert counts.total == len(expected)
+
+
+def test_a_page_with_counts_is_what_both_are_alone(few: Registry) -> None:
+    page, counts = few.search_page("theta>=50", limit=10)
+    assert (page, counts) == (few.search("theta>=50", limit=10), few.count("theta>=50"))
+    assert few.search_page(parse_query("theta>=50"), limit=10, counts=False) == (page, None)
+
+
+@pytest.mark.parametrize("asked", ["", "type:organ", "slot:ffn_up theta>=40", "arch:nothing", "-slot:ffn_up", "zzz"])
+def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_result(
+    asked: str, few: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = few.search_page(asked)
+    few.catalog.memory.forget()
+    monkeypatch.setattr(rollup, "FACETS_MAX", 0)
+    assert few.search_page(asked) == held
+
+
+def test_a_page_that_follows_asks_nothing_again_to_be_counted(few: Registry) -> None:
+    first, counts = few.search_page("spectral>=0.1", limit=1)
+    with few.catalog.reading() as session:
+        session.execute(text("SELECT 1"))
+    held = few.catalog.memory
+    before = len(held)
+    _, again = few.search_page("spectral>=0.1", limit=1, after=first.next)
+    assert again is counts
+    assert len(held) == before

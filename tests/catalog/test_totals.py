@@ -1,0 +1,194 @@
+"""The running totals equal a count of everything, whatever was brought in, lost, healed and swept away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bench.populated import populate
+from registry.catalog.queries.blobs import blobs_by_digest
+from registry.catalog.queries.totals import Totals, counted_totals, running_totals
+from registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs
+from registry.catalog.register.ingests import begin_ingest
+from registry.catalog.register.totals import add_to_totals
+from registry.present.models import figures
+from registry.registry import Registry
+from registry.upkeep import verify
+from tests.builders import file_bytes
+from tests.faults.cases import LARGE, SMALL, leave, let_time_pass, rows, run_sweep, sample, take_in, write_model
+from tests.trips import ingest_file, little_model, weights
+
+
+def exact(registry: Registry) -> Totals:
+    """The totals, which are as a count gives them."""
+    with registry.catalog.reading() as session:
+        kept = running_totals(session)
+        assert kept == counted_totals(session)
+    return kept
+
+
+def spoilt(registry: Registry) -> None:
+    """Totals that are wrong."""
+    with registry.catalog.writing() as session:
+        add_to_totals(session, {"models": 3, "size_bytes": -1})
+
+
+def test_an_empty_registry_has_nothing(registry: Registry) -> None:
+    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+
+
+def test_models_that_share_organs_are_counted_with_all_their_places_and_each_organ_once(
+    registry: Registry, tmp_path: Path
+) -> None:
+    for name, data in (
+        ("a.gguf", little_model()),
+        ("longer.gguf", little_model("Longer", blocks=3)),
+        ("other.gguf", little_model("Other", seed=1)),
+        ("empty.gguf", file_bytes([], [])),
+    ):
+        (tmp_path / name).write_bytes(data)
+        ingest_file(registry, tmp_path / name)
+        exact(registry)
+    totals = exact(registry)
+    assert (totals.models, totals.placements, totals.organs) == (4, 10 + 14 + 10, 10 + 4 + 10)
+    assert 0 < totals.stored_bytes < totals.size_bytes
+
+
+def test_what_is_there_already_adds_nothing_but_another_name_adds_its_places(
+    registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "a.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "a.gguf")
+    before = exact(registry)
+    assert not ingest_file(registry, tmp_path / "a.gguf").created
+    assert exact(registry) == before
+    ingest_file(registry, tmp_path / "a.gguf", "other/name")
+    after = exact(registry)
+    assert (after.models, after.placements, after.organs) == (2, 20, 10)
+    assert after.size_bytes == before.size_bytes
+
+
+def test_one_organ_twice_in_a_model_is_one(registry: Registry, tmp_path: Path) -> None:
+    spec, data = weights("blk.0.ffn_up.weight", (64, 64))
+    twin, _ = weights("blk.1.ffn_up.weight", (64, 64))
+    (tmp_path / "twins.gguf").write_bytes(file_bytes([], [(spec, data), (twin, data)]))
+    ingest_file(registry, tmp_path / "twins.gguf")
+    totals = exact(registry)
+    assert (totals.placements, totals.organs) == (2, 1)
+
+
+def test_what_an_ingest_leaves_that_failed_counts_until_it_is_doomed(registry: Registry) -> None:
+    leave(registry, registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(SMALL)))
+    assert exact(registry).blobs == 2
+    assert exact(registry).size_bytes == LARGE + SMALL
+    let_time_pass(registry)
+    assert run_sweep(registry).doomed == 2
+    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+    assert run_sweep(registry).removed == 2
+    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("by", ["a lease", "its bytes"])
+def test_a_doomed_blob_that_is_spared_counts_again(by: str, registry: Registry) -> None:
+    leave(registry, registry.blobs.put(sample(LARGE)))
+    let_time_pass(registry)
+    run_sweep(registry)
+    assert exact(registry).blobs == 0
+    (row,) = rows(registry)
+    again = registry.blobs.put(sample(LARGE))
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, "a test")
+        if by == "a lease":
+            lease_blobs(session, ingest_id, [row.id, row.id])
+        else:
+            record_blobs(session, ingest_id, [again])
+    assert exact(registry).blobs == 1
+
+
+def test_a_blob_that_is_set_aside_counts_and_healing_it_counts_its_new_bytes(
+    registry: Registry, tmp_path: Path
+) -> None:
+    path = write_model(tmp_path / "little.gguf")
+    take_in(registry, path)
+    before = exact(registry)
+    with registry.catalog.writing() as session:
+        for row in rows(registry):
+            assert mark_corrupt(session, row)
+    assert exact(registry) == before
+    take_in(registry, path)
+    assert {row.state for row in rows(registry)} == {"present"}
+    assert exact(registry) == before
+
+
+def test_a_blob_that_comes_back_encoded_otherwise_counts_with_its_new_size(registry: Registry) -> None:
+    blob = registry.blobs.put(sample(LARGE))
+    leave(registry, blob)
+    with registry.catalog.writing() as session:
+        assert mark_corrupt(session, rows(registry)[0])
+    leave(registry, replace(blob, stored_bytes=blob.stored_bytes + 7))
+    assert exact(registry) == Totals(0, 0, 0, 1, LARGE, blob.stored_bytes + 7)
+
+
+def test_a_doomed_blob_that_is_found_corrupt_counts_and_no_longer_when_it_is_doomed_again(registry: Registry) -> None:
+    leave(registry, registry.blobs.put(sample(LARGE)))
+    let_time_pass(registry)
+    run_sweep(registry)
+    with registry.catalog.writing() as session:
+        assert mark_corrupt(session, rows(registry)[0])
+    assert exact(registry).blobs == 1
+    let_time_pass(registry)
+    run_sweep(registry)
+    assert exact(registry).blobs == 0
+
+
+def test_the_same_blob_twice_in_one_batch_counts_once(registry: Registry) -> None:
+    twice = [registry.blobs.put(sample(LARGE)), registry.blobs.put(sample(LARGE))]
+    with registry.catalog.writing() as session:
+        record_blobs(session, begin_ingest(session, "a test"), twice)
+        assert len(blobs_by_digest(session, [twice[0].digest])) == 1
+    assert exact(registry).blobs == 1
+
+
+def test_a_transaction_that_fails_changes_no_total(registry: Registry) -> None:
+    blob = registry.blobs.put(sample(LARGE))
+
+    def fail_halfway() -> None:
+        with registry.catalog.writing() as session:
+            record_blobs(session, begin_ingest(session, "a test"), [blob])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_halfway()
+    assert exact(registry) == Totals(0, 0, 0, 0, 0, 0)
+
+
+def test_a_generated_catalog_has_its_totals(registry: Registry) -> None:
+    populate(registry, 600)
+    totals = exact(registry)
+    assert (totals.models, totals.placements) == (2, 582)
+
+
+def test_figures_are_the_totals(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "a.gguf")
+    totals = exact(registry)
+    with registry.catalog.reading() as session:
+        values = figures(session)
+    assert values == {name: getattr(totals, name) for name in Totals.__slots__}
+
+
+def test_verify_tells_of_wrong_totals_and_puts_them_right_when_it_is_to_repair(
+    registry: Registry, tmp_path: Path
+) -> None:
+    (tmp_path / "a.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "a.gguf")
+    right = exact(registry)
+    assert verify(registry.catalog, registry.blobs, repair=True).miscounted == {}
+    spoilt(registry)
+    wrong = {"models": (4, 1), "size_bytes": (right.size_bytes - 1, right.size_bytes)}
+    assert verify(registry.catalog, registry.blobs).miscounted == wrong
+    assert verify(registry.catalog, registry.blobs, repair=True).miscounted == wrong
+    assert exact(registry) == right
+    assert verify(registry.catalog, registry.blobs).miscounted == {}

@@ -1,0 +1,41 @@
+"""`organ serve` before it serves: what it listens on, and for whom. The server itself is tested in tests/web."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from cli.serve import served_hosts
+from tests.cli.running import Organ
+from web.settings import LOOPBACK_HOSTS
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = Organ(tmp_path / "home")("serve", "--port", taken.getsockname()[1])
+    assert ended.status == 1
+    assert len(ended.err.splitlines()) == 1
+    assert "choose another with --host and --port" in ended.err
+
+
+@pytest.mark.parametrize("arguments", [("--workers", 0), ("--threads", 1), ("--port", 0), ("--reload", "now")])
+def test_numbers_that_make_no_server_are_wrong_usage(arguments: tuple[object, ...], tmp_path: Path) -> None:
+    assert Organ(tmp_path / "home")("serve", *arguments).status == 2
+
+
+@pytest.mark.parametrize(
+    ("shown", "allowed", "more"),
+    [
+        ("127.0.0.1", (), set()),
+        ("0.0.0.0", (), set()),
+        ("[::]", ("Models.Example",), {"models.example"}),
+        ("192.168.1.5", ("*",), {"192.168.1.5", "*"}),
+        ("[fe80::1]", (), {"[fe80::1]"}),
+    ],
+)
+def test_requests_may_ask_for_the_loopback_the_own_address_and_what_is_allowed(
+    shown: str, allowed: tuple[str, ...], more: set[str]
+) -> None:
+    assert served_hosts(shown, allowed) == LOOPBACK_HOSTS | more

@@ -1,0 +1,1 @@
+"""The API below `/api/v1`."""

@@ -1,0 +1,206 @@
+"""The OpenAPI document is valid, describes every route and nothing else, and says what is answered."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from markupsafe import escape
+from openapi_spec_validator import validate
+
+from registry.registry import Registry
+from tests.builders import file_bytes, raw_file, text, unsigned
+from tests.trips import block_metadata, block_tensors, ingest_file, token_array, weights
+from tests.web.api.against import assert_as_described, faults
+from tests.web.api.zoo import asked
+from web.api.document import document as make_document
+from web.api.examples import example_answers
+from web.api.operation import Operation, operations
+from web.app import create_app
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
+CURL = re.compile(r"curl (?P<options>.*?)'?localhost:8935(?P<address>[^'\s]+)'?", re.DOTALL)
+
+
+def test_the_document_is_valid_openapi(document: dict[str, Any]) -> None:
+    validate(document)
+    assert document["openapi"].startswith("3.1")
+
+
+def test_every_route_of_the_api_is_described_and_nothing_else_is(zoo: FlaskClient, document: dict[str, Any]) -> None:
+    rules = {rule.rule: rule.methods or set() for rule in zoo.application.url_map.iter_rules()}
+    served = {re.sub(r"<(\w+)>", r"{\1}", rule) for rule in rules if rule.startswith("/api/v1")}
+    described = {path for path in document["paths"] if path.startswith("/api/v1")}
+    assert described == served
+    assert len(described) >= 14
+
+
+def test_every_download_that_is_described_is_served(zoo: FlaskClient, document: dict[str, Any]) -> None:
+    downloads = {path for path in document["paths"] if not path.startswith("/api/v1")}
+    assert len(downloads) == 5
+    digest = zoo.get("/api/v1/organs?limit=1").get_json()["items"][0]["digest"]
+    name = "Zoo-A-2M-v1.0-Q8_0"
+    for path in downloads:
+        address = path.format(digest=digest, namespace="local", name=name, file=f"{name}.gguf")
+        described = document["paths"][path]["get"]["responses"]
+        for headers, status in (({}, 200), ({"Range": "bytes=0-9"}, 206), ({"If-Match": '"x"'}, 412)):
+            with zoo.get(address, headers=headers) as answer:
+                assert answer.status_code == status, address
+                wanted = described[str(status)].get("headers", {})
+                assert set(wanted) <= {key for key, _ in answer.headers}, address
+                assert str(status) in described
+
+
+def test_names_of_operations_and_schemas_are_unique_and_used(document: dict[str, Any]) -> None:
+    items = [one for item in document["paths"].values() for one in item.values()]
+    names = [one["operationId"] for one in items]
+    assert len(set(names)) == len(names)
+    said = json.dumps(document)
+    for kind in ("schemas", "responses", "parameters"):
+        unused = [name for name in document["components"][kind] if f'"#/components/{kind}/{name}"' not in said]
+        assert unused == [], kind
+    assert {tag["name"] for tag in document["tags"]} == {one["tags"][0] for one in items}
+
+
+def test_every_object_says_whether_it_can_have_more(document: dict[str, Any]) -> None:
+    open_ones = {
+        name
+        for name, schema in document["components"]["schemas"].items()
+        if any(one.get("additionalProperties") is not False for one in _records(schema))
+    }
+    assert open_ones == {"Document", "Figures", "Model"}, "the ingest report, the figures, and OpenAPI itself may grow"
+
+
+def _records(schema: Any) -> Iterable[dict[str, Any]]:
+    """The objects in a schema that are no maps."""
+    if isinstance(schema, dict):
+        types = schema.get("type")
+        if types in ("object", ["object", "null"]) and (
+            "properties" in schema or not isinstance(schema.get("additionalProperties"), dict)
+        ):
+            yield schema
+        for one in schema.values():
+            yield from _records(one)
+    elif isinstance(schema, list):
+        for one in schema:
+            yield from _records(one)
+
+
+@pytest.mark.parametrize("told", operations(), ids=lambda told: told.name)
+def test_the_answer_to_every_example_is_as_described(
+    zoo: FlaskClient, document: dict[str, Any], told: Operation
+) -> None:
+    answer = asked(zoo, told)
+    assert answer.status_code == 200, answer.text[:300]
+    value = assert_as_described(document, told, answer)
+    if told.is_list:
+        assert value["next"] is not None, "the example shows a next page"
+        assert 'rel="next"' in answer.headers["Link"]
+
+
+@pytest.mark.parametrize("told", operations(), ids=lambda told: told.name)
+def test_the_example_answer_in_the_document_is_as_described(told: Operation) -> None:
+    if told.answer == "Document":
+        assert told.name not in example_answers()
+    else:
+        assert faults(make_document("1"), told.answer, example_answers()[told.name]) == []
+
+
+def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient, document: dict[str, Any]) -> None:
+    value = zoo.get("/api/v1/organs?limit=2").get_json()
+    assert faults(document, "Organs", value) == []
+    value["items"][1]["theta"] = "45"
+    assert faults(document, "Organs", value) != []
+    assert faults(document, "Organs", {**value, "more": 1}) != []
+
+
+def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient, document: dict[str, Any]) -> None:
+    _assert_all_as_described(zoo, document)
+
+
+def test_odd_models_are_as_described(registry: Registry, tmp_path: Path, document: dict[str, Any]) -> None:
+    adapter = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
+    files = {
+        "empty-metadata": file_bytes([], block_tensors(1)),
+        "adapter": file_bytes(adapter, [weights("blk.0.attn_q.weight.lora_a", (8, 8))]),
+        "vocabulary": file_bytes([*block_metadata(), token_array([b"a", b"b"])], []),
+        "nothing": raw_file(),
+        "unmeasured": file_bytes(
+            [*block_metadata()], [weights("output.weight", (2,)), weights("x", (1,), dtype="F64")]
+        ),
+        "odd-version": file_bytes([*block_metadata("x" * 5000), unsigned("llama.context_length", 1)], block_tensors(1)),
+    }
+    for name, data in files.items():
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(data)
+        ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        assert client.get("/api/v1").get_json()["figures"]["models"] == len(files)
+        _assert_all_as_described(client, document)
+
+
+def test_an_empty_registry_is_as_described(registry: Registry, document: dict[str, Any]) -> None:
+    with create_app(registry).test_client() as client:
+        _assert_all_as_described(client, document)
+        assert client.get("/api/v1/organs").get_json()["items"] == []
+
+
+def _assert_all_as_described(client: FlaskClient, document: dict[str, Any]) -> None:
+    """Ask for everything that lists lead to."""
+    told = {one.name: one for one in operations()}
+
+    def ask(operation: str, /, **more: str) -> Any:
+        path = told[operation].path
+        parts = {key: value for key, value in more.items() if f"{{{key}}}" in path}
+        query = {key: value for key, value in more.items() if key not in parts}
+        answer = client.get(path.format(**parts), query_string=query)
+        assert answer.status_code == 200, (operation, more, answer.text[:300])
+        return assert_as_described(document, told[operation], answer)
+
+    for name in ("root", "facets", "report"):
+        ask(name)
+    for section in ask("report")["sections"]:
+        assert list(ask("report_section", section=section)["sections"]) == [section]
+    models = ask("models", limit="1000")["items"]
+    digests = []
+    for model in models:
+        namespace, _, name = model["name"].partition("/")
+        for operation in ("model", "model_lineage", "report_on_model", "model_organs"):
+            found = ask(operation, namespace=namespace, name=name)
+        digests += [organ["digest"] for organ in found["items"]]
+        ask("compare", first=model["name"], second=models[0]["name"])
+    for digest in dict.fromkeys(digests):
+        ask("organ", digest=digest)
+    ask("organs", counts="1", limit="1000")
+    ask("models", ranked="1")
+
+
+def test_every_command_in_the_documentation_answers(zoo: FlaskClient) -> None:
+    commands = [command for command in DOCS.read_text(encoding="utf-8").split("curl") if "localhost" in command]
+    found = [match for command in commands if (match := CURL.match("curl" + command))]
+    assert len(found) == len(commands) >= 5
+    for match in found:
+        sent = re.search(r"-d '([^']*)'", match["options"])
+        if sent is None:
+            with zoo.get(match["address"]) as answer:
+                assert answer.status_code == 200, match[0]
+        else:
+            answer = zoo.post(match["address"], data=sent[1], content_type="application/json")
+            assert answer.status_code == 200, match[0]
+
+
+def test_the_reference_shows_every_operation(zoo: FlaskClient, document: dict[str, Any]) -> None:
+    page = zoo.get("/api")
+    assert (page.status_code, page.mimetype) == (200, "text/html")
+    for path, item in document["paths"].items():
+        for one in item.values():
+            assert f'id="{one["operationId"]}"' in page.text, path
+            assert f">{escape(one['summary'])}</h3>" in page.text
+    assert '<a href="/api" aria-current="page">API</a>' in page.text
+    assert "https://" not in page.text
+    assert zoo.get("/api.json").get_json() == document

@@ -1,0 +1,197 @@
+"""Hostile requests: each is refused in one clear sentence, in the one shape, and never breaks the server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.web.api.against import assert_refused, faults
+from web.api.operation import operations
+
+DIGEST = "0" * 64
+LOOKUP = "/api/v1/organs/lookup"
+JSON = "application/json"
+
+ADDRESSES: list[tuple[str, int, str | None]] = [
+    ("/api/v1/organs?limit=0", 400, "limit"),
+    ("/api/v1/organs?limit=-1", 400, "limit"),
+    ("/api/v1/organs?limit=1001", 400, "limit"),
+    ("/api/v1/organs?limit=9223372036854775808", 400, "limit"),
+    ("/api/v1/organs?limit=%D9%A3", 400, "limit"),
+    ("/api/v1/organs?limit=1e3", 400, "limit"),
+    ("/api/v1/organs?limit=", 400, "limit"),
+    ("/api/v1/organs?limit=1&limit=2", 400, "limit"),
+    ("/api/v1/organs?after=null", 400, "after"),
+    ("/api/v1/organs?after=%00", 400, "after"),
+    ("/api/v1/organs?after=WzEsMiwzXQ", 400, "after"),
+    ("/api/v1/organs?after=9223372036854775808", 400, "after"),
+    ("/api/v1/organs?after=" + "A" * 5000, 400, "after"),
+    ("/api/v1/organs?counts=yes", 400, "counts"),
+    ("/api/v1/organs?counts=", 400, "counts"),
+    ("/api/v1/models?ranked=true", 400, "ranked"),
+    ("/api/v1/organs?lmit=3", 400, "lmit"),
+    ("/api/v1/organs?q[]=a", 400, "q[]"),
+    ("/api/v1/organs?q=%FF%FE", 400, None),
+    ("/api/v1/organs?%C3=1", 400, None),
+    ("/api/v1/organs?q=type:nothing", 400, "q"),
+    ("/api/v1/organs?q=theta%3E=nan", 400, "q"),
+    ("/api/v1/organs?q=theta%3E=9223372036854775808999", 400, "q"),
+    ("/api/v1/organs?q=block:9223372036854775808", 400, "q"),
+    ("/api/v1/organs?q=sort:id;DROP+TABLE+models", 400, "q"),
+    ("/api/v1/organs?q=" + "a" * 5000, 400, "q"),
+    ("/api/v1/organs?q=" + "a" * 10_000, 414, None),
+    ("/api/v1/organs?q=like:zz", 400, "q"),
+    (f"/api/v1/organs?q=like:{DIGEST}", 404, None),
+    ("/api/v1/facets?limit=1", 400, "limit"),
+    ("/api/v1?x=1", 400, "x"),
+    ("/api/v1/openapi.json?x", 400, "x"),
+    ("/api/v1/organs/zz", 400, "digest"),
+    (f"/api/v1/organs/{DIGEST}", 404, None),
+    (f"/api/v1/organs/{DIGEST}0", 400, "digest"),
+    ("/api/v1/organs/%EF%BC%90" + "0" * 63, 400, "digest"),
+    ("/api/v1/organs/..%2f..%2fetc%2fpasswd", 404, None),
+    ("/api/v1/organs/%00", 400, "digest"),
+    ("/api/v1/organs/%FF%FF%FF%FF%FF%FF%FF%FF", 400, "digest"),
+    ("/api/v1/models/%2e%2e/x", 400, "name"),
+    ("/api/v1/models/a%2Fb/c", 404, None),
+    ("/api/v1/models/local/..%5cx", 400, "name"),
+    ("/api/v1/models/local/a%00b", 400, "name"),
+    ("/api/v1/models/local/%FF", 400, "name"),
+    ("/api/v1/models/local/a@0", 400, "name"),
+    ("/api/v1/models/local/a@99999999999999999999", 400, "name"),
+    ("/api/v1/models/local/a@%D9%A3", 400, "name"),
+    ("/api/v1/models/api/x", 400, "name"),
+    ("/api/v1/models/local/" + "a" * 97, 400, "name"),
+    ("/api/v1/models/local/nothing", 404, None),
+    ("/api/v1/models//x", 404, None),
+    ("/api/v1//models", 404, None),
+    ("/api/v1/models/", 404, None),
+    ("/api/v1/nothing", 404, None),
+    ("/api/v2", 404, None),
+    ("/api/v1/reports/%00", 404, None),
+    ("/api/v1/compare", 400, "first"),
+    ("/api/v1/compare?first=%00&second=a/b", 400, "first"),
+]
+
+DEEP = "[" * 100_000 + "]" * 100_000
+BODIES: list[tuple[bytes | str, str, int, str | None]] = [
+    (b"", JSON, 400, None),
+    (b"null", JSON, 400, None),
+    (b"[]", JSON, 400, None),
+    (b'"digests"', JSON, 400, None),
+    (b"{}", JSON, 400, "digests"),
+    (b'{"digests": null}', JSON, 400, "digests"),
+    (b'{"digests": "' + DIGEST.encode() + b'"}', JSON, 400, "digests"),
+    (b'{"digests": []}', JSON, 400, "digests"),
+    (b'{"digests": {}}', JSON, 400, "digests"),
+    (json.dumps({"digests": [DIGEST] * 1001}), JSON, 400, "digests"),
+    (json.dumps({"digests": [DIGEST, 1]}), JSON, 400, "digests[1]"),
+    (json.dumps({"digests": [DIGEST, None]}), JSON, 400, "digests[1]"),
+    (json.dumps({"digests": [[DIGEST]]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": [DIGEST[:63]]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": [DIGEST + "0"]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": ["A" * 64]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": ["\uff10" * 64]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": ["../" * 21 + "x"]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": ["\ud800"]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": ["\0"]}), JSON, 400, "digests[0]"),
+    (json.dumps({"digests": [DIGEST], "more": 1}), JSON, 400, "more"),
+    (json.dumps({"digests": [DIGEST], "a" * 1000: 1}), JSON, 400, "a" * 80),
+    (f'{{"digests": ["{DIGEST}"], "digests": []}}', JSON, 400, None),
+    (b'{"digests": NaN}', JSON, 400, None),
+    (b'{"digests": [-Infinity]}', JSON, 400, None),
+    (b'{"digests": [' + b"9" * 10_000 + b"]}", JSON, 400, None),
+    (b'{"digests": [1e999]}', JSON, 400, "digests[0]"),
+    (b"{", JSON, 400, None),
+    (b'{"digests": ["\xff"]}', JSON, 400, None),
+    ('{"digests": []}'.encode("utf-16"), JSON, 400, None),
+    (b"\xef\xbb\xbf{}", JSON, 400, None),
+    (DEEP, JSON, 400, None),
+    ('{"digests":' * 9 + "1" + "}" * 9, JSON, 400, None),
+    (b"x" * 300_000, JSON, 413, None),
+    (b'{"digests": []}', "text/plain", 415, None),
+    (b'{"digests": []}', "application/x-www-form-urlencoded", 415, None),
+    (b'{"digests": []}', "", 415, None),
+]
+
+
+@pytest.mark.parametrize(("address", "status", "field"), ADDRESSES, ids=lambda value: str(value)[:60])
+def test_a_hostile_address_is_answered_in_one_sentence(
+    zoo: FlaskClient, document: dict[str, Any], address: str, status: int, field: str | None
+) -> None:
+    sentence = assert_refused(document, zoo.get(address), status, field)
+    assert "\0" not in sentence
+    assert len(sentence) < 1000
+
+
+@pytest.mark.parametrize(("body", "kind", "status", "field"), BODIES, ids=lambda value: str(value)[:40])
+def test_a_hostile_body_is_answered_in_one_sentence(
+    zoo: FlaskClient, document: dict[str, Any], body: bytes | str, kind: str, status: int, field: str | None
+) -> None:
+    answer = zoo.post(LOOKUP, data=body, content_type=kind)
+    assert len(assert_refused(document, answer, status, field)) < 1000
+
+
+def test_everything_wrong_with_a_list_of_digests_is_told_at_once(zoo: FlaskClient) -> None:
+    answer = zoo.post(LOOKUP, json={"digests": ["a", DIGEST, "b"]})
+    assert [one["field"] for one in answer.get_json()["errors"]] == ["digests[0]", "digests[2]"]
+    many = zoo.post(LOOKUP, json={"digests": ["x"] * 1000}).get_json()
+    assert len(many["errors"]) == 20
+
+
+def test_line_95_a_packed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
+    for coding in ("gzip", "br", "deflate, gzip"):
+        answer = zoo.post(LOOKUP, data=b"\x1f\x8b", content_type=JSON, headers={"Content-Encoding": coding})
+        assert_refused(document, answer, 415, None)
+
+
+def test_a_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient, document: dict[str, Any]) -> None:
+    answer = zoo.get("/api/v1/models", headers={"Host": "elsewhere.example"})
+    assert "not served under that name" in assert_refused(document, answer, 421, None)
+
+
+def test_a_misspelt_parameter_is_told_the_right_one(zoo: FlaskClient) -> None:
+    assert "did you mean limit?" in zoo.get("/api/v1/organs?limt=3").get_json()["error"]
+
+
+def test_a_hostile_name_of_a_parameter_is_cut(zoo: FlaskClient) -> None:
+    answer = zoo.get("/api/v1/organs?" + "x" * 5000 + "=1")
+    assert answer.status_code == 400
+    assert len(answer.data) < 1000
+
+
+def test_line_77_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) -> None:
+    after = zoo.get("/api/v1/organs?limit=1").get_json()["next"]
+    for changed in (after + "'", after[:-2], after.swapcase(), "'; DROP TABLE models; --"):
+        answer = zoo.get("/api/v1/organs", query_string={"limit": "1", "after": changed})
+        assert answer.status_code == 400
+        assert answer.get_json()["errors"][0]["field"] == "after"
+    assert len(zoo.get("/api/v1/models").get_json()["items"]) == 10
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(name=st.sampled_from([one.name for one in operations()]), data=st.data())
+def test_line_108_any_text_anywhere_is_answered_without_a_fault_of_ours(
+    zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject
+) -> None:
+    told = next(one for one in operations() if one.name == name)
+    anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+    values = {one.name: data.draw(anything, label=one.name) for one in told.parameters}
+    path = told.path
+    for one in told.parameters:
+        if one.is_in_path:
+            path = path.replace(f"{{{one.name}}}", values.pop(one.name).replace("?", "").replace("#", "") or "x")
+    if told.body is None:
+        answer = zoo.get(path, query_string=values)
+    else:
+        answer = zoo.post(path, json=data.draw(st.dictionaries(anything, st.lists(anything, max_size=3), max_size=3)))
+    if answer.status_code == 308 or answer.mimetype != JSON:
+        return  # a dot or a slash led out of the API
+    assert answer.status_code < 500
+    if answer.status_code != 200:
+        assert faults(document, "Error", answer.get_json()) == []

@@ -1,0 +1,26 @@
+"""Ask the examples of the API's reference anew and keep the answers: `python -m tests.web.api.write_examples`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from registry.registry import Registry
+from tests.web.api.zoo import examples, ingest_zoo
+from web.app import create_app
+
+TARGET = Path(__file__).resolve().parents[3] / "web" / "api" / "examples.json"
+
+
+def main() -> None:
+    """Write the file beside the modules of the API."""
+    with TemporaryDirectory() as folder, Registry.open(folder) as registry:
+        ingest_zoo(registry)
+        with create_app(registry).test_client() as client:
+            found = examples(client)
+    TARGET.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

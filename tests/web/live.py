@@ -1,0 +1,120 @@
+"""A server of the catalog in processes of its own on a free port, and clients that are not polite."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 30
+HURRIED = (
+    "import sys; from registry.registry import Registry; from web.server import ServerSettings, serve_forever\n"
+    "registry = Registry.open(sys.argv[1]); registry.catalog.close()\n"
+    "serve_forever(registry, ServerSettings(port=int(sys.argv[2]), workers=1, threads=8, "
+    "head_seconds=1, body_seconds=1, send_seconds=1))"
+)
+"""A server with one process and little patience."""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A server that runs."""
+
+    port: int
+    process: subprocess.Popen[str]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def get(self, path: str, headers: dict[str, str] | None = None, seconds: float = 30) -> bytes:
+        """The body of a GET that went well."""
+        request = urllib.request.Request(f"{self.address}{path}", headers=headers or {})
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
+            return bytes(answer.read())
+
+    def connect(self, receive_bytes: int | None = None) -> socket.socket:
+        """A connection, with room for about `receive_bytes` that nobody has read."""
+        client = socket.socket()
+        if receive_bytes is not None:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        client.settimeout(30)
+        client.connect(("127.0.0.1", self.port))
+        return client
+
+    def send(self, data: bytes) -> bytes:
+        """What comes back for `data` until the server closes the connection."""
+        with self.connect() as client:
+            client.sendall(data)
+            return everything(client)
+
+    def health_seconds(self) -> float:
+        """How long `/healthz` takes to answer."""
+        begun = time.monotonic()
+        assert self.get("/healthz", seconds=20) == b'{"ok":true}\n'
+        return time.monotonic() - begun
+
+
+def everything(client: socket.socket) -> bytes:
+    """All that comes until the other side closes or resets."""
+    received = bytearray()
+    try:
+        while data := client.recv(1 << 20):
+            received += data
+    except ConnectionError:
+        pass
+    return bytes(received)
+
+
+def free_port() -> int:
+    """A port that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(home: Path, log: Path, script: str | None = None) -> Iterator[Live]:
+    """`organ serve` over the registry in `home`, or `script` with the folder and a port as its arguments."""
+    port = free_port()
+    command = ["-m", "cli", "--home", str(home), "serve", "--port", str(port)]
+    arguments: Sequence[str] = command if script is None else ["-c", script, str(home), str(port)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, *arguments], stdout=output, stderr=output, text=True, env=environment, cwd=log.parent
+        )
+        live = Live(port, process)
+        try:
+            _await(live, log)
+            yield live
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await(live: Live, log: Path) -> None:
+    until = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            live.health_seconds()
+        except (OSError, urllib.error.URLError):
+            assert live.process.poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.05)
+        else:
+            return

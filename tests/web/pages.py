@@ -1,0 +1,51 @@
+"""What an answer of the catalog consists of, for tests that look at all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+
+@dataclass(slots=True)
+class Element:
+    """A start tag."""
+
+    name: str
+    attributes: dict[str, str | None]
+
+
+@dataclass(slots=True)
+class Parsed:
+    """An HTML page: its elements, and what stands between them."""
+
+    elements: list[Element] = field(default_factory=list)
+    text: str = ""
+
+    def named(self, name: str) -> list[Element]:
+        """The elements of that name."""
+        return [element for element in self.elements if element.name == name]
+
+    def links(self) -> set[str]:
+        """Every address that the page leads to or loads."""
+        names = ("href", "src", "action")
+        return {value for one in self.elements for name in names if (value := one.attributes.get(name)) is not None}
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parsed = Parsed()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.parsed.elements.append(Element(tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.parsed.text += data
+
+
+def parsed(html: str) -> Parsed:
+    """`html` as a browser would cut it into elements and text."""
+    reader = _Reader()
+    reader.feed(html)
+    reader.close()
+    return reader.parsed

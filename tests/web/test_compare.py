@@ -1,0 +1,126 @@
+"""The page of two models side by side, its form, and what it says when it cannot compare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from flask.testing import FlaskClient
+
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.kin import kin_tensors
+from tests.trips import block_metadata, ingest_file, weights
+from tests.web.conftest import HOSTILE
+from tests.web.pages import Parsed, parsed
+from web.app import create_app
+from web.pages import compare
+
+KIN = "/compare?first=local/base&second=local/tuned"
+
+
+@pytest.fixture
+def many(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
+    """A client of a catalog with a model, one of more organs, and one that shares no shape with either."""
+    more = [weights(f"blk.{block}.attn_k.weight", (16, 16)) for block in range(compare.NAMES_SHOWN + 5)]
+    wide = [weights("blk.0.attn_q.weight", (32, 64)), weights("blk.0.ffn_up.weight", (64, 32))]
+    for name, tensors in (("plain", kin_tensors()), ("more", [*kin_tensors(alike=0.9), *more]), ("wide", wide)):
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(file_bytes(block_metadata(name.capitalize()), tensors))
+        ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+def shown(client: FlaskClient, address: str) -> Parsed:
+    answer = client.get(address)
+    assert answer.status_code == 200
+    return parsed(answer.text)
+
+
+def test_without_two_names_there_is_a_form_that_works_without_a_script(little: FlaskClient) -> None:
+    page = shown(little, "/compare")
+    (form,) = page.named("form")
+    assert (form.attributes["action"], form.attributes["method"]) == ("/compare", "get")
+    assert [one.attributes["name"] for one in page.named("input")] == ["first", "second"]
+    offered = [one.attributes["value"] for one in page.named("option")]
+    assert offered == ["local/stranger@1", "local/tuned@1", "local/base@1"]
+    assert "name both" in little.get("/compare?first=local/base").text
+
+
+def test_the_comparison_says_how_alike_in_a_sentence_and_by_type_and_block(little: FlaskClient) -> None:
+    values = little.get(KIN.replace("?", ".json?")).get_json()
+    assert values["kinship"] == "close"
+    page = shown(little, KIN)
+    assert values["sentence"] in page.text
+    assert f"{values['likeness']:.3f}, the mean correlation over 7 of 7 matrices" in page.text
+    for one in values["types"] + values["blocks"]:
+        if one["likeness"] is not None:
+            assert f"{one['likeness']:.3f}" in page.text, one
+    assert [one["type"] for one in values["types"]] == ["embed", "norm", "organ", "skeleton"]
+
+
+def test_cells_of_the_grid_and_changed_organs_lead_to_both_sides(little: FlaskClient) -> None:
+    values = little.get(KIN.replace("?", ".json?")).get_json()
+    page = shown(little, KIN)
+    cells = [one for one in page.named("a") if "data-reading" in one.attributes]
+    assert len(cells) == 8
+    assert all("likeness" in (one.attributes["data-reading"] or "") for one in cells)
+    assert len(values["changed"]) == 7
+    for one in values["changed"]:
+        for side in ("first", "second"):
+            address = f"/organs/{one[f'{side}_digest']}"
+            assert address in page.links()
+            names = {place["model"] for place in little.get(f"{address}.json").get_json()["places"]}
+            assert names == {values[side]}
+
+
+def test_the_two_can_be_swapped_by_a_link(little: FlaskClient) -> None:
+    (swap,) = re.findall(r'<a href="([^"]+)">Swap', little.get(KIN).text)
+    asked = parse_qs(urlsplit(swap.replace("&amp;", "&")).query)
+    assert asked == {"first": ["local/tuned@1"], "second": ["local/base@1"]}
+    assert little.get(swap.replace("&amp;", "&")).status_code == 200
+
+
+def test_a_model_and_itself_are_the_same_and_nothing_is_listed(little: FlaskClient) -> None:
+    page = shown(little, "/compare?first=local/base&second=local/base@1")
+    assert "the same model to the last byte" in page.text
+    assert page.named("table") == []
+
+
+def test_what_cannot_be_compared_says_so_and_shows_no_grid(many: FlaskClient) -> None:
+    page = shown(many, "/compare?first=local/plain&second=local/wide")
+    assert "cannot be compared" in page.text
+    assert not [one for one in page.named("a") if "data-reading" in one.attributes]
+    assert "Other shapes at the same place: 2" in page.text
+    assert "64 × 64 and 32 × 64" in page.text
+
+
+def test_long_lists_are_cut_and_counted(many: FlaskClient) -> None:
+    address = "/compare?first=local/plain&second=local/more"
+    values = many.get(address.replace("?", ".json?")).get_json()
+    assert len(values["only_second"]) == compare.NAMES_SHOWN + 5
+    text = shown(many, address).text
+    assert f"only the second has: {compare.NAMES_SHOWN + 5}" in text
+    assert text.count(".attn_k.weight") - text.count("attn_k.weight: likeness") >= compare.NAMES_SHOWN
+    assert "5 more are in this page as JSON" in text
+
+
+@pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "x@0", "%00", " " * 400])
+def test_an_unknown_name_stays_on_the_page_with_the_form(little: FlaskClient, name: str) -> None:
+    answer = little.get("/compare", query_string={"first": "local/base", "second": f"x{name}"})
+    assert answer.status_code == 404
+    page = parsed(answer.text)
+    assert [one.attributes["value"] for one in page.named("input")] == ["local/base", f"x{name}".strip()]
+    assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
+    assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
+    twin = little.get("/compare.json", query_string={"first": "local/base", "second": f"x{name}"})
+    assert (twin.status_code, twin.get_json()["ok"]) == (404, False)
+
+
+def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> None:
+    with create_app(registry).test_client() as client:
+        assert "organ ingest FILE.gguf" in client.get("/compare").text

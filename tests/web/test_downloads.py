@@ -1,0 +1,286 @@
+"""Organs and models as files: every byte right, every condition heeded, nothing that is hidden handed out."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import update
+from werkzeug.test import TestResponse
+
+from ingest.directory.organfile import parse_head
+from registry.catalog.queries.models import model_by_name, placements_of
+from registry.catalog.tables import Placement
+from registry.chimera.layout import plan_shards
+from registry.chimera.place import place_file
+from registry.digest import digest_of
+from registry.gguf import TensorSpec, dtype_by_name
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.chimera.test_stream import mixed_model
+from tests.trips import block_metadata, ingest_file, weights
+from web.app import create_app
+from web.streams import allow_streams
+
+WHOLE = (
+    "/models/local/a.gguf",
+    "/models/local/a@1.gguf",
+    "/models/local/a/files/a.gguf",
+    "/local/a/resolve/main/a.gguf",
+)
+LARGE_FROM, LARGE_SHAPE = "blk.1.ffn_up.weight", "8400953"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A catalog with one model, and the model's bytes."""
+
+    registry: Registry
+    client: FlaskClient
+    data: bytes
+
+    def digest_of(self, tensor: str) -> str:
+        """The digest of an organ by its name."""
+        with self.registry.catalog.reading() as session:
+            rows = placements_of(session, model_by_name(session, parse_model_name("a")).id)
+            return next(digest for placement, _, digest in rows if placement.name == tensor)
+
+    def organs(self) -> list[tuple[TensorSpec, str, bytes]]:
+        """Every organ with its digest and its bytes."""
+        with self.registry.catalog.reading() as session:
+            rows = placements_of(session, model_by_name(session, parse_model_name("a")).id)
+        return [
+            (
+                TensorSpec(row.name, tuple(map(int, shape.split("x"))), dtype_by_name(row.dtype)),
+                digest,
+                self.data[row.offset_bytes : row.offset_bytes + row.size_bytes],
+            )
+            for row, shape, digest in rows
+        ]
+
+
+@pytest.fixture
+def served(registry: Registry, tmp_path: Path) -> Iterator[Served]:
+    data = mixed_model()
+    (tmp_path / "a.gguf").write_bytes(data)
+    ingest_file(registry, tmp_path / "a.gguf")
+    with create_app(registry).test_client() as client:
+        yield Served(registry, client, data)
+
+
+def tag_of(answer: TestResponse) -> str:
+    return answer.headers["ETag"].strip('"')
+
+
+@pytest.mark.parametrize("address", WHOLE)
+def test_a_whole_model_is_the_file_that_came_in(address: str, served: Served) -> None:
+    answer = served.client.get(address)
+    assert answer.status_code == 200
+    assert answer.data == served.data
+    assert answer.headers["Content-Length"] == str(len(served.data))
+    assert tag_of(answer) == digest_of(served.data)
+    assert answer.headers["Accept-Ranges"] == "bytes"
+    assert answer.headers["Content-Disposition"] == 'attachment; filename="a.gguf"'
+    assert answer.headers["Content-Type"] == "application/octet-stream"
+    head = served.client.head(address)
+    assert (head.status_code, head.data) == (200, b"")
+    same = ("Content-Length", "ETag", "Repr-Digest", "Cache-Control", "Accept-Ranges", "Content-Disposition")
+    assert [head.headers[name] for name in same] == [answer.headers[name] for name in same]
+
+
+def test_line_94_a_thousand_random_ranges_are_the_same_slices_of_the_file(served: Served) -> None:
+    chosen = random.Random(94)
+    for number in range(1000):
+        begin = chosen.randrange(len(served.data))
+        size = chosen.choice([1, 100, 10_000, 100_000, len(served.data) if number % 100 == 0 else 1_000])
+        end = min(len(served.data), begin + size)
+        answer = served.client.get(WHOLE[number % 4], headers={"Range": f"bytes={begin}-{end - 1}"})
+        assert answer.status_code == 206
+        assert answer.headers["Content-Range"] == f"bytes {begin}-{end - 1}/{len(served.data)}"
+        assert answer.headers["Content-Length"] == str(end - begin)
+        assert answer.data == served.data[begin:end], (begin, end)
+
+
+@pytest.mark.parametrize("header", ["bytes=0-0,5-6", "items=0-1", "bytes=5-1", "bytes=" + "0-0," * 1500])
+def test_line_90_a_range_that_is_not_understood_gives_the_whole(header: str, served: Served) -> None:
+    answer = served.client.get(WHOLE[0], headers={"Range": header})
+    assert (answer.status_code, answer.data) == (200, served.data)
+
+
+def test_line_90_a_range_beyond_the_end_is_416_and_says_the_size(served: Served) -> None:
+    answer = served.client.get(WHOLE[0], headers={"Range": f"bytes={len(served.data)}-"})
+    assert answer.status_code == 416
+    assert answer.headers["Content-Range"] == f"bytes */{len(served.data)}"
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_line_91_a_range_of_another_file_is_the_whole_file_or_refused(served: Served) -> None:
+    tag = served.client.head(WHOLE[0]).headers["ETag"]
+    part = {"Range": "bytes=5-9"}
+
+    def ask(**more: str) -> int:
+        headers = part | {name.replace("_", "-"): value for name, value in more.items()}
+        with served.client.get(WHOLE[0], headers=headers) as answer:
+            return answer.status_code
+
+    assert ask(If_Range=tag) == 206
+    assert ask(If_Range='"another"') == 200
+    assert ask(If_Range=f"W/{tag}") == 200
+    assert ask(If_Range="Sat, 21 Nov 2026 00:00:00 GMT") == 200
+    assert ask(If_Match=tag) == 206
+    assert ask(If_Match='"another"') == 412
+    assert ask(If_Match=f"W/{tag}") == 412
+
+
+def test_who_has_the_file_is_told_so(served: Served) -> None:
+    tag = served.client.head(WHOLE[1]).headers["ETag"]
+    answer = served.client.get(WHOLE[1], headers={"If-None-Match": f'"x", W/{tag}'})
+    assert (answer.status_code, answer.data) == (304, b"")
+    assert answer.headers["ETag"] == tag
+
+
+def test_only_addresses_that_name_bytes_are_kept_for_good(served: Served) -> None:
+    digest = served.digest_of(LARGE_FROM)
+    full = f"dtype=I8&shape={LARGE_SHAPE}"
+    forever = [WHOLE[1], f"/organs/{digest}.raw", f"/organs/{digest}.npy?{full}"]
+    forever += [f"/organs/{digest}.bin?{full}&name={LARGE_FROM}", "/models/local/a@1/files/a.gguf"]
+    for address in forever:
+        assert served.client.head(address).headers["Cache-Control"] == "public, max-age=31536000, immutable", address
+    for address in [WHOLE[0], f"/organs/{digest[:12]}.raw", f"/organs/{digest}.npy", f"/organs/{digest}.bin?{full}"]:
+        assert served.client.head(address).headers["Cache-Control"] == "no-cache", address
+
+
+def test_every_organ_comes_in_three_forms(served: Served) -> None:
+    for spec, digest, data in served.organs():
+        raw = served.client.get(f"/organs/{digest}.raw")
+        assert raw.data == data
+        assert tag_of(raw) == digest
+        one = served.client.get(f"/organs/{digest}.bin?name={spec.name}").data
+        found, begin = parse_head(one, len(one))
+        assert (found, one[begin:]) == (spec, data)
+        values = np.load(io.BytesIO(served.client.get(f"/organs/{digest}.npy").data))
+        assert values.shape == tuple(reversed(spec.shape))
+
+
+def test_a_prefix_of_the_digest_is_enough_and_ranges_of_each_form_are_slices(served: Served) -> None:
+    digest = served.digest_of(LARGE_FROM)
+    for form in ("raw", "bin", "npy"):
+        whole = served.client.get(f"/organs/{digest}.{form}").data
+        answer = served.client.get(f"/organs/{digest[:8]}.{form}", headers={"Range": "bytes=4194300-4194500"})
+        assert answer.data == whole[4194300:4194501], form
+        assert served.client.get(f"/organs/{digest}.{form}", headers={"Range": "bytes=-3"}).data == whole[-3:], form
+
+
+def test_line_59_an_organ_of_no_visible_place_is_absent_in_the_same_words(served: Served) -> None:
+    digest = served.digest_of(LARGE_FROM)
+    with served.registry.catalog.writing() as session:
+        session.execute(update(Placement).where(Placement.name == LARGE_FROM).values(visible=False))
+    unknown = digest_of(b"nobody has these bytes")
+    for form in ("raw", "bin", "npy"):
+        hidden, absent = (served.client.get(f"/organs/{one}.{form}") for one in (digest, unknown))
+        assert (hidden.status_code, absent.status_code) == (404, 404)
+        assert hidden.text.replace(digest, "") == absent.text.replace(unknown, "")
+
+
+@pytest.mark.parametrize("text", ["..%2f..%2fetc%2fpasswd", "A" * 64, "0" * 63 + "g", "0" * 65, "１" * 64, "1234567"])
+def test_line_48_a_digest_that_is_none_is_404(text: str, served: Served) -> None:
+    assert served.client.get(f"/organs/{text}.raw").status_code == 404
+
+
+def test_bytes_that_stand_as_several_organs_are_told_apart(registry: Registry, tmp_path: Path) -> None:
+    data = bytes(range(64))
+    specs = [("a.weight", (64,), "I8"), ("b.weight", (16, 2), "F16"), ("c.weight", (32,), "F16")]
+    tensors = [(TensorSpec(name, shape, dtype_by_name(dtype)), data) for name, shape, dtype in specs]
+    (tmp_path / "a.gguf").write_bytes(file_bytes([], tensors))
+    ingest_file(registry, tmp_path / "a.gguf")
+    address = f"/organs/{digest_of(data)}"
+    with create_app(registry).test_client() as client:
+        shapes = [
+            np.load(io.BytesIO(client.get(f"{address}.npy?dtype={dtype}&shape={'x'.join(map(str, shape))}").data)).shape
+            for _, shape, dtype in specs
+        ]
+        assert shapes == [(64,), (2, 16), (32,)]
+        assert b"c.weight" in client.get(f"{address}.bin?shape=32&name=c.weight").data
+        assert client.get(f"{address}.bin?shape=32&name=a.weight").status_code == 404
+        answer = client.get(f"{address}.npy?dtype=F32")
+        assert answer.status_code == 404
+        assert "F16 of 16x2" in answer.text
+
+
+def test_values_that_no_kernel_reads_are_refused_in_words(registry: Registry, tmp_path: Path) -> None:
+    spec = TensorSpec("a.weight", (256,), dtype_by_name("Q8_K"))
+    (tmp_path / "a.gguf").write_bytes(file_bytes([], [(spec, bytes(range(256)) + bytes(36))]))
+    ingest_file(registry, tmp_path / "a.gguf")
+    digest = digest_of(bytes(range(256)) + bytes(36))
+    with create_app(registry).test_client() as client:
+        answer = client.get(f"/organs/{digest}.npy")
+        assert answer.status_code == 409
+        assert "no kernel reads the values of Q8_K" in answer.text
+        assert client.get(f"/organs/{digest}.raw").status_code == 200
+
+
+def test_a_split_set_comes_as_its_files_and_as_one(served: Served, tmp_path: Path) -> None:
+    registry, client = served.registry, served.client
+    (tmp_path / "shards").mkdir()
+    with registry.catalog.reading() as session:
+        model = model_by_name(session, parse_model_name("a"))
+        plans = plan_shards(session, registry.blobs, model, "cut", 1_000_000)
+    paths = [tmp_path / "shards" / plan.name for plan in plans]
+    for plan, path in zip(plans, paths, strict=True):
+        place_file(registry.blobs, plan, path)
+    assert len(paths) > 2
+    ingest_file(registry, tmp_path / "shards", "cut")
+    for path in paths:
+        assert client.get(f"/models/local/cut/files/{path.name}").data == path.read_bytes()
+    answer = client.get("/models/local/cut.gguf")
+    assert len(answer.data) == int(answer.headers["Content-Length"])
+    assert "Repr-Digest" not in answer.headers
+    part = client.get("/models/local/cut.gguf", headers={"Range": "bytes=1000-", "If-Range": answer.headers["ETag"]})
+    assert (part.status_code, part.data) == (206, answer.data[1000:])
+    (tmp_path / "merged.gguf").write_bytes(answer.data)
+    assert ingest_file(registry, tmp_path / "merged.gguf").organs == len(served.organs())
+
+
+@pytest.mark.parametrize("name", ['"><img src=x>.gguf', "a%2fb.gguf", "..gguf", "Bär.gguf"])
+def test_line_89_a_file_with_an_odd_name_is_handed_out_under_a_plain_one(
+    name: str, registry: Registry, tmp_path: Path
+) -> None:
+    data = file_bytes(block_metadata(), [weights("output.weight", (64, 3))])
+    (tmp_path / name).write_bytes(data)
+    ingest_file(registry, tmp_path / name, "odd")
+    with create_app(registry).test_client() as client:
+        assert client.get("/models/local/odd/files/file-1.gguf").data == data
+        assert client.get(f"/models/local/odd/files/{name}").status_code == 404
+
+
+@pytest.mark.parametrize("address", ["/models/local/b.gguf", "/models/local/a@2.gguf", "/models/local/a/files/b.gguf"])
+def test_what_is_not_there_is_404_and_not_kept(address: str, served: Served) -> None:
+    answer = served.client.get(address)
+    assert (answer.status_code, answer.headers["Cache-Control"]) == (404, "no-store")
+
+
+def test_no_more_streams_than_there_are_places(served: Served) -> None:
+    allow_streams(served.client.application, 2)
+    held = [served.client.get(WHOLE[0]) for _ in range(2)]
+    busy = served.client.get(WHOLE[0])
+    assert busy.status_code == 503
+    assert int(busy.headers["Retry-After"]) > 0
+    assert served.client.get(WHOLE[3]).status_code == 429, "what clients of the hub try again after"
+    assert served.client.head(WHOLE[0]).status_code == 200
+    held[0].close()
+    assert served.client.get(WHOLE[0]).data == served.data
+    assert served.client.get(WHOLE[0]).data == served.data, "a stream that has ended gives its place back"
+    held[1].close()
+
+
+def test_line_95_a_packed_body_and_a_body_where_none_belongs_are_refused(served: Served) -> None:
+    packed = {"Content-Encoding": "gzip"}
+    assert served.client.post("/api/models/local/a/paths-info/main", data=b"x", headers=packed).status_code == 415
+    assert served.client.get(WHOLE[0], data=b"x" * 5000).status_code == 413

@@ -1,0 +1,169 @@
+"""A faulty blob never goes out: told in words before the first byte, cut off after it, set aside either way."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from werkzeug.test import TestResponse
+
+from registry.catalog.queries.blobs import blobs_by_digest
+from registry.registry import Registry
+from registry.store import BlobStore
+from registry.store.files import Files
+from registry.upkeep import verify
+from tests.chimera.test_stream import flip_first, flip_last, flip_middle, largest_file, open_blobs
+from tests.trips import ingest_file
+from tests.web.test_downloads import LARGE_FROM, WHOLE, Served, served
+from web.app import create_app
+
+__all__ = ["served"]
+
+
+def state_of(served: Served, tensor: str = LARGE_FROM) -> str:
+    """What the catalog says of the blob of an organ."""
+    digest = served.digest_of(tensor)
+    with served.registry.catalog.reading() as session:
+        return next(iter(blobs_by_digest(session, [digest]).values())).state
+
+
+def received(served: Served, address: str, status: int = 200, **headers: str) -> tuple[bytes, bool]:
+    """What came of an answer, and whether it was cut off."""
+    answer = served.client.get(address, headers=headers)
+    assert answer.status_code == status
+    return body_of(answer)
+
+
+def body_of(answer: TestResponse) -> tuple[bytes, bool]:
+    """What comes of an answer, and whether it is cut off."""
+    body = bytearray()
+    try:
+        for piece in answer.iter_encoded():
+            body += piece
+    except ConnectionResetError:
+        return bytes(body), True
+    finally:
+        answer.close()
+    return bytes(body), False
+
+
+@pytest.fixture(params=WHOLE)
+def address(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("damage", [flip_first, flip_middle, flip_last])
+def test_line_93_a_corrupt_blob_cuts_the_answer_off_and_is_set_aside(
+    damage: Callable[[Path], None], address: str, served: Served
+) -> None:
+    damage(largest_file(served.registry))
+    body, cut = received(served, address)
+    assert cut
+    assert len(body) < len(served.data)
+    assert body == served.data[: len(body)], "what went out before is right"
+    assert state_of(served) == "corrupt"
+    assert open_blobs(served.registry) == []
+    again = served.client.get(address)
+    assert again.status_code == 500
+    assert LARGE_FROM in again.text
+    assert again.headers["Cache-Control"] == "no-store"
+    assert served.client.head(address).status_code == 500
+
+
+@pytest.mark.parametrize("form", ["raw", "npy", "bin"])
+def test_line_93_a_corrupt_organ_is_cut_off_and_set_aside(form: str, served: Served) -> None:
+    digest = served.digest_of(LARGE_FROM)
+    whole = served.client.get(f"/organs/{digest}.{form}").data
+    flip_last(largest_file(served.registry))
+    body, cut = received(served, f"/organs/{digest}.{form}")
+    assert cut
+    assert body == whole[: len(body)]
+    assert state_of(served) == "corrupt"
+    assert served.client.get(f"/organs/{digest}.{form}").status_code == 500
+
+
+@pytest.mark.parametrize("form", ["raw", "npy"])
+def test_line_93_a_fault_in_the_first_chunk_is_an_error_in_words(form: str, served: Served) -> None:
+    digest = served.digest_of(LARGE_FROM)
+    flip_first(largest_file(served.registry))
+    headers = {"Range": "bytes=200-300"}
+    answer = served.client.get(f"/organs/{digest}.{form}", headers=headers)
+    assert answer.status_code == 500
+    assert "heals it" in answer.text
+    assert state_of(served) == "corrupt"
+
+
+def test_line_93_what_a_range_does_not_touch_may_be_faulty(served: Served) -> None:
+    flip_last(largest_file(served.registry))
+    size = len(served.data)
+    assert received(served, WHOLE[0], 206, Range=f"bytes={size - 1000}-") == (served.data[-1000:], False)
+    assert state_of(served) == "present"
+
+
+def test_line_51_a_blob_that_is_gone_cuts_the_answer_off_and_is_set_aside(served: Served, address: str) -> None:
+    largest_file(served.registry).unlink()
+    body, cut = received(served, address)
+    assert cut
+    assert body == served.data[: len(body)]
+    assert state_of(served) == "corrupt"
+    assert served.client.get(address).status_code == 500
+
+
+def test_blobs_that_are_gone_with_their_disk_are_not_set_aside(served: Served) -> None:
+    served.registry.settings.blobs.rename(served.registry.settings.home / "unmounted")
+    served.registry.settings.blobs.mkdir()
+    assert served.client.get(WHOLE[0]).status_code == 500
+    assert state_of(served) == "present"
+    served.registry.settings.blobs.rmdir()
+    (served.registry.settings.home / "unmounted").rename(served.registry.settings.blobs)
+    assert served.client.get(WHOLE[0]).data == served.data
+
+
+class FailingFiles(Files):
+    """A disk whose reads fail from the `good`-th on."""
+
+    def __init__(self, good: int) -> None:
+        self._good = good
+
+    def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
+        self._good -= 1
+        if self._good < 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read_at(descriptor, offset, size)
+
+
+@pytest.mark.parametrize("good", range(0, 9, 2))
+def test_line_121_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(good: int, served: Served) -> None:
+    failing = BlobStore(served.registry.settings.blobs, FailingFiles(good))
+    broken = Registry(served.registry.settings, served.registry.catalog, failing)
+    with create_app(broken).test_client() as client:
+        answer = client.get(WHOLE[0])
+        if answer.status_code == 200:
+            body, cut = body_of(answer)
+            assert cut
+            assert body == served.data[: len(body)]
+        else:
+            assert answer.status_code == 500
+    assert state_of(served) == "present"
+    assert served.client.get(WHOLE[0]).data == served.data
+
+
+def test_what_was_set_aside_is_told_by_verify_and_healed_by_an_ingest(served: Served, tmp_path: Path) -> None:
+    registry = served.registry
+    flip_middle(largest_file(registry))
+    received(served, WHOLE[0])
+    (fault,) = verify(registry.catalog, registry.blobs).faults
+    assert fault.digest == served.digest_of(LARGE_FROM)
+    ingest_file(registry, tmp_path / "a.gguf")
+    assert state_of(served) == "present"
+    assert served.client.get(WHOLE[0]).data == served.data
+    assert verify(registry.catalog, registry.blobs).faults == []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_open(served: Served) -> Iterator[None]:
+    yield
+    assert open_blobs(served.registry) == []

@@ -1,0 +1,229 @@
+"""What holds on every route: nothing from outside acts, the policy is strict, links lead somewhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from html import unescape
+from xml.etree import ElementTree
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.routing import Rule
+from werkzeug.test import TestResponse
+
+from registry.reports.sheet import FORMULA_STARTS
+from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
+from tests.web.pages import parsed
+
+QUERIES = {
+    "/organs": (f"q={HOSTILE}", "q=like:{digest}", "q=type:organ theta>=30 sort:-spectral&limit=2", "limit=<b>"),
+    "/models": (f"q={HOSTILE}", "q=kind:model"),
+    "/models/<namespace>/<name>": (
+        "by=change",
+        "by=alike",
+        "by=size",
+        "by=spectral",
+        f"by={HOSTILE}",
+        f"against={HOSTILE}",
+    ),
+    "/compare": ("first=local/hostile&second=local/plain", f"first={HOSTILE}&second={HOSTILE}"),
+    "/lineage": ("model=local/plain", f"model={HOSTILE}"),
+}
+"""More ways to ask for a page, by its rule; its twins are asked the same."""
+
+
+def arguments(client: FlaskClient) -> dict[str, str]:
+    """A value for each name that rules have in angle brackets."""
+    values = client.get("/models/local/hostile.json").get_json()
+    return {
+        "namespace": "local",
+        "name": "hostile",
+        "digest": values["placements"][-1]["digest"],
+        "filename": values["files"][0]["name"],
+        "file": values["files"][0]["name"],
+        "form": "npy",
+        "section": "ranking",
+        "rev": "main",
+        "revision": "main",
+        "path": values["files"][0]["name"],
+        "user": "local",
+        "repo": "hostile",
+        "tag": "latest",
+    }
+
+
+def rules(app: Flask) -> list[Rule]:
+    """Every rule that answers GET."""
+    return [rule for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]
+
+
+def addresses(client: FlaskClient) -> list[str]:
+    """At least one address for every rule."""
+    known = arguments(client)
+    found = []
+    for rule in rules(client.application):
+        missing = rule.arguments - known.keys()
+        assert not missing, f"{rule.rule}: say in `arguments` what stands for {missing}"
+        if rule.endpoint == "static":
+            continue
+        built = rule.build({name: known[name] for name in rule.arguments})
+        assert built is not None
+        path = built[1]
+        page = re.sub(r"\.(json|csv)$", "", rule.rule)
+        asked = [query.replace("{digest}", known["digest"]) for query in QUERIES.get(page, ())]
+        found += [path, *(f"{path}?{query}" for query in asked)]
+    return found
+
+
+@pytest.fixture
+def answers(hostile: FlaskClient) -> Iterator[list[tuple[str, TestResponse]]]:
+    """Each address with what it answers."""
+    got = [(address, hostile.get(address)) for address in addresses(hostile)]
+    yield got
+    for _, answer in got:
+        answer.close()
+
+
+def test_no_address_of_a_hostile_catalog_breaks(answers: list[tuple[str, TestResponse]]) -> None:
+    broken = [(address, answer.status) for address, answer in answers if answer.status_code >= 500]
+    assert broken == []
+    assert sum(answer.status_code == 200 for _, answer in answers) > 20
+
+
+def test_line_104_nothing_from_outside_acts_in_any_page(answers: list[tuple[str, TestResponse]]) -> None:
+    pages = [(address, answer.text) for address, answer in answers if answer.mimetype == "text/html"]
+    assert len(pages) > 10
+    for address, html in pages:
+        page = parsed(html)
+        for element in page.elements:
+            assert not [name for name in element.attributes if name.startswith("on")], (address, element)
+            assert "style" not in element.attributes, (address, element)
+        assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"], address
+        assert not page.named("iframe") + page.named("object") + page.named("embed") + page.named("base"), address
+        outside = [link for link in page.links() if not link.startswith(("/", "#", "?")) or link.startswith("//")]
+        assert [link for link in outside if not re.match(r"https?://[^\"'<>\s]+\Z", link)] == [], address
+        assert not any(link.lower().startswith("javascript:") for link in page.links()), address
+
+
+def test_hostile_text_is_shown_as_it_is(hostile: FlaskClient) -> None:
+    page = parsed(hostile.get("/models/local/hostile").text)
+    assert HOSTILE in page.text
+    assert HOSTILE_LINK in page.text
+    assert FORMULA in page.text
+
+
+def test_line_104_no_cell_of_any_sheet_is_a_formula(answers: list[tuple[str, TestResponse]]) -> None:
+    sheets = [(address, answer.text) for address, answer in answers if answer.mimetype == "text/csv"]
+    assert len(sheets) >= 2
+    for address, sheet in sheets:
+        for row in csv.reader(io.StringIO(sheet, newline="")):
+            for cell in row:
+                assert not cell.startswith(FORMULA_STARTS) or _is_number(cell), (address, cell)
+
+
+def test_every_drawing_is_xml_without_anything_that_acts(answers: list[tuple[str, TestResponse]]) -> None:
+    for address, answer in answers:
+        if answer.mimetype != "image/svg+xml":
+            continue
+        for element in ElementTree.fromstring(answer.data).iter():
+            assert not str(element.tag).endswith("script"), address
+            assert not [name for name in element.attrib if name.startswith("on")], address
+
+
+def test_line_104_every_answer_has_the_strict_policy(answers: list[tuple[str, TestResponse]]) -> None:
+    for address, answer in answers:
+        policy = answer.headers["Content-Security-Policy"]
+        assert policy.startswith("default-src 'none'"), address
+        assert "unsafe" not in policy, address
+        assert answer.headers["X-Content-Type-Options"] == "nosniff", address
+        assert answer.headers["X-Frame-Options"] == "DENY", address
+        if answer.status_code >= 400:
+            assert answer.headers["Cache-Control"] == "no-store", address
+
+
+def test_every_answer_in_json_is_strict_json(answers: list[tuple[str, TestResponse]]) -> None:
+    for address, answer in answers:
+        if answer.mimetype == "application/json":
+            assert "NaN" not in answer.text, address
+            assert isinstance(answer.get_json(), dict | list), address
+
+
+def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[tuple[str, TestResponse]]) -> None:
+    for address, answer in answers:
+        if answer.mimetype != "text/html":
+            continue
+        page = parsed(answer.text)
+        assert page.named("html")[0].attributes["lang"] == "en", address
+        assert len(page.named("title")) == len(page.named("h1")) == len(page.named("main")) == 1, address
+        labelled = {one.attributes.get("for") for one in page.named("label")}
+        for field in page.named("input") + page.named("select"):
+            assert field.attributes.get("type") == "hidden" or field.attributes.get("id") in labelled, address
+        for image in page.named("img"):
+            assert image.attributes.get("alt"), address
+            assert {"width", "height"} <= image.attributes.keys(), (address, "it would shift the page")
+
+
+def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
+    for address in ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/compare", "/lineage", "/reports"):
+        page = little.get(address).text
+        twin = re.search(r'<a href="([^"]+)">this page as JSON</a>', page)
+        assert twin is not None, address
+        answer = little.get(unescape(twin[1]))
+        assert (answer.status_code, answer.mimetype) == (200, "application/json"), twin[1]
+
+
+@pytest.mark.parametrize(
+    ("address", "begins"),
+    [
+        ("/organs.csv", "digest,model,name"),
+        ("/models.csv", "name,title,kind"),
+        ("/models/local/tuned.csv", "name,type,tower"),
+        ("/compare.csv?first=local/base&second=local/tuned", "name,type,tower"),
+        ("/lineage.csv", "child,parent,relation"),
+        ("/reports/ranking.csv", "rank,model"),
+    ],
+)
+def test_every_list_is_there_as_a_sheet(little: FlaskClient, address: str, begins: str) -> None:
+    answer = little.get(address)
+    assert answer.mimetype == "text/csv"
+    lines = answer.text.splitlines()
+    assert lines[0].startswith(begins)
+    assert len(lines) > 1
+
+
+def test_every_link_of_every_page_leads_somewhere(little: FlaskClient) -> None:
+    seen: set[str] = set()
+    waiting = ["/"]
+    while waiting and len(seen) < 400:
+        address = waiting.pop(0)
+        with little.get(address) as answer:
+            assert answer.status_code == 200, address
+            if answer.mimetype != "text/html":
+                continue
+            for link in sorted(parsed(answer.text).links()):
+                plain = link.partition("#")[0]
+                if plain.startswith("/") and plain not in seen:
+                    seen.add(plain)
+                    waiting.append(plain)
+    assert len(seen) > 60
+
+
+@pytest.mark.parametrize(
+    "address", ["/models/local/nothing", "/models/.../x", "/organs/zz", "/organs/0123456789", "/no"]
+)
+def test_what_is_not_there_is_404_in_the_form_that_was_asked_for(little: FlaskClient, address: str) -> None:
+    page = little.get(address)
+    assert (page.status_code, page.mimetype) == (404, "text/html")
+    twin = little.get(f"{address}.json")
+    assert twin.status_code == 404
+    assert twin.get_json()["ok"] is False
+    assert set(twin.get_json()) == {"ok", "error", "errors", "status"}
+    assert page.headers["Cache-Control"] == twin.headers["Cache-Control"] == "no-store"
+
+
+def _is_number(cell: str) -> bool:
+    return re.fullmatch(r"-?[0-9.e+-]+", cell) is not None

@@ -1,0 +1,45 @@
+"""A file's name on somebody else's disk: never a path, a device, or a second header."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from web.filenames import NAME_MAX_LENGTH, attachment, is_plain_name, safe_name
+
+
+@pytest.mark.parametrize(
+    ("name", "safe"),
+    [
+        ("Zoo-A-2M-v1.0-F16.gguf", "Zoo-A-2M-v1.0-F16.gguf"),
+        ("../../etc/passwd", "_.._etc_passwd"),
+        ("..", "download"),
+        ("", "download"),
+        ("-rf", "rf"),
+        (".bashrc", "bashrc"),
+        ("CON.gguf", "_CON.gguf"),
+        ("a\r\nSet-Cookie: x=1.gguf", "a_Set-Cookie_ x_1.gguf"),
+        ('a"; filename="b.exe', "a_ filename_b.exe"),
+        ("C:\\x.gguf", "C_x.gguf"),
+        ("a\u202efugg.exe", "a_fugg.exe"),
+        ("x" * 500 + ".gguf", "x" * (NAME_MAX_LENGTH - 5) + ".gguf"),
+    ],
+)
+def test_line_89_a_name_is_made_harmless(name: str, safe: str) -> None:
+    assert safe_name(name) == safe
+
+
+def test_line_89_a_name_beyond_ascii_is_sent_in_both_forms() -> None:
+    assert attachment("Bär.gguf") == "attachment; filename=\"B_r.gguf\"; filename*=UTF-8''B%C3%A4r.gguf"
+
+
+@given(st.text(max_size=400))
+def test_line_89_no_name_leaves_its_header_or_its_folder(name: str) -> None:
+    header = attachment(name)
+    assert header.isascii()
+    assert header.isprintable()
+    assert header.count('"') == 2
+    assert not {"/", "\\", "\r", "\n"} & set(header)
+    assert not safe_name(name).startswith((".", "-"))
+    assert is_plain_name(safe_name(name))

@@ -1,0 +1,164 @@
+"""What clients of the hub are told: refs, files, revisions, and what is missing in words that they understand."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from sqlalchemy import select
+
+from registry.catalog.tables import Model
+from registry.registry import Registry
+from tests.builders import file_bytes, text
+from tests.trips import block_tensors, ingest_file, little_model
+from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
+from tests.web.test_downloads import Served, served
+from web.app import create_app
+from web.repositories import commit_of
+
+__all__ = ["served"]
+
+API = "/api/models/local/a"
+
+
+def commit(client: FlaskClient) -> str:
+    return str(client.get(API).get_json()["sha"])
+
+
+def test_a_repository_says_its_commit_and_its_files(served: Served) -> None:
+    values = served.client.get(API).get_json()
+    assert values["id"] == "local/a"
+    assert len(values["sha"]) == 40
+    assert [sibling["rfilename"] for sibling in values["siblings"]] == ["a.gguf", "README.md"]
+    assert (values["private"], values["gated"], values["disabled"]) == (False, False, False)
+    detailed = served.client.get(f"{API}?blobs=true").get_json()["siblings"][0]
+    assert detailed["lfs"]["sha256"] == hashlib.sha256(served.data).hexdigest()
+    assert detailed["size"] == detailed["lfs"]["size"] == len(served.data)
+
+
+def test_a_tree_has_sizes_and_the_digests_of_the_files(served: Served) -> None:
+    model, readme = served.client.get(f"{API}/tree/main?recursive=true").get_json()
+    assert model["lfs"] == {
+        "oid": hashlib.sha256(served.data).hexdigest(),
+        "size": len(served.data),
+        "pointerSize": 132,
+    }
+    assert "lfs" not in readme
+    written = served.client.get("/local/a/resolve/main/README.md")
+    assert readme["size"] == len(written.data)
+    blob = b"blob %d\0" % len(written.data) + written.data
+    assert readme["oid"] == hashlib.sha1(blob, usedforsecurity=False).hexdigest() == written.headers["ETag"].strip('"')
+
+
+def test_versions_are_tags_and_the_newest_is_main(served: Served, tmp_path: Path) -> None:
+    first = commit(served.client)
+    (tmp_path / "b.gguf").write_bytes(little_model())
+    ingest_file(served.registry, tmp_path / "b.gguf", "a")
+    refs = served.client.get(f"{API}/refs").get_json()
+    assert refs["branches"][0]["name"] == "main"
+    assert {tag["name"]: tag["targetCommit"] for tag in refs["tags"]} == {"v1": first, "v2": commit(served.client)}
+    assert refs["branches"][0]["targetCommit"] == commit(served.client) != first
+    for revision in ("v1", "refs/tags/v1", first, first[:7]):
+        quoted = revision.replace("/", "%2F")
+        assert served.client.get(f"{API}/revision/{quoted}").get_json()["sha"] == first, revision
+    answer = served.client.get(f"/local/a/resolve/{first}/a.gguf")
+    assert answer.data == served.data
+    assert answer.headers["X-Repo-Commit"] == first
+    assert "immutable" in answer.headers["Cache-Control"]
+    assert served.client.get("/local/a/resolve/main/b.gguf").data == (tmp_path / "b.gguf").read_bytes()
+
+
+def test_versions_of_equal_bytes_are_different_commits(served: Served) -> None:
+    with served.registry.catalog.reading() as session:
+        model = session.scalars(select(Model)).one()
+        first = commit_of(model)
+        model.version = 2
+        assert commit_of(model) != first
+        model.version, model.name = 1, "b"
+        assert commit_of(model) != first
+        session.rollback()
+
+
+def test_a_file_says_what_clients_look_for(served: Served) -> None:
+    answer = served.client.head("/local/a/resolve/main/a.gguf")
+    digest = hashlib.sha256(served.data).hexdigest()
+    assert answer.headers["X-Linked-Etag"] == answer.headers["ETag"] == f'"{digest}"'
+    assert answer.headers["X-Linked-Size"] == answer.headers["Content-Length"] == str(len(served.data))
+    assert answer.headers["X-Repo-Commit"] == commit(served.client)
+    assert not [name for name, _ in answer.headers if "xet" in name.lower()]
+
+
+@pytest.mark.parametrize(
+    ("address", "code"),
+    [
+        ("/api/models/local/b", "RepoNotFound"),
+        ("/api/models/organs/a", "RepoNotFound"),
+        ("/api/models/local/a@1", "RepoNotFound"),
+        ("/api/models/local/b/tree/main", "RepoNotFound"),
+        ("/local/b/resolve/main/a.gguf", "RepoNotFound"),
+        (f"{API}/revision/v2", "RevisionNotFound"),
+        (f"{API}/revision/{'0' * 40}", "RevisionNotFound"),
+        (f"{API}/revision/abc", "RevisionNotFound"),
+        (f"{API}/tree/v0", "RevisionNotFound"),
+        ("/local/a/resolve/v9/a.gguf", "RevisionNotFound"),
+        ("/local/a/resolve/main/b.gguf", "EntryNotFound"),
+        ("/local/a/resolve/main/../../../etc/passwd", "EntryNotFound"),
+        (f"{API}/tree/main/folder", "EntryNotFound"),
+        ("/v2/local/a/manifests/Q4_K_M", "EntryNotFound"),
+    ],
+)
+def test_what_is_missing_is_told_by_its_code(address: str, code: str, served: Served) -> None:
+    for answer in (served.client.get(address), served.client.head(address)):
+        assert answer.status_code == 404
+        assert answer.headers["X-Error-Code"] == code
+        assert answer.headers["X-Error-Message"].isprintable()
+        assert answer.headers["Cache-Control"] == "no-store"
+
+
+def test_paths_are_looked_up_as_a_form_and_as_json(served: Served) -> None:
+    address = f"{API}/paths-info/main"
+    as_form = served.client.post(address, data={"paths": ["a.gguf", "no"], "expand": "False"}).get_json()
+    as_json = served.client.post(address, json={"paths": ["a.gguf", "no", 5]}).get_json()
+    assert [entry["path"] for entry in as_form] == ["a.gguf"]
+    assert as_form == as_json
+    for odd in ({"paths": 7}, [], "x", {"paths": {"a": 1}}):
+        assert served.client.post(address, json=odd).get_json() == []
+
+
+def test_llama_is_told_which_file_to_take(served: Served, tmp_path: Path) -> None:
+    expected = {"ggufFile": {"rfilename": "a.gguf", "size": len(served.data)}}
+    assert served.client.get("/v2/local/a/manifests/latest").get_json() == expected
+    (tmp_path / "B-Q8_0.gguf").write_bytes(little_model())
+    ingest_file(served.registry, tmp_path / "B-Q8_0.gguf", "b")
+    assert served.client.get("/v2/local/b/manifests/q8_0").get_json()["ggufFile"]["rfilename"] == "B-Q8_0.gguf"
+
+
+def test_line_104_hostile_metadata_is_text_in_a_readme(registry: Registry, tmp_path: Path) -> None:
+    name = f"{HOSTILE}\n---\nlicense: mit\n---\n[x]({HOSTILE_LINK})"
+    entries = [
+        text("general.architecture", "x\n- y"),
+        text("general.name", name),
+        text("general.description", f"{FORMULA} https://elsewhere.example www.elsewhere.example | ![x](y)"),
+        text("general.license", "mit\nevil: true"),
+    ]
+    (tmp_path / "a.gguf").write_bytes(file_bytes(entries, block_tensors()))
+    ingest_file(registry, tmp_path / "a.gguf")
+    with create_app(registry).test_client() as client:
+        readme = client.get("/local/a/resolve/main/README.md").text
+    front, _, rest = readme.removeprefix("---\n").partition("---\n")
+    assert front == "library_name: gguf\n"
+    for markup in ("<script", "[x](", "https://", "www.e", "\n---", "\n- y", "evil: true\n"):
+        assert markup not in rest, markup
+    assert "&lt;script&gt;alert(1)" in rest
+
+
+def test_a_readme_has_what_is_known_of_the_model(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "a.gguf")
+    with create_app(registry).test_client() as client:
+        readme = client.get("/local/a/resolve/main/README.md").text
+    assert readme.startswith('---\nlibrary_name: gguf\nlicense: "apache-2.0"\ntags:\n- "llama"\n---\n\n# Little\n')
+    assert hashlib.sha256(little_model()).hexdigest() in readme
+    assert "| registered as | local/a\\@1 |" in readme

@@ -1,0 +1,181 @@
+"""The hub's own client pulls models from a server that runs, through a line that breaks."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from registry.catalog.queries.models import model_by_name
+from registry.chimera.layout import plan_shards
+from registry.chimera.place import place_file
+from registry.gguf import TensorSpec, dtype_by_name
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.trips import block_metadata, ingest_file, little_model
+from tests.web.cutting import cutting
+from tests.web.live import Live, serving
+
+CUT_AFTER_BYTES = 12_000_000
+"""The client keeps what has come in steps of 10 MiB, so a line that breaks earlier loses everything."""
+QUESTIONS = """
+import sys
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+
+api, folder = HfApi(), sys.argv[1]
+info = api.model_info("local/one", files_metadata=True)
+assert [one.rfilename for one in info.siblings] == ["one.gguf", "README.md"], info
+assert info.siblings[0].lfs.sha256 == sys.argv[2]
+assert info.sha == api.model_info("local/one", revision="v2").sha != api.model_info("local/one", revision="v1").sha
+assert api.list_repo_files("local/cut", revision="main")[-1] == "README.md"
+assert api.file_exists("local/one", "one.gguf")
+assert not api.file_exists("local/one", "two.gguf")
+assert api.repo_exists("local/one")
+assert not api.repo_exists("local/none")
+assert api.revision_exists("local/one", "v2")
+assert not api.revision_exists("local/one", "v3")
+refs = api.list_repo_refs("local/one")
+assert [ref.name for ref in refs.branches + refs.tags] == ["main", "v2", "v1"], refs
+assert [ref.target_commit for ref in refs.tags] == [info.sha, api.model_info("local/one", revision="v1").sha]
+(path,) = api.get_paths_info("local/one", ["one.gguf", "no"])
+assert (path.lfs.sha256, path.size) == (sys.argv[2], info.siblings[0].size)
+for wanted, ask in (
+    (RepositoryNotFoundError, lambda: hf_hub_download("local/none", "x", cache_dir=folder)),
+    (RevisionNotFoundError, lambda: hf_hub_download("local/one", "one.gguf", revision="v7", cache_dir=folder)),
+    (EntryNotFoundError, lambda: hf_hub_download("local/one", "x", cache_dir=folder)),
+    (RevisionNotFoundError, lambda: snapshot_download("local/one", revision="v7", cache_dir=folder)),
+):
+    try:
+        ask()
+    except wanted:
+        continue
+    raise AssertionError(wanted)
+old = snapshot_download("local/one", revision="v1", cache_dir=folder)
+print(old)
+assert snapshot_download("local/one", revision=info.sha, cache_dir=folder) != old
+"""
+
+
+def large_model() -> bytes:
+    """Two tensors of 14 MB."""
+    random = np.random.default_rng(7)
+    specs = [TensorSpec(f"blk.{number}.ffn_up.weight", (1000, 14_000), dtype_by_name("I8")) for number in range(2)]
+    tensors = [(spec, random.integers(-9, 9, spec.size_bytes, dtype=np.int8).tobytes()) for spec in specs]
+    return file_bytes(block_metadata("Large"), tensors)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with a model of two versions and one in shards; the files beside it."""
+    folder = tmp_path_factory.mktemp("hub")
+    (folder / "shards").mkdir()
+    with Registry.open(folder / "home") as registry:
+        for name, data in (("old.gguf", little_model()), ("one.gguf", large_model())):
+            (folder / name).write_bytes(data)
+            ingest_file(registry, folder / name, "one")
+        with registry.catalog.reading() as session:
+            model = model_by_name(session, parse_model_name("one"))
+            plans = plan_shards(session, registry.blobs, model, "cut", 15_000_000)
+        for plan in plans:
+            place_file(registry.blobs, plan, folder / "shards" / plan.name)
+        ingest_file(registry, folder / "shards", "cut")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def live(place: Path) -> Iterator[Live]:
+    with serving(place / "home", place / "log") as server:
+        yield server
+
+
+def environment(port: int, folder: Path) -> dict[str, str]:
+    """What a person sets to pull from the server at `port`."""
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    return {
+        **kept,
+        "HF_ENDPOINT": f"http://127.0.0.1:{port}",
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "HF_HUB_DISABLE_UPDATE_CHECK": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "NO_COLOR": "1",
+    }
+
+
+def hf(port: int, folder: Path, *arguments: str) -> None:
+    """Run `hf download` into `folder`."""
+    command = "from huggingface_hub.cli.hf import main; main()"
+    run = [sys.executable, "-c", command, "download", *arguments, "--local-dir", str(folder)]
+    done = subprocess.run(run, env=environment(port, folder), capture_output=True, text=True, check=False, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_file_is_pulled_and_goes_on_where_the_line_broke(live: Live, place: Path, tmp_path: Path) -> None:
+    with cutting(live.port, CUT_AFTER_BYTES, cuts=2) as line:
+        hf(line.port, tmp_path, "local/one", "one.gguf")
+    assert (tmp_path / "one.gguf").read_bytes() == (place / "one.gguf").read_bytes()
+    assert line.made_cuts == 2
+    assert bytes(line.asked).lower().count(b"range: bytes=") >= 2
+
+
+def test_a_whole_model_is_pulled_and_goes_on_where_the_line_broke(live: Live, place: Path, tmp_path: Path) -> None:
+    with cutting(live.port, CUT_AFTER_BYTES, cuts=1) as line:
+        hf(line.port, tmp_path, "local/cut")
+    files = sorted((place / "shards").iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert (tmp_path / file.name).read_bytes() == file.read_bytes()
+    assert "local/cut" in (tmp_path / "README.md").read_text()
+    assert line.made_cuts == 1
+    assert b"range: bytes=" in bytes(line.asked).lower()
+
+
+def test_the_clients_questions_are_answered(live: Live, place: Path, tmp_path: Path) -> None:
+    digest = hashlib.sha256((place / "one.gguf").read_bytes()).hexdigest()
+    command = [sys.executable, "-c", QUESTIONS, str(tmp_path), digest]
+    done = subprocess.run(
+        command, env=environment(live.port, tmp_path), capture_output=True, text=True, check=False, timeout=90
+    )
+    assert done.returncode == 0, done.stderr
+    assert (Path(done.stdout.strip()) / "old.gguf").read_bytes() == (place / "old.gguf").read_bytes()
+
+
+def test_a_download_goes_on_where_the_line_broke(live: Live, place: Path) -> None:
+    data = (place / "one.gguf").read_bytes()
+    with cutting(live.port, CUT_AFTER_BYTES, cuts=1) as line:
+        address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            tag = answer.headers["ETag"]
+            with pytest.raises(http.client.IncompleteRead) as cut:
+                answer.read()
+        begun = cut.value.partial
+        rest = urllib.request.Request(address, headers={"Range": f"bytes={len(begun)}-", "If-Range": tag})
+        with urllib.request.urlopen(rest, timeout=30) as answer:
+            assert answer.status == 206
+            assert 0 < len(begun) < len(data)
+            assert begun + answer.read() == data
+
+
+@pytest.mark.slow  # curl is not among what a contributor must have
+def test_curl_goes_on_where_the_line_broke(live: Live, place: Path, tmp_path: Path) -> None:
+    target = tmp_path / "one.gguf"
+    with cutting(live.port, CUT_AFTER_BYTES, cuts=1) as line:
+        address = f"http://127.0.0.1:{line.port}/models/local/one.gguf"
+        command = ["curl", "--silent", "--show-error", "--fail", "-C", "-", "-o", str(target), address]
+        first = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert first.returncode == 18, "a partial file"
+        assert 0 < target.stat().st_size < (place / "one.gguf").stat().st_size
+        second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert second.returncode == 0, second.stderr
+    assert target.read_bytes() == (place / "one.gguf").read_bytes()
+    assert b"Range: bytes=" in line.asked

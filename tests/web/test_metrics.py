@@ -1,0 +1,161 @@
+"""Metrics: what is counted, in one process and over several, with no word from outside in a label."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from prometheus_client.parser import text_string_to_metric_families
+
+from registry.registry import Registry
+from tests.trips import ingest_file, little_model
+from web.app import create_app
+from web.metrics import BUCKETS_SECONDS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SEVERAL = """
+import os, sys
+from types import SimpleNamespace
+from web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
+assert "prometheus_client" not in sys.modules, "it looks at the environment when it is imported"
+folder = prepare_metrics()
+from registry.registry import Registry
+from web.app import create_app
+
+def child(requests, stream):
+    pid = os.fork()
+    if pid:
+        return pid
+    with Registry.open(sys.argv[1]) as registry:
+        client = create_app(registry).test_client()
+        for _ in range(requests):
+            assert client.get("/healthz").status_code == 200
+        if stream:
+            digest = client.get("/api/v1/organs?limit=1").get_json()["items"][0]["digest"]
+            client.get(f"/organs/{digest}.raw")
+        os._exit(0)
+
+first, second = child(3, stream=True), child(4, stream=False)
+for pid in (first, second):
+    assert os.waitpid(pid, 0)[1] == 0
+def shown():
+    with Registry.open(sys.argv[1]) as registry:
+        return create_app(registry).test_client().get("/metrics").text
+print([line for line in shown().splitlines() if line.startswith("organ_streams_in_flight")][0])
+for pid in (first, second):
+    child_exit(None, SimpleNamespace(pid=pid))
+print(shown())
+print("folder", folder, os.path.isdir(folder))
+"""
+
+
+@pytest.fixture
+def client(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
+    """A client of a catalog with one little model."""
+    path = tmp_path / "little.gguf"
+    path.write_bytes(little_model())
+    ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Every sample by its name and labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def asked(client: FlaskClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    answer = client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.content_type.startswith("text/plain")
+    return samples(answer.text)
+
+
+def count(found: dict[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:
+    return found.get((name, tuple(sorted(labels.items()))), 0.0)
+
+
+def test_requests_are_counted_by_route_method_and_status(client: FlaskClient) -> None:
+    client.get("/models/local/little")
+    client.get("/models/local/nothing")
+    client.get("/models/local/nothing")
+    client.delete("/models")
+    found = asked(client)
+    route = "/models/<namespace>/<name>"
+    assert count(found, "organ_requests_total", route=route, method="GET", status="200") == 1
+    assert count(found, "organ_requests_total", route=route, method="GET", status="404") == 2
+    assert count(found, "organ_requests_total", route="unmatched", method="DELETE", status="405") == 1
+    assert count(found, "organ_request_seconds_count", route=route) == 3
+    last = count(found, "organ_request_seconds_bucket", route=route, le=str(BUCKETS_SECONDS[-1]))
+    assert last == 3
+
+
+def test_answers_from_memory_are_counted(client: FlaskClient) -> None:
+    for _ in range(3):
+        client.get("/api/v1/models")
+    found = asked(client)
+    assert count(found, "organ_answers_from_memory_total", route="/api/v1/models") == 2
+
+
+def test_streams_are_counted_while_they_last(client: FlaskClient) -> None:
+    digest = client.get("/api/v1/organs?limit=1").get_json()["items"][0]["digest"]
+    with client.get(f"/organs/{digest}.raw") as first, client.get(f"/organs/{digest}.npy") as second:
+        assert count(asked(client), "organ_streams_in_flight") == 2
+        assert first.data
+        assert second.data
+    with client.get("/static/style.css") as style:
+        assert count(asked(client), "organ_streams_in_flight") == 0
+        assert style.data
+    client.head(f"/organs/{digest}.raw")
+    assert count(asked(client), "organ_streams_in_flight") == 0
+
+
+def test_the_registrys_figures_are_those_of_the_first_page(client: FlaskClient) -> None:
+    figures = client.get("/api/v1").get_json()["figures"]
+    found = asked(client)
+    assert figures["models"] == 1
+    assert {name: count(found, f"organ_registry_{name}") for name in figures} == figures
+
+
+def test_no_label_holds_text_from_outside(client: FlaskClient) -> None:
+    marks = ("zzmark", "ZZMETHOD")
+    client.get(f"/{marks[0]}/x?{marks[0]}=1")
+    client.get(f"/models/local/{marks[0]}")
+    client.open("/models", method=marks[1])
+    client.get("/models", headers={"Host": marks[0]})
+    text = client.get("/metrics").text
+    for mark in marks:
+        assert mark.lower() not in text.lower()
+    assert count(samples(text), "organ_requests_total", route="unmatched", method="other", status="405") == 1
+
+
+def test_the_figures_of_several_processes_are_added_up(client: FlaskClient, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", SEVERAL, str(tmp_path / "home")],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    before, _, rest = done.stdout.partition("\n")
+    shown, _, folder = rest.partition("folder ")
+    assert before == "organ_streams_in_flight 1.0", "what a process had under way counts until its end is told"
+    found = samples(shown)
+    assert count(found, "organ_requests_total", route="/healthz", method="GET", status="200") == 7
+    assert count(found, "organ_streams_in_flight") == 0
+    path, there = folder.split()
+    assert there == "True"
+    assert not Path(path).exists(), "the folder goes with the process that made it"

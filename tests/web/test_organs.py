@@ -1,0 +1,141 @@
+"""The search page and an organ's page."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from flask.testing import FlaskClient
+
+from tests.web.pages import parsed
+
+
+def facet_links(client: FlaskClient, address: str) -> dict[str, str]:
+    """The address behind each value of the facets, by its text."""
+    page = client.get(address).text
+    aside = page[page.index('<aside class="labels"') :]
+    found = re.findall(r'<li><a href="([^"]+)"[^>]*>(.*?)</a>', aside)
+    return {re.sub(r"<[^>]+>", "", text).strip(" ×◆●■│▲○"): unescape(link) for link, text in found}
+
+
+def test_a_facet_narrows_the_search_and_its_count_is_what_is_then_found(little: FlaskClient) -> None:
+    values = little.get("/organs.json").get_json()
+    links = facet_links(little, "/organs")
+    for kind, count in values["facets"]["type"].items():
+        found = little.get(links[kind].replace("/organs?", "/organs.json?")).get_json()
+        assert found["facets"]["total"] == count == len(found["items"]), kind
+
+
+def test_a_chosen_facet_is_taken_out_by_the_same_link(little: FlaskClient) -> None:
+    chosen = facet_links(little, "/organs")["norm"]
+    assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:norm"]
+    back = facet_links(little, chosen)["norm"]
+    assert urlsplit(back).query == ""
+
+
+def test_two_values_of_one_facet_are_either_or(little: FlaskClient) -> None:
+    first = facet_links(little, "/organs")["norm"]
+    both = facet_links(little, first)["embed"]
+    assert parse_qs(urlsplit(both).query)["q"] == ["type:norm,embed"]
+
+
+def test_every_bar_of_the_histogram_leads_to_what_it_counts(little: FlaskClient) -> None:
+    bins = {one["from"]: one["count"] for one in little.get("/organs.json").get_json()["facets"]["theta"]}
+    page = little.get("/organs").text
+    bars = re.findall(r'<li[^>]*><a href="([^"]+)"[^>]*title="θ (\d+)° to (\d+)°: ([\d,]+)"', page)
+    assert [int(lower) for _, lower, _, _ in bars] == list(range(0, 90, 5))
+    for link, lower, _, count in bars:
+        assert bins.get(int(lower), 0) == int(count)
+        values = little.get(unescape(link).replace("/organs", "/organs.json", 1)).get_json()
+        assert len(values["items"]) == int(count), link
+
+
+def test_a_chosen_bar_takes_its_filter_out_again(little: FlaskClient) -> None:
+    page = little.get("/organs?q=theta>=30 theta<35 type:organ").text
+    (chosen,) = re.findall(r'<a href="([^"]+)" aria-current="true" title="θ 30', page)
+    assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:organ"]
+
+
+def test_pages_follow_each_other_by_links_alone(little: FlaskClient) -> None:
+    seen: list[str] = []
+    address: str | None = "/organs?q=sort:size&limit=7"
+    while address:
+        page = little.get(address)
+        seen += re.findall(r'<th scope="row"><a class="mono" href="/organs/(\w+)"', page.text)
+        following = re.search(r'<a href="([^"]+)" rel="next">', page.text)
+        told = re.search(r'<([^>]+)>; rel="next"', page.headers.get("Link", ""))
+        assert (following is None) == (told is None)
+        address = unescape(following[1]) if following else None
+    everything = little.get("/organs.json?limit=1000").get_json()["items"]
+    assert len(seen) == len(everything)
+    assert sorted(seen) == sorted(one["digest"] for one in everything)
+
+
+def test_the_link_header_of_a_list_in_json_leads_to_its_next_page(little: FlaskClient) -> None:
+    first = little.get("/organs.json?q=type:norm&limit=2")
+    match = re.fullmatch(r'<([^>]+)>; rel="next"', first.headers["Link"])
+    assert match is not None
+    second = little.get(match[1]).get_json()
+    assert {one["type"] for one in second["items"]} == {"norm"}
+    assert not {one["digest"] for one in second["items"]} & {one["digest"] for one in first.get_json()["items"]} - {
+        one["digest"] for one in second["items"] if first.get_json()["items"][-1]["theta"] == one["theta"]
+    }
+
+
+def test_a_wrong_query_stays_in_the_box_with_what_is_wrong(little: FlaskClient) -> None:
+    answer = little.get("/organs?q=thta:3")
+    assert answer.status_code == 400
+    page = parsed(answer.text)
+    assert "did you mean theta:?" in page.text
+    assert page.named("input")[0].attributes["value"] == "thta:3"
+    refused = little.get("/organs.json?q=thta:3")
+    assert refused.status_code == 400
+    assert refused.get_json()["errors"] == [{"field": "q", "sentence": refused.get_json()["error"]}]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "１", "1e3", "9" * 40])
+def test_line_78_a_page_has_one_to_a_thousand_results(little: FlaskClient, limit: str) -> None:
+    assert little.get("/organs.json", query_string={"limit": limit}).status_code == 400
+
+
+@pytest.mark.parametrize("after", ["x", "null", "AAAA", "1 OR 1=1", "WyJ4IiwxLDJd", "a" * 5000])
+def test_line_77_an_invented_place_in_a_list_is_refused(little: FlaskClient, after: str) -> None:
+    assert little.get("/organs.json", query_string={"after": after}).status_code == 400
+
+
+def test_the_organs_of_a_search_as_a_sheet(little: FlaskClient) -> None:
+    lines = little.get("/organs.csv?q=type:embed").text.splitlines()
+    assert lines[0].startswith("digest,model,name,type,tower,block,slot,dtype,shape")
+    assert len(lines) == 1 + 3
+    assert all(",token_embd.weight,embed," in line for line in lines[1:])
+
+
+def test_an_organ_says_what_its_theta_is_made_of(little: FlaskClient) -> None:
+    organ = little.get("/organs.json?q=type:organ&limit=1").get_json()["items"][0]
+    page = parsed(little.get(f"/organs/{organ['digest'][:16]}").text)
+    assert "θ = 90° × the mean of three scores: entropy" in page.text
+    assert page.text.count("what is this") >= 4
+    assert "/models/" + organ["model"] in page.links()
+
+
+def test_an_organ_lists_those_that_are_most_alike(little: FlaskClient) -> None:
+    base = little.get("/models/local/base.json").get_json()["placements"]
+    tuned = little.get("/models/local/tuned.json").get_json()["placements"]
+    place = next(number for number, one in enumerate(base) if one["name"] == "blk.0.ffn_up.weight")
+    values = little.get(f"/organs/{base[place]['digest']}.json").get_json()
+    assert values["alike"][0]["digest"] == tuned[place]["digest"]
+    assert values["alike"][0]["likeness"] > 0.98
+    assert base[place]["digest"] not in {one["digest"] for one in values["alike"]}
+
+
+def test_a_short_norm_says_why_it_has_no_likeness(little: FlaskClient) -> None:
+    norm = little.get("/organs.json?q=type:norm&limit=1").get_json()["items"][0]
+    values = little.get(f"/organs/{norm['digest']}.json").get_json()
+    assert values["alike"] == []
+    assert "too few values" in values["alike_note"]
+
+
+def test_the_first_page_of_organs_is_small(little: FlaskClient) -> None:
+    assert len(little.get("/organs").data) < 60_000

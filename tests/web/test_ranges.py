@@ -1,0 +1,104 @@
+"""What a `Range` and its conditions ask for, and that no header makes us work hard or wrongly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from web.ranges import HEADER_MAX_LENGTH, Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
+
+SIZE = 1000
+HUGE = str(2**200)
+
+
+@pytest.mark.parametrize(
+    ("header", "span"),
+    [
+        ("bytes=0-0", Span(0, 1)),
+        ("bytes=0-", Span(0, SIZE)),
+        ("bytes=10-19", Span(10, 20)),
+        ("bytes=999-", Span(999, SIZE)),
+        ("bytes=-5", Span(995, SIZE)),
+        ("bytes=-5000", Span(0, SIZE)),
+        ("bytes=990-2000", Span(990, SIZE)),
+        (f"bytes=0-{HUGE}", Span(0, SIZE)),
+        (f"bytes=-{HUGE}", Span(0, SIZE)),
+        ("Bytes=1-2", Span(1, 3)),
+        (" bytes=1-2\t", Span(1, 3)),
+    ],
+)
+def test_line_90_one_range_of_bytes_is_a_span(header: str, span: Span) -> None:
+    assert asked_span(header, SIZE) == span
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "bytes",
+        "bytes=",
+        "bytes=-",
+        "bytes=5-1",
+        "bytes=0-1,5-6",
+        "bytes=0-1,0-1",
+        "bytes=a-b",
+        "bytes=1 -2",
+        "bytes=+1-2",
+        "bytes=0x1-2",
+        "bytes=١-٢",
+        "items=0-1",
+        "seconds=1-2",
+        "bytes=0-0," * 20_000,
+        f"bytes={'0' * HEADER_MAX_LENGTH}-1",
+    ],
+)
+def test_line_90_everything_else_is_the_whole_file(header: str | None) -> None:
+    assert asked_span(header, SIZE) is None
+
+
+@pytest.mark.parametrize("header", ["bytes=1000-", "bytes=1000-1001", f"bytes={HUGE}-", "bytes=-0"])
+def test_line_90_a_range_without_a_byte_of_the_file_is_refused(header: str) -> None:
+    with pytest.raises(Unsatisfiable):
+        asked_span(header, SIZE)
+
+
+@pytest.mark.parametrize("header", ["bytes=0-", "bytes=0-0", "bytes=-1"])
+def test_nothing_of_an_empty_file_can_be_asked_for(header: str) -> None:
+    with pytest.raises(Unsatisfiable):
+        asked_span(header, 0)
+
+
+@given(st.text("bytes=-,0123456789 \t", max_size=40), st.integers(0, 100))
+def test_a_span_always_lies_within_the_file(header: str, size: int) -> None:
+    try:
+        span = asked_span(f"bytes={header}", size)
+    except Unsatisfiable:
+        return
+    assert span is None or 0 <= span.begin < span.end <= size
+
+
+@pytest.mark.parametrize(
+    ("if_range", "holds"),
+    [(None, True), ('"tag"', True), ('W/"tag"', False), ('"other"', False), ("Sat, 21 Nov 2026 00:00:00 GMT", False)],
+)
+def test_line_91_a_range_holds_for_the_strong_tag_alone(if_range: str | None, holds: bool) -> None:
+    assert still_holds(if_range, "tag") is holds
+
+
+@pytest.mark.parametrize(
+    ("header", "strong", "weak"),
+    [
+        ("*", True, True),
+        ('"tag"', True, True),
+        ('"a", "tag"', True, True),
+        ('W/"tag"', False, True),
+        ('"a", W/"b"', False, False),
+        ("tag", False, False),
+        ("", False, False),
+        ('"' * 8000, False, False),
+    ],
+)
+def test_tags_are_compared_strongly_or_weakly(header: str, strong: bool, weak: bool) -> None:
+    assert (has_strong(header, "tag"), has_weak(header, "tag")) == (strong, weak)

@@ -1,0 +1,184 @@
+"""Reports in the browser: the same numbers as the command's, with words, a picture, a CSV and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from flask.testing import FlaskClient
+
+from registry.registry import Registry
+from registry.reports.markdown import markdown
+from registry.reports.overview import registry_report
+from tests.trips import ingest_file, little_model
+from tests.web.conftest import HOSTILE
+from tests.web.pages import parsed
+from web.app import create_app
+from web.pages import reports
+from web.pages.reports import PAGES
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def families(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
+    """A client of a catalog with four strangers of two sizes."""
+    for number in range(4):
+        path = tmp_path / f"one-{number}.gguf"
+        path.write_bytes(little_model(f"Family {chr(65 + number)}", blocks=2 + number, seed=10 + number))
+        ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+def test_the_first_page_has_the_figures_and_leads_to_every_report(little: FlaskClient) -> None:
+    page = parsed(little.get("/reports").text)
+    assert {f"/reports/{key}" for key in PAGES} <= page.links()
+    values = little.get("/reports.json").get_json()
+    assert values["sections"]["figures"]["figures"]["models_count"] == 3
+    for meaning in values["sections"]["figures"]["meanings"].values():
+        assert meaning in page.text
+
+
+@pytest.mark.parametrize("key", PAGES)
+def test_every_report_has_its_words_rows_and_twins(families: FlaskClient, key: str) -> None:
+    page = parsed(families.get(f"/reports/{key}").text)
+    values = families.get(f"/reports/{key}.json").get_json()
+    assert list(values["sections"]) == list(PAGES[key][2])
+    for section, told in values["sections"].items():
+        for words in told["before"] + told["after"]:
+            assert words in page.text
+        sheet = families.get(f"/reports/{key}.csv?table={section}").text
+        rows = list(csv.DictReader(io.StringIO(sheet)))
+        assert len(rows) == len(told["items"]) > 0
+        assert list(rows[0]) == list(told["items"][0])
+
+
+def test_the_whole_report_is_there_as_markdown(registry: Registry, little: FlaskClient) -> None:
+    answer = little.get("/reports.md")
+    assert answer.mimetype == "text/markdown"
+    assert "attachment" in answer.headers["Content-Disposition"]
+    with registry.catalog.reading() as session:
+        assert answer.text == markdown(registry_report(session))
+
+
+def test_names_of_models_and_tensors_are_links_to_them(little: FlaskClient) -> None:
+    ranking = parsed(little.get("/reports/ranking").text)
+    assert {f"/models/local/{name}@1" for name in ("base", "tuned", "stranger")} <= ranking.links()
+    wells = little.get("/reports/wells").text
+    values = little.get("/reports/wells.json").get_json()["sections"]["wells"]["items"]
+    links = [link.replace("&amp;", "&") for link in re.findall(r'href="(/organs\?[^"]+)"', wells)]
+    assert len(links) == len(values) == 3
+    for link, row in zip(links, values, strict=True):
+        found = little.get(link.replace("/organs?", "/organs.json?")).get_json()["items"]
+        assert [(one["name"], one["model"]) for one in found] == [(row["tensor"], row["model"])]
+
+
+def test_the_picture_of_types_has_a_row_a_type_and_its_size(little: FlaskClient) -> None:
+    page = little.get("/reports/types").text
+    (image,) = re.findall(r"<img[^>]+>", page)
+    root = ElementTree.fromstring(little.get("/reports/types.svg").data)
+    assert f'src="/reports/types.svg" width="{root.attrib["width"]}" height="{root.attrib["height"]}"' in image
+    written = {one.text for one in root.iter(f"{SVG}text")}
+    assert {"◆ skeleton", "● organ", "│ norm", "■ embed"} <= written
+
+
+def test_the_scale_law_is_drawn_with_a_dot_a_family_and_the_fitted_lines(families: FlaskClient) -> None:
+    told = families.get("/reports/scale.json").get_json()["sections"]
+    answer = families.get("/reports/scale.svg")
+    root = ElementTree.fromstring(answer.data)
+    assert len(list(root.iter(f"{SVG}circle"))) == len(told["families"]["items"]) == 4
+    assert {"families", "models"} <= {one.text for one in root.iter(f"{SVG}text")}
+    again = families.get("/reports/scale.svg", headers={"If-None-Match": answer.headers["ETag"]})
+    assert again.status_code == 304
+
+
+def test_too_few_families_are_drawn_without_a_line(little: FlaskClient) -> None:
+    root = ElementTree.fromstring(little.get("/reports/scale.svg").data)
+    assert len(list(root.iter(f"{SVG}circle"))) == 2
+    assert "families" not in {one.text for one in root.iter(f"{SVG}text")}
+
+
+def test_the_report_on_a_model_is_linked_from_its_page(little: FlaskClient) -> None:
+    address = "/models/local/tuned@1/report"
+    assert address in parsed(little.get("/models/local/tuned").text).links()
+    page = parsed(little.get(address).text)
+    values = little.get(f"{address}.json").get_json()
+    for section in values["sections"].values():
+        assert section["title"] in page.text
+    assert "/models/local/base@1" in page.links(), "a relative"
+    assert little.get(f"{address}.md").text.startswith("# Dissection of local/tuned@1")
+    assert little.get(f"{address}.csv").text.startswith("type,tensors_count")
+    assert little.get(f"{address}.csv?table=wells").text.startswith("tensor,type")
+
+
+def test_a_report_is_made_once_until_the_catalog_changes(
+    registry: Registry, little: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    monkeypatch.setattr(reports, "registry_report", lambda session: (made.append(1), registry_report(session))[1])
+    for address in ("/reports", "/reports/ranking", "/reports/types", "/reports/wells.csv", "/reports.md"):
+        assert little.get(address).status_code == 200
+    assert len(made) == 1
+    path = tmp_path / "newcomer.gguf"
+    path.write_bytes(little_model("Newcomer", seed=77))
+    ingest_file(registry, path)
+    assert "local/newcomer@1" in little.get("/reports/ranking").text
+    assert len(made) == 2
+
+
+def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
+    little: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reports, "REPORT_SECONDS", -1.0)
+    monkeypatch.setattr("registry.catalog.limits.STEPS", 1)
+    for address in ("/reports", "/reports/ranking", "/reports/scale"):
+        answer = little.get(address)
+        assert answer.status_code == 503
+        assert "was stopped" in answer.text
+        assert answer.headers["Cache-Control"] == "no-store"
+    twin = little.get("/reports.json")
+    assert (twin.status_code, twin.get_json()["ok"]) == (503, False)
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/reports/nothing", 404),
+        ("/reports/ranking.csv?table=wells", 400),
+        (f"/reports/scale.csv?table={HOSTILE}", 400),
+        ("/models/local/nothing/report", 404),
+        ("/models/local/nothing/report.md", 404),
+        ("/models/local/tuned/report.csv?table=nothing", 400),
+    ],
+)
+def test_a_report_that_there_is_not_is_refused(little: FlaskClient, address: str, status: int) -> None:
+    assert little.get(address).status_code == status
+
+
+def test_the_reports_of_an_empty_registry_say_what_to_do(registry: Registry) -> None:
+    with create_app(registry).test_client() as client:
+        assert "organ ingest FILE.gguf" in client.get("/reports").text
+        for key in PAGES:
+            page = client.get(f"/reports/{key}")
+            assert page.status_code == 200
+            assert "<img" not in page.text
+            for ending in ("json", "csv"):
+                assert client.get(f"/reports/{key}.{ending}").status_code == 200
+        assert client.get("/reports/types.svg").status_code == client.get("/reports/scale.svg").status_code == 404
+
+
+def test_hostile_names_in_reports_are_text(hostile: FlaskClient) -> None:
+    for address in ("/reports/ranking", "/reports/wells", "/models/local/hostile/report"):
+        page = parsed(hostile.get(address).text)
+        assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"], address
+        assert not [link for link in page.links() if not link.startswith(("/", "#"))], address
+    assert HOSTILE in parsed(hostile.get("/models/local/hostile/report").text).text
+    for address in ("/reports/types.svg", "/reports/scale.svg", "/models/local/hostile/depth.svg"):
+        root = ElementTree.fromstring(hostile.get(address).data)
+        assert not [one for one in root.iter() if str(one.tag).endswith("script")], address

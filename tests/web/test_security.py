@@ -1,0 +1,99 @@
+"""Names that are served, sizes, links from outside."""
+
+from __future__ import annotations
+
+import pytest
+from flask.testing import FlaskClient
+
+from registry.registry import Registry
+from web.app import create_app
+from web.links import outside_link
+from web.security import ADDRESS_MAX_LENGTH, BODY_MAX_BYTES
+from web.settings import WebSettings
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8935", "127.0.0.1:1", "[::1]", "[::1]:8935", "LOCALHOST"])
+def test_this_machine_is_served_under_its_own_names(little: FlaskClient, host: str) -> None:
+    assert little.get("/healthz", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["elsewhere.example", "127.0.0.1.elsewhere.example", "localhost:80:80", "", "::1", "localhost.", "x@localhost"],
+)
+def test_line_103_another_name_is_refused(little: FlaskClient, host: str) -> None:
+    answer = little.get("/", headers={"Host": host})
+    assert answer.status_code in (400, 421)
+    assert "Anatomy" not in answer.text
+
+
+def test_a_name_that_was_allowed_is_served(registry: Registry) -> None:
+    settings = WebSettings(hosts=frozenset({"atlas.example"}))
+    with create_app(registry, settings).test_client() as client:
+        assert client.get("/", headers={"Host": "atlas.example:443"}).status_code == 200
+        assert client.get("/", headers={"Host": "localhost"}).status_code == 421
+        assert client.get("/", headers={"Host": "localhost", "X-Forwarded-Host": "atlas.example"}).status_code == 421
+
+
+def test_an_address_has_an_end(little: FlaskClient) -> None:
+    assert little.get("/organs?q=" + "a" * ADDRESS_MAX_LENGTH).status_code == 414
+
+
+def test_a_body_has_an_end(little: FlaskClient) -> None:
+    assert little.post("/organs", data=b"x" * (BODY_MAX_BYTES + 1)).status_code in (405, 413)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
+def test_pages_are_only_read(little: FlaskClient, method: str) -> None:
+    answer = little.open("/organs", method=method)
+    assert answer.status_code == 405
+    assert "GET" in answer.headers["Allow"]
+
+
+@pytest.mark.parametrize("text", ["https://a.example/x?y=1#z", "http://a.example", "HTTPS://a.example:8080/%20"])
+def test_plain_addresses_become_links(text: str) -> None:
+    assert outside_link(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "javascript:alert(1)",
+            "data:text/html,x",
+            "//a.example",
+            "/organs",
+            "ftp://a.example",
+            "https://",
+            "https://?x",
+        ),
+        *(
+            "https://a.example/\n",
+            "https://a.example/ x",
+            'https://a.example/"x',
+            "https://a.example/<b>",
+            "https://a.example/'x",
+        ),
+        *(
+            "https://me:secret@a.example/",
+            "https://me@a.example",
+            "https://a\u202e.example",
+            "https://[::1",
+            "x" * 3000,
+        ),
+    ],
+)
+def test_anything_else_stays_text(text: str) -> None:
+    assert outside_link(text) is None
+
+
+@pytest.mark.parametrize("parts", [101, 5_000])
+def test_line_88_a_form_of_many_parts_is_refused(little: FlaskClient, parts: int) -> None:
+    boundary = "part"
+    body = f'--{boundary}\r\nContent-Disposition: form-data; name="paths"\r\n\r\nx\r\n' * parts
+    answer = little.post(
+        "/api/models/local/base/paths-info/main",
+        data=f"{body}--{boundary}--\r\n".encode(),
+        content_type=f"multipart/form-data; boundary={boundary}",
+    )
+    assert answer.status_code == 413

@@ -1,0 +1,107 @@
+"""Numbers as classes of the stylesheet, and colours that can be read."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.catalog.vocabulary import ORGAN_TYPES
+from web.shown import (
+    CHANGE_STEPS,
+    GLYPHS,
+    SHARE_STEPS,
+    THETA_STEPS,
+    WIDTH_STEPS,
+    change_class,
+    foldable,
+    number_text,
+    share_class,
+    theta_class,
+    width_class,
+)
+
+STYLE = (Path(__file__).parents[2] / "web" / "static" / "style.css").read_text()
+CLASSES = set(re.findall(r"^ *\.([tdswh]n?\d*) ", STYLE, re.MULTILINE))
+
+
+def test_every_class_that_numbers_become_is_in_the_stylesheet() -> None:
+    wanted = {"tn", *(f"t{step}" for step in range(THETA_STEPS)), *(f"d{step}" for step in range(CHANGE_STEPS))}
+    wanted |= {f"s{step}" for step in range(SHARE_STEPS)}
+    wanted |= {f"{side}{step}" for side in "wh" for step in range(WIDTH_STEPS + 1)}
+    assert wanted == CLASSES
+
+
+@given(st.none() | st.floats(allow_nan=False))
+def test_any_number_has_a_class(number: float | None) -> None:
+    assert theta_class(number) in CLASSES
+    assert share_class(number) in CLASSES
+    assert width_class(number) in CLASSES
+    assert change_class(number, 1.0) in CLASSES
+
+
+def test_the_ends_and_the_middle_of_the_scales() -> None:
+    assert [theta_class(theta) for theta in (0.0, 45.0, 90.0, None)] == ["t0", "t16", "t31", "tn"]
+    assert [width_class(share) for share in (None, 0.0, 0.001, 0.5, 1.0)] == ["w0", "w0", "w1", "w20", "w40"]
+    assert [change_class(change, 2.0) for change in (-9.0, -2.0, 0.0, 2.0, None)] == ["d0", "d0", "d4", "d8", "tn"]
+    assert change_class(0.0, 0.0) == "d4"
+
+
+def test_text_on_every_colour_of_the_scales_reads_well() -> None:
+    colours = re.findall(r"^ *\.[tds]\d+ \{ --tone: (#\w{6}); --on-tone: (#\w{6}); \}", STYLE, re.MULTILINE)
+    assert len(colours) == THETA_STEPS + CHANGE_STEPS + 2 * SHARE_STEPS
+    for background, ink in colours:
+        assert contrast(background, ink) >= 4.5, background
+
+
+@pytest.mark.parametrize("scheme", [0, 1])
+def test_text_reads_well_on_paper_and_plates_in_light_and_dark(scheme: int) -> None:
+    block = re.findall(r":root \{([^}]*--paper[^}]*)\}", STYLE)[scheme]
+    token = dict(re.findall(r"--([\w-]+): (#\w{6})", block))
+    for ground in ("paper", "plate", "mark"):
+        for ink in ("ink", "quiet", "link"):
+            assert contrast(token[ground], token[ink]) >= 4.5, (ground, ink)
+
+
+def test_neighbours_on_the_scale_of_theta_are_about_equally_far_apart() -> None:
+    tones = re.findall(r"^\.t\d+ \{ --tone: (#\w{6})", STYLE, re.MULTILINE)
+    steps = [
+        sum((a - b) ** 2 for a, b in zip(channels(x), channels(y), strict=True)) ** 0.5 for x, y in pairwise(tones)
+    ]
+    assert max(steps) < 4 * min(steps)
+
+
+def test_names_fold_between_their_parts_and_stay_text() -> None:
+    assert str(foldable("blk.0.ffn_up.weight")) == "blk.<wbr>0.<wbr>ffn_up.<wbr>weight"
+    assert str(foldable('<b>"x"/y')) == "&lt;b&gt;&#34;x&#34;/<wbr>y"
+    assert str(foldable("...")) == "..."
+
+
+def test_numbers_for_people() -> None:
+    assert [number_text(one) for one in (None, True, 12345, 0.12345, "x")] == ["–", "yes", "12,345", "0.123", "x"]
+
+
+def test_every_type_has_a_shape_of_its_own() -> None:
+    assert set(GLYPHS) == set(ORGAN_TYPES)
+    assert len(set(GLYPHS.values())) == len(GLYPHS)
+
+
+def contrast(first: str, second: str) -> float:
+    """The contrast of two colours as WCAG 2 defines it."""
+    lighter, darker = sorted((luminance(first), luminance(second)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def channels(colour: str) -> list[float]:
+    """Red, green and blue from 0 to 1."""
+    return [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]

@@ -1,0 +1,181 @@
+"""The OpenAPI 3.1 document, made from what the routes say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from web.api.downloads import DOWNLOADS, Download
+from web.api.downloads import GROUP as DOWNLOADS_GROUP
+from web.api.examples import example_answers
+from web.api.operation import Operation, Parameter, operations
+from web.api.schemas import SCHEMAS, Schema
+from web.api.schemas.values import ref
+
+VERSION = "3.1.1"
+GROUPS: Mapping[str, str] = {
+    "About": "What answers, and this document.",
+    "Organs": "Tensors of models: searched, counted, looked up.",
+    "Models": "What the organs came in with; lineage and comparison.",
+    "Reports": "What the numbers say together, with what they do not say.",
+    DOWNLOADS_GROUP: "The bytes. They stand beside the pages, not below `/api/v1`, and their refusals are for people.",
+}
+DESCRIPTION = """\
+Read-only. Everything answers JSON, but downloads, which answer bytes.
+
+A list answers `{"items", "next", "notes"}`; the next page is `after=<next>`, and its address stands in the header
+`Link` with `rel="next"`. A `next` belongs to the query that it came from.
+
+Answers to GET have a strong ETag: send it as `If-None-Match`, and what has not changed answers 304 without a body. HEAD
+answers as GET does, without the body.
+
+Every refusal below `/api/v1` is `{"ok": false, "error", "errors": [{"field", "sentence"}], "status"}`. A parameter that
+is not known here, or that is given twice, is refused, so that a misspelt one is seen. 405 comes with `Allow`, 503 with
+`Retry-After`. An address that is not described here answers 404.
+
+Every page of the catalog has a twin with the same values: `/organs.json`, `/models.json`, `/index.json`; lists have
+`.csv` too. They may change with the pages; what is described here will not.
+"""
+_REFUSALS: Mapping[int, str] = {
+    400: "The request means nothing here; `errors` says which field and why.",
+    404: "Nothing is kept here.",
+    409: "What was asked for is several things, or cannot be had in this form.",
+    412: "The file is not the one that `If-Match` names.",
+    413: "The body is too large.",
+    414: "The address is too long.",
+    415: "The body is no JSON by its type, or is packed.",
+    416: "The file has no byte in that range; `Content-Range` has its size.",
+    421: "The catalog is not served under that name.",
+    500: "The stored bytes are faulty; this is told before the first byte. Later the connection is cut.",
+    503: "It took too long or too much is going on; `Retry-After` has the seconds.",
+}
+_DOWNLOAD_REFUSALS = tuple(_REFUSALS)
+_CONDITIONS: Mapping[str, str] = {
+    "If-None-Match": "ETags that the asker has.",
+    "Range": "One range of bytes: `bytes=0-1023`. Several are answered with the whole.",
+    "If-Range": "The ETag of what the asker has a part of; the whole is the answer if it is another.",
+    "If-Match": "The ETag that the file must have.",
+}
+_API_CONDITIONS = ("If-None-Match",)
+_FILE_HEADERS = ("ETag", "Accept-Ranges", "Content-Disposition", "Cache-Control")
+_JSON = "application/json"
+
+
+def document(version: str) -> Schema:
+    """The document of that version of the program."""
+    paths: dict[str, Schema] = {}
+    order = tuple(GROUPS)
+    for told in sorted(operations(), key=lambda told: order.index(told.group)):
+        paths.setdefault(told.path, {})[told.method] = _operation(told)
+    for download in DOWNLOADS:
+        paths[download.path] = {"get": _download(download)}
+    return {
+        "openapi": VERSION,
+        "info": {
+            "title": "Organ registry",
+            "version": version,
+            "summary": "The parts of language models: search, measure, compare, download.",
+            "description": DESCRIPTION,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "tags": [{"name": name, "description": text} for name, text in GROUPS.items()],
+        "paths": paths,
+        "components": {
+            "schemas": SCHEMAS,
+            "responses": _responses(),
+            "parameters": {name: _header(name, text) for name, text in _CONDITIONS.items()},
+        },
+    }
+
+
+def _operation(told: Operation) -> Schema:
+    found: Schema = {
+        "operationId": told.name,
+        "tags": [told.group],
+        "summary": told.summary,
+        "description": told.description,
+        "parameters": [_parameter(one) for one in told.parameters],
+        "responses": {"200": _answer(told)} | _refused("json", told.refusals),
+    }
+    if told.body is None:
+        found["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
+        found["responses"]["304"] = _component("responses", "NotModified")
+    else:
+        found["requestBody"] = {"required": True, "content": {_JSON: {"schema": ref(told.body)}}}
+    return found
+
+
+def _answer(told: Operation) -> Schema:
+    content: Schema = {"schema": ref(told.answer)}
+    example = example_answers().get(told.name)
+    if example is not None:
+        content["example"] = example
+    headers = {"ETag": _text_header("Strong.")} if told.body is None else {}
+    if told.is_list:
+        headers["Link"] = _text_header("The next page, if there is one.", required=False)
+    answer: Schema = {"description": told.summary, "content": {_JSON: content}}
+    return answer | ({"headers": headers} if headers else {})
+
+
+def _download(told: Download) -> Schema:
+    headers = {name: _text_header("") for name in _FILE_HEADERS}
+    content: Schema = {"application/octet-stream": {"schema": {}}}
+    part = {**headers, "Content-Range": _text_header("Which part, and of how many bytes.")}
+    return {
+        "operationId": told.name,
+        "tags": [DOWNLOADS_GROUP],
+        "summary": told.summary,
+        "description": told.description,
+        "parameters": [_parameter(one) for one in told.parameters]
+        + [_component("parameters", name) for name in _CONDITIONS],
+        "responses": {
+            "200": {"description": "The whole.", "headers": headers, "content": content},
+            "206": {"description": "The range that was asked for.", "headers": part, "content": content},
+            "304": _component("responses", "NotModified"),
+        }
+        | _refused("words", _DOWNLOAD_REFUSALS),
+    }
+
+
+def _responses() -> Schema:
+    """The refusals, for programs below the API and for people at downloads; and that nothing has changed."""
+    found: Schema = {
+        "NotModified": {"description": "What the asker has is current.", "headers": {"ETag": _text_header("")}}
+    }
+    for status, text in _REFUSALS.items():
+        found[f"json-{status}"] = {"description": text, "content": {_JSON: {"schema": ref("Error")}}}
+        found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
+        if status == 503:
+            for form in ("json", "words"):
+                found[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}
+    used = {f"json-{status}" for told in operations() for status in told.refusals}
+    return {name: one for name, one in found.items() if not name.startswith("json-") or name in used}
+
+
+def _refused(form: str, statuses: Iterable[int]) -> Schema:
+    return {str(status): _component("responses", f"{form}-{status}") for status in statuses}
+
+
+def _parameter(one: Parameter) -> Schema:
+    found: dict[str, Any] = {
+        "name": one.name,
+        "in": one.where,
+        "required": one.required,
+        "description": one.description,
+        "schema": one.schema,
+    }
+    return found | ({"example": one.example} if one.example else {})
+
+
+def _header(name: str, text: str) -> Schema:
+    return {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+
+
+def _text_header(text: str, *, required: bool = True) -> Schema:
+    found: Schema = {"required": required, "schema": {"type": "string"}}
+    return found | ({"description": text} if text else {})
+
+
+def _component(kind: str, name: str) -> Schema:
+    return {"$ref": f"#/components/{kind}/{name}"}

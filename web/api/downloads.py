@@ -1,0 +1,77 @@
+"""Downloads in the OpenAPI document: they are served by `web.downloads`, at addresses of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from web.api.operation import Parameter
+from web.api.parameters import DIGEST, NAME, NAMESPACE
+from web.api.schemas.values import SHAPE_PATTERN, Schema
+
+GROUP = "Downloads"
+
+_TEXT: Schema = {"type": "string"}
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """An address that hands out bytes."""
+
+    path: str
+    name: str
+    summary: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    example: str
+
+
+_TOLD_APART = (
+    Parameter("dtype", "Which organ, where the bytes stand as several.", {"type": "string", "maxLength": 16}, "F32"),
+    Parameter("shape", "The same, by shape.", {"type": "string", "pattern": SHAPE_PATTERN, "maxLength": 96}, "192"),
+)
+_NAME_INSIDE = Parameter("name", "The tensor's name in the file, one that it has somewhere.", _TEXT, "")
+_FILE = Parameter("file", "One of the model's files.", _TEXT, "Zoo-A-2M-v1.0-Q8_0.gguf", where="path", required=True)
+_ORGAN, _MODEL = "aadb682ed7753b5f", "local/Zoo-A-2M-v1.0-Q8_0"
+
+DOWNLOADS = (
+    Download(
+        "/organs/{digest}.raw",
+        "organ_raw",
+        "An organ's bytes",
+        "The plain bytes, as they stand in the model's file.",
+        (DIGEST, *_TOLD_APART),
+        f"/organs/{_ORGAN}.raw",
+    ),
+    Download(
+        "/organs/{digest}.bin",
+        "organ_bin",
+        "An organ as a file",
+        "The file that organ directories have: a head with name, dtype and shape, then the plain bytes.",
+        (DIGEST, *_TOLD_APART, _NAME_INSIDE),
+        f"/organs/{_ORGAN}.bin",
+    ),
+    Download(
+        "/organs/{digest}.npy",
+        "organ_npy",
+        "An organ's values for NumPy",
+        "The values as float32. 409 where nothing here reads the dtype.",
+        (DIGEST, *_TOLD_APART),
+        f"/organs/{_ORGAN}.npy",
+    ),
+    Download(
+        "/models/{namespace}/{name}.gguf",
+        "model_gguf",
+        "A model as one file",
+        "The file that came in, to the last byte; shards are merged.",
+        (NAMESPACE, NAME),
+        f"/models/{_MODEL}.gguf",
+    ),
+    Download(
+        "/models/{namespace}/{name}/files/{file}",
+        "model_file",
+        "A file of a model",
+        "The file as it came in, by its name.",
+        (NAMESPACE, NAME, _FILE),
+        f"/models/{_MODEL}/files/Zoo-A-2M-v1.0-Q8_0.gguf",
+    ),
+)

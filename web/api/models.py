@@ -1,0 +1,125 @@
+"""Models: a list, one, its organs, its lineage; and two side by side."""
+
+from __future__ import annotations
+
+from flask import request
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.search import MODELS
+from registry.catalog.tables import Model
+from registry.errors import BadName
+from registry.names import ModelName, parse_model_name
+from registry.present.comparison import comparison, registered_model
+from registry.present.lookup import organs_of_model
+from registry.present.models import model_page, models_values
+from registry.present.relatives import lineage_values
+from registry.present.values import Values
+from web.answers import reading, settings
+from web.api.blueprint import ROOT
+from web.api.operation import operation
+from web.api.parameters import AFTER, FIRST, LIMIT, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
+from web.api.refusals import Refused
+from web.asked import asked_after, asked_limit, asked_query, asked_switch
+
+GROUP = "Models"
+EXAMPLE = "local/Zoo-A-2M-v1.0-Q8_0"
+
+
+@operation(
+    "/models",
+    group=GROUP,
+    summary="Search models",
+    parameters=(MODEL_QUERY, LIMIT, AFTER, RANKED),
+    answer="Models",
+    example=f"{ROOT}/models?ranked=1&limit=2",
+)
+def models() -> Values:
+    """What a query finds among models, newest first unless it sorts."""
+    ranked = asked_switch("ranked")
+    query = asked_query(MODELS, "-theta" if ranked else None)
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        return models_values(search_models(session, query, limit, after, ranked=ranked))
+
+
+@operation(
+    "/models/{namespace}/{name}",
+    group=GROUP,
+    summary="One model",
+    parameters=(NAMESPACE, NAME),
+    answer="Model",
+    refusals=(404,),
+    example=f"{ROOT}/models/{EXAMPLE}",
+)
+def model(namespace: str, name: str) -> Values:
+    """A model with its metadata, types, files and lineage. Its organs have pages of their own."""
+    with reading(settings().search_seconds) as session:
+        values = model_page(session, _model(session, namespace, name))
+    del values["placements"]
+    return values
+
+
+@operation(
+    "/models/{namespace}/{name}/organs",
+    group=GROUP,
+    summary="The organs of a model",
+    parameters=(NAMESPACE, NAME, LIMIT, AFTER),
+    answer="Placements",
+    refusals=(404,),
+    example=f"{ROOT}/models/{EXAMPLE}/organs?limit=2",
+)
+def model_organs(namespace: str, name: str) -> Values:
+    """The model's organs at their places, in the order of its files."""
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        return organs_of_model(session, _model(session, namespace, name), limit, after)
+
+
+@operation(
+    "/models/{namespace}/{name}/lineage",
+    group=GROUP,
+    summary="The lineage of a model",
+    parameters=(NAMESPACE, NAME),
+    answer="Lineage",
+    refusals=(404,),
+    example=f"{ROOT}/models/{EXAMPLE}/lineage",
+)
+def model_lineage(namespace: str, name: str) -> Values:
+    """What it declares, what was recorded, what was measured; and what of that does not agree."""
+    with reading(settings().search_seconds) as session:
+        row = _model(session, namespace, name)
+        return {"model": row.full_name} | lineage_values(session, row)
+
+
+@operation(
+    "/compare",
+    group=GROUP,
+    summary="Compare two models",
+    parameters=(FIRST, SECOND),
+    answer="Comparison",
+    refusals=(404,),
+    example=f"{ROOT}/compare?first={EXAMPLE}&second=local/Zoo-A-2M-Prose-v1.0-Q8_0",
+)
+def compare() -> Values:
+    """How alike their weights are at equal places, by type, by block, by organ; and what else differs."""
+    first, second = _asked_model("first"), _asked_model("second")
+    with reading(settings().search_seconds) as session:
+        sides = [registered_model(session, model_by_name(session, name)) for name in (first, second)]
+    return comparison(*sides)
+
+
+def _model(session: Session, namespace: str, name: str) -> Model:
+    return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+
+
+def _asked_model(parameter: str) -> ModelName:
+    """The name in that parameter; raises Refused."""
+    text = request.args.get(parameter)
+    if not text:
+        raise Refused(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
+    try:
+        return parse_model_name(text)
+    except BadName as error:
+        raise Refused(parameter, str(error)) from error

@@ -1,0 +1,178 @@
+"""A route of the API together with its description: what it takes, what it answers, what it refuses.
+
+    @operation("/organs/{digest}", group="Organs", answer="Organ", parameters=(DIGEST,), refusals=(404, 409), ...)
+    def organ(digest: str) -> Values: ...
+
+The view gives plain values; the wrapper checks what all requests have in common, and makes JSON, `Link` and ETag. The
+OpenAPI document is made from what is said here, so that neither can say something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from flask import Response, request
+from werkzeug.exceptions import MethodNotAllowed
+
+from registry.catalog.search.parse import nearest
+from registry.present.values import Values
+from web.answers import conditional, json_answer, next_address
+from web.api.blueprint import ROOT, api
+from web.api.refusals import Refused
+from web.api.schemas.values import Schema
+
+COMMON_REFUSALS = (400, 413, 414, 415, 421, 503)
+"""What any request can get."""
+
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_POST_METHODS = ("OPTIONS", "POST")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Something that stands in the address."""
+
+    name: str
+    description: str
+    schema: Schema
+    example: str
+    where: str = "query"
+    required: bool = False
+
+    @property
+    def is_in_path(self) -> bool:
+        return self.where == "path"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one address."""
+
+    method: str
+    path: str
+    """As OpenAPI writes it: names in braces."""
+    name: str
+    group: str
+    summary: str
+    description: str
+    answer: str
+    """The name of the schema of what it answers."""
+    parameters: tuple[Parameter, ...]
+    refusals: tuple[int, ...]
+    is_list: bool
+    example: str
+    """The address of an example request, or its body."""
+    body: str | None = None
+    """The name of the schema of the body."""
+
+
+View = Callable[..., Values]
+
+_operations: list[Operation] = []
+
+
+def operations() -> tuple[Operation, ...]:
+    """All that have been declared, in the order of the reference."""
+    return tuple(_operations)
+
+
+def operation(
+    path: str,
+    *,
+    group: str,
+    summary: str,
+    answer: str,
+    example: str,
+    parameters: Sequence[Parameter] = (),
+    refusals: Sequence[int] = (),
+    body: str | None = None,
+) -> Callable[[View], View]:
+    """Serve a view at `path` below the root of the API: GET, or POST where it takes a body. Its docstring describes it.
+
+    A view whose values have a `next` is a page of a list.
+    """
+
+    def register(view: View) -> View:
+        told = Operation(
+            method="get" if body is None else "post",
+            path=ROOT + path,
+            name=view.__name__,
+            group=group,
+            summary=summary,
+            description=" ".join((view.__doc__ or "").split()),
+            answer=answer,
+            parameters=tuple(parameters),
+            refusals=tuple(sorted({*COMMON_REFUSALS, *refusals})),
+            is_list=any(parameter.name == "after" for parameter in parameters),
+            example=example,
+            body=body,
+        )
+        _operations.append(told)
+        rule = told.path.replace("{", "<").replace("}", ">")
+        if body is None:
+            api.add_url_rule(rule, told.name, _serve(told, view), merge_slashes=False)
+        else:
+            answer_post = _only_post(_serve(told, view))
+            api.add_url_rule(
+                rule, told.name, answer_post, methods=_METHODS, provide_automatic_options=False, merge_slashes=False
+            )
+        return view
+
+    return register
+
+
+def _serve(told: Operation, view: View) -> Callable[..., Response]:
+    known = tuple(parameter.name for parameter in told.parameters if not parameter.is_in_path)
+
+    @wraps(view)
+    def answer(**arguments: Any) -> Response:
+        _check_address(known)
+        values = view(**arguments)
+        made = json_answer(values)
+        if told.is_list and values["next"] is not None:
+            made.headers["Link"] = f'<{next_address(values["next"])}>; rel="next"'
+        return conditional(made) if told.method == "get" else made
+
+    return answer
+
+
+def _only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
+    """Refuse other methods here: `/organs/lookup` would otherwise be taken for the digest of `/organs/<digest>`."""
+
+    @wraps(answer_post)
+    def answer(**arguments: Any) -> Response:
+        if request.method == "OPTIONS":
+            return Response(headers={"Allow": ", ".join(_POST_METHODS)})
+        if request.method not in _POST_METHODS:
+            raise MethodNotAllowed(_POST_METHODS)
+        return answer_post(**arguments)
+
+    return answer
+
+
+def _check_address(known: Sequence[str]) -> None:
+    """Refuse what would otherwise be ignored or guessed at: misspelt names, repeated ones, bytes that are no UTF-8."""
+    sent = request.query_string
+    if not sent:
+        return
+    if b"%" in sent:
+        try:
+            unquote_to_bytes(sent).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Refused(None, "The address has escaped bytes that are no UTF-8.") from error
+    for name, values in request.args.lists():
+        if name not in known:
+            raise Refused(name[:80], _unknown(name, known))
+        if len(values) > 1:
+            raise Refused(name, f"{name} is given {len(values)} times; once is enough.")
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    close = nearest(name[:80], known)
+    meant = f"; did you mean {close}?" if close else "."
+    takes = f"It takes {', '.join(known)}" if known else "It takes none"
+    return f"There is no parameter {name[:80]!r} here{meant} {takes}."

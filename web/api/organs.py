@@ -1,0 +1,122 @@
+"""Organs: search and its counts, one by digest, many by their digests."""
+
+from __future__ import annotations
+
+from flask import g
+
+from registry.catalog.queries.search import count_organs
+from registry.catalog.search import ORGANS
+from registry.digest import Digest, parse_digest
+from registry.errors import BadDigest
+from registry.present.lookup import known_organs
+from registry.present.organs import organ_page
+from registry.present.search import facet_values, search_values
+from registry.present.values import Values
+from web.answers import reading, registry, settings
+from web.api.blueprint import ROOT
+from web.api.body import asked_object
+from web.api.operation import operation
+from web.api.parameters import AFTER, COUNTS, DIGEST, LIMIT, ORGAN_QUERY
+from web.api.refusals import Refused
+from web.asked import asked_after, asked_limit, asked_query, asked_switch
+
+GROUP = "Organs"
+DIGESTS_MAX = 1000
+
+
+@operation(
+    "/organs",
+    group=GROUP,
+    summary="Search organs",
+    parameters=(ORGAN_QUERY, LIMIT, AFTER, COUNTS),
+    answer="Organs",
+    refusals=(404, 409),
+    example=f"{ROOT}/organs?q=type:organ+sort:-spectral&limit=2",
+)
+def organs() -> Values:
+    """What a query finds among organs at their places, by falling θ unless it sorts. 404 and 409 are for a `like:` that
+    names no organ, or several.
+    """
+    query, limit, after = asked_query(ORGANS), asked_limit(), asked_after()
+    counted = asked_switch("counts")
+    told = settings()
+    found, counts = registry().search_page(
+        query,
+        limit=limit,
+        after=after,
+        counts=counted,
+        search_seconds=told.search_seconds,
+        counts_seconds=told.counts_seconds,
+    )
+    g.unkept = counts is not None and counts.hurried
+    return search_values(found, counts)
+
+
+@operation(
+    "/organs/{digest}",
+    group=GROUP,
+    summary="One organ",
+    parameters=(DIGEST,),
+    answer="Organ",
+    refusals=(404, 409),
+    example=f"{ROOT}/organs/aadb682ed7753b5f",
+)
+def organ(digest: str) -> Values:
+    """What was measured of an organ, and where it sits. 409 when several digests begin so."""
+    with reading(settings().search_seconds) as session:
+        return organ_page(session, digest, visible=True)
+
+
+@operation(
+    "/organs/lookup",
+    group=GROUP,
+    summary="Which of these digests are here",
+    answer="KnownOrgans",
+    body="Digests",
+    example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
+)
+def lookup() -> Values:
+    """Up to 1,000 digests at once, so that only what is not here need travel. What the asker may not see is absent."""
+    digests = _digests(asked_object(("digests",)).get("digests"))
+    with reading(settings().search_seconds) as session:
+        return known_organs(session, digests)
+
+
+@operation(
+    "/facets",
+    group=GROUP,
+    summary="How a search's findings are spread",
+    parameters=(ORGAN_QUERY,),
+    answer="Facets",
+    refusals=(404, 409),
+    example=f"{ROOT}/facets?q=type:organ",
+)
+def facets() -> Values:
+    """Counts by type, slot, dtype, architecture, licence and bins of θ. `like:` and `unique:` change nothing."""
+    query = asked_query(ORGANS)
+    told = settings()
+    with reading(told.search_seconds) as session:
+        counts = count_organs(session, query, told.counts_seconds)
+    g.unkept = counts.hurried
+    return facet_values(counts)
+
+
+def _digests(value: object) -> list[Digest]:
+    """The digests that were asked for; raises Refused with all that are none."""
+    if not isinstance(value, list) or not value:
+        raise Refused("digests", f"digests is to be a list of 1 to {DIGESTS_MAX:,} texts.")
+    if len(value) > DIGESTS_MAX:
+        raise Refused("digests", f"digests has {len(value):,} entries; {DIGESTS_MAX:,} are allowed at once.")
+    found, errors = [], []
+    for place, text in enumerate(value):
+        try:
+            found.append(parse_digest(text) if isinstance(text, str) else _no_text())
+        except BadDigest as error:
+            errors.append((f"digests[{place}]", f"{error}."))
+    if errors:
+        raise Refused(*errors[0], more=errors[1:])
+    return found
+
+
+def _no_text() -> Digest:
+    raise BadDigest("a digest is a text of 64 hexadecimal characters")

@@ -1,0 +1,76 @@
+"""The parameters that operations share, as the reference describes them."""
+
+from __future__ import annotations
+
+from registry.catalog.search import MODELS, ORGANS, Vocabulary
+from registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
+from registry.catalog.search.parse import QUERY_MAX_LENGTH
+from registry.reports.dissection import ORGANS_DEFAULT
+from registry.reports.overview import ROWS_DEFAULT
+from web.api.operation import Parameter
+from web.api.schemas.values import Schema
+from web.asked import LIMIT_DEFAULT
+
+_EXAMPLE = "Zoo-A-2M-v1.0-Q8_0"
+_SWITCH: Schema = {"type": "string", "enum": ["0", "1"], "default": "0"}
+_QUERY: Schema = {"type": "string", "maxLength": QUERY_MAX_LENGTH}
+_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "maxLength": 96}
+_VERSIONED: Schema = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(@[1-9][0-9]{0,8})?$",
+    "maxLength": 106,
+}
+_FULL_NAME: Schema = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(@[1-9][0-9]{0,8})?$",
+    "maxLength": 203,
+}
+
+
+def _fields(vocabulary: Vocabulary) -> str:
+    fields = "; ".join(f"`{field.name}:` {field.meaning}" for field in vocabulary.fields.values())
+    sorts = ", ".join(f"`sort:{name}`" for name in vocabulary.sorts)
+    return f"{fields}. {sorts}, the highest first with `sort:-theta`. Other words are looked for in names and texts."
+
+
+def _limit(default: int, what: str) -> Parameter:
+    schema: Schema = {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": default}
+    return Parameter("limit", f"{what}, from 1 to {PAGE_MAX:,}.", schema, "2")
+
+
+ORGAN_QUERY = Parameter("q", f"The query. {_fields(ORGANS)}", _QUERY, "type:organ sort:-spectral")
+MODEL_QUERY = Parameter("q", f"The query. {_fields(MODELS)}", _QUERY, "kind:model sort:-theta")
+LIMIT = _limit(LIMIT_DEFAULT, "Results on a page")
+ROWS = _limit(ROWS_DEFAULT, "Rows of a table of models")
+ORGAN_ROWS = _limit(ORGANS_DEFAULT, "Rows of a list of single organs")
+AFTER = Parameter(
+    "after",
+    "Where the page before ended: its `next`. It is bound to the query that it came from.",
+    {"type": "string", "maxLength": CURSOR_MAX_LENGTH},
+    "",
+)
+COUNTS = Parameter("counts", "1 to have the facets beside the page.", _SWITCH, "1")
+RANKED = Parameter("ranked", "1 for complete models alone, by falling mean θ unless the query sorts.", _SWITCH, "1")
+DIGEST = Parameter(
+    "digest",
+    "The organ's digest, or 8 and more characters from its beginning.",
+    {"type": "string", "pattern": "^[0-9a-f]{8,64}$"},
+    "aadb682ed7753b5f",
+    where="path",
+    required=True,
+)
+NAMESPACE = Parameter("namespace", "The model's namespace.", _NAME, "local", where="path", required=True)
+NAME = Parameter(
+    "name",
+    "The model's name; `name@3` for a version, else the newest.",
+    _VERSIONED,
+    _EXAMPLE,
+    where="path",
+    required=True,
+)
+FIRST = Parameter(
+    "first", "A model, `namespace/name` or `namespace/name@version`.", _FULL_NAME, f"local/{_EXAMPLE}", required=True
+)
+SECOND = Parameter(
+    "second", "The model that it is compared with.", _FULL_NAME, "local/Zoo-B-2M-v1.0-Q8_0", required=True
+)

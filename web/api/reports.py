@@ -1,0 +1,88 @@
+"""Reports: on the registry, whole or one section, and on one model."""
+
+from __future__ import annotations
+
+from registry.catalog.memory import remembered
+from registry.catalog.queries.models import model_by_name
+from registry.errors import NotFound
+from registry.names import parse_model_name
+from registry.present.values import Values
+from registry.reports.dissection import ORGANS_DEFAULT, model_report
+from registry.reports.document import Report
+from registry.reports.overview import ROWS_DEFAULT, registry_report
+from web.answers import reading
+from web.api.blueprint import ROOT
+from web.api.models import EXAMPLE
+from web.api.operation import Parameter, operation
+from web.api.parameters import NAME, NAMESPACE, ORGAN_ROWS, ROWS
+from web.asked import asked_limit
+
+GROUP = "Reports"
+REPORT_SECONDS = 10.0
+"""A report looks at every placement there is: 1.5 s at a million of them. It is kept until the catalog changes."""
+REPORT_KEY = "registry report"
+"""What it is kept under, for the pages too."""
+SECTIONS = ("figures", "ranking", "types", "scale", "families", "wells")
+SECTION = Parameter(
+    "section",
+    "One of the report's sections.",
+    {"type": "string", "enum": list(SECTIONS)},
+    "ranking",
+    where="path",
+    required=True,
+)
+
+
+@operation(
+    "/reports",
+    group=GROUP,
+    summary="The report on the registry",
+    parameters=(ROWS,),
+    answer="Report",
+    example=f"{ROOT}/reports?limit=2",
+)
+def report() -> Values:
+    """Figures, ranking, types, scale law, families and gravitational wells, with what they mean and do not mean."""
+    return _registry_report().values()
+
+
+@operation(
+    "/reports/{section}",
+    group=GROUP,
+    summary="One section of that report",
+    parameters=(SECTION, ROWS),
+    answer="Report",
+    refusals=(404,),
+    example=f"{ROOT}/reports/wells?limit=2",
+)
+def report_section(section: str) -> Values:
+    """The same report with one section alone."""
+    if section not in SECTIONS:
+        raise NotFound(f"the report has no section {section[:80]!r}: it has {', '.join(SECTIONS)}")
+    return _registry_report().only(section).values()
+
+
+@operation(
+    "/reports/models/{namespace}/{name}",
+    group=GROUP,
+    summary="The report on one model",
+    parameters=(NAMESPACE, NAME, ORGAN_ROWS),
+    answer="Report",
+    refusals=(404,),
+    example=f"{ROOT}/reports/models/{EXAMPLE}?limit=2",
+)
+def report_on_model(namespace: str, name: str) -> Values:
+    """What it is made of, what it shares with others, how its organs read."""
+    limit = asked_limit(ORGANS_DEFAULT)
+    with reading(REPORT_SECONDS) as session:
+        row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        return model_report(session, row, limit).values()
+
+
+def _registry_report() -> Report:
+    """The report; with as many rows as usual it is made once for each state of the catalog. Raises TooSlow."""
+    limit = asked_limit(ROWS_DEFAULT)
+    with reading(REPORT_SECONDS) as session:
+        if limit != ROWS_DEFAULT:  # whoever counts through all limits must not fill the memory
+            return registry_report(session, limit)
+        return remembered(session, REPORT_KEY, lambda: registry_report(session))

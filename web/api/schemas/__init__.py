@@ -1,0 +1,18 @@
+"""What answers look like, as JSON Schemas: each by the name that the OpenAPI document gives it.
+
+values    single values, and what schemas are put together with
+organs    organs, placements, facets
+models    models, lineage, comparisons
+reports   the registry as a whole, and errors
+"""
+
+from web.api.schemas.models import MODEL_SCHEMAS
+from web.api.schemas.organs import ORGAN_SCHEMAS
+from web.api.schemas.reports import REPORT_SCHEMAS
+from web.api.schemas.values import Schema
+
+SCHEMAS: dict[str, Schema] = {
+    name: schema for group in (REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS) for name, schema in sorted(group.items())
+}
+
+__all__ = ["SCHEMAS", "Schema"]

@@ -1,0 +1,81 @@
+"""Schemas of the registry as a whole: its figures, its reports; and of what is refused."""
+
+from __future__ import annotations
+
+from web.api.schemas.values import (
+    COUNT,
+    TEXT,
+    Schema,
+    described,
+    list_of,
+    nullable,
+    record,
+    ref,
+    values_by_name,
+)
+
+_CELL: Schema = {"type": ["string", "number", "null"]}
+_ERROR: dict[str, Schema] = {
+    "field": described(nullable(TEXT), "The parameter or member that it is about; null for the whole request."),
+    "sentence": TEXT,
+}
+
+REPORT_SCHEMAS: dict[str, Schema] = {
+    "Root": record(
+        "What answers here.",
+        {
+            "name": TEXT,
+            "version": described(TEXT, "Of the program."),
+            "figures": ref("Figures"),
+            "links": values_by_name("Where to go on, by name.", TEXT),
+        },
+    ),
+    "Figures": {
+        "type": "object",
+        "description": "The registry in numbers. More may be added.",
+        "properties": {"models": COUNT, "blobs": COUNT, "size_bytes": COUNT, "stored_bytes": COUNT},
+        "required": ["models", "size_bytes", "stored_bytes"],
+        "additionalProperties": nullable(COUNT),
+    },
+    "Report": record(
+        "A report with every number unrounded and every sentence. Which sections there are depends on what was asked.",
+        {
+            "title": TEXT,
+            "opening": list_of(TEXT),
+            "sections": values_by_name(
+                "By key: tables have `items`, single figures have `figures`.",
+                {"oneOf": [ref("ReportTable"), ref("ReportFigures")]},
+            ),
+            "closing": list_of(TEXT),
+        },
+    ),
+    "ReportTable": record(
+        "Rows of one shape. Keys have their unit last, such as `mean_theta_degrees`.",
+        {
+            "title": TEXT,
+            "before": list_of(TEXT, "What the columns are, or why there is no row."),
+            "items": list_of(values_by_name("A row.", _CELL)),
+            "after": list_of(TEXT, "What they mean and do not mean."),
+        },
+    ),
+    "ReportFigures": record(
+        "Single figures, each with its meaning.",
+        {
+            "title": TEXT,
+            "before": list_of(TEXT),
+            "figures": values_by_name("By key, with the unit last.", _CELL),
+            "meanings": values_by_name("The same keys in words.", TEXT),
+            "after": list_of(TEXT),
+        },
+    ),
+    "Error": record(
+        "What is wrong. The same shape for every refusal.",
+        {
+            "ok": {"type": "boolean", "const": False},
+            "error": described(TEXT, "One sentence for a person."),
+            "errors": list_of(record("One thing that is wrong.", _ERROR)),
+            "status": {"type": "integer", "minimum": 400, "maximum": 599},
+        },
+    ),
+    "Document": {"type": "object", "description": "This document.", "required": ["openapi", "info", "paths"]},
+}

@@ -1,0 +1,100 @@
+"""JSON Schemas of single values, and what schemas are put together with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
+
+Schema = dict[str, Any]
+"""A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
+
+DIGEST_PATTERN = "^[0-9a-f]{64}$"
+SHAPE_PATTERN = "^[0-9]+(x[0-9]+){0,3}$"
+MODEL_PATTERN = "^[^/@]+/[^/@]+@[0-9]+$"
+
+
+def record(description: str, properties: Mapping[str, Schema], optional: Iterable[str] = ()) -> Schema:
+    """An object that has all of `properties` but perhaps the `optional` ones, and nothing else."""
+    left_out = set(optional)
+    return {
+        "type": "object",
+        "description": description,
+        "properties": dict(properties),
+        "required": [name for name in properties if name not in left_out],
+        "additionalProperties": False,
+    }
+
+
+def values_by_name(description: str, value: Schema) -> Schema:
+    """An object of any names, each with such a value."""
+    return {"type": "object", "description": description, "additionalProperties": value}
+
+
+def list_of(item: Schema, description: str | None = None) -> Schema:
+    """An array of such items."""
+    return described({"type": "array", "items": item}, description)
+
+
+def page_of(item: Schema, description: str) -> Schema:
+    """One page of a list."""
+    return record(
+        description,
+        {
+            "items": list_of(item),
+            "next": described(
+                nullable(TEXT), "What to give as `after` for the next page; null on the last. `Link` has the address."
+            ),
+            "notes": list_of(TEXT, "What the asker should know: a word that nothing has, a comparison that was cut."),
+        },
+    )
+
+
+def nullable(schema: Schema) -> Schema:
+    """The same, or null."""
+    if "$ref" in schema:
+        return {"oneOf": [schema, {"type": "null"}]}
+    found: Schema = {**schema, "type": [schema["type"], "null"]}
+    return {**found, "enum": [*schema["enum"], None]} if "enum" in schema else found
+
+
+def described(schema: Schema, description: str | None) -> Schema:
+    """The same with a description."""
+    return schema if description is None else {**schema, "description": description}
+
+
+def ref(name: str) -> Schema:
+    """The schema of that name among the components."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+NUMBER: Schema = {"type": "number"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+BYTES: Schema = {"type": "integer", "minimum": 0, "description": "Bytes."}
+THETA: Schema = {"type": "number", "minimum": 0, "maximum": 90, "description": "θ in degrees: 0 noise, 90 signal."}
+CHANGE: Schema = {"type": "number", "minimum": -90, "maximum": 90, "description": "A difference of θ in degrees."}
+SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
+LIKENESS: Schema = {
+    "type": "number",
+    "minimum": -1.000001,  # a correlation, rounded
+    "maximum": 1.000001,
+    "description": "The correlation of weights at the same places: 1 the same, 0 strangers.",
+}
+DIGEST: Schema = {
+    "type": "string",
+    "pattern": DIGEST_PATTERN,
+    "description": "SHA-256 of the plain bytes, in lower-case hexadecimal.",
+}
+SHAPE: Schema = {"type": "string", "pattern": SHAPE_PATTERN, "description": "Row length first: `192x2048`."}
+TIME: Schema = {"type": "string", "format": "date-time"}
+MODEL_NAME: Schema = {"type": "string", "pattern": MODEL_PATTERN, "description": "`namespace/name@version`."}
+ORGAN_TYPE: Schema = {"type": "string", "enum": list(ORGAN_TYPES)}
+TOWER: Schema = {"type": "string", "enum": list(TOWERS)}
+BLOCK: Schema = {
+    "type": ["integer", "null"],
+    "minimum": 0,
+    "description": "The layer's number; null outside of blocks.",
+}

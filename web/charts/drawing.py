@@ -1,0 +1,181 @@
+"""A chart out of axes, lines and dots. pygal scales and draws it; what it looks like is ours (`dress`).
+
+The same chart gives the same bytes: nothing in them is random, and no day.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from web.charts.dress import STYLE, node, printable, undress
+from web.scales import THETA_TONES
+
+DEGREES_MAX = 90.0
+LABEL_PIXELS = 14
+"""From one label to the next, at least."""
+MARGIN_TOP, MARGIN_RIGHT, MARGIN_BOTTOM, MARGIN_LEFT = 26, 14, 38, 54
+STRIP_PIXELS = 5
+LABEL_GAP = 11
+"""Pixels from the y axis to its marks: the strip of colours stands between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One direction: what it begins and ends with, where it is marked, and what it measures."""
+
+    low: float
+    high: float
+    ticks: tuple[tuple[float, str], ...]
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points joined in order. `look` is one of the stylesheet's: area, band, curve, dashed, dotted, box, whisker."""
+
+    points: Sequence[tuple[float, float]]
+    look: str
+    label: str = ""
+    """Written behind its last point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A point by itself; `tone` is a class of a colour of θ."""
+
+    x: float
+    y: float
+    tone: str
+    radius: float = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A whole chart, in the order in which it is painted."""
+
+    title: str
+    width: int
+    height: int
+    x: Axis
+    y: Axis
+    lines: tuple[Line, ...] = ()
+    dots: tuple[Dot, ...] = ()
+    theta_on_y: bool = False
+    """Whether the y axis is θ in degrees: then the scale of its colours stands along it."""
+    label_width: int = 0
+    """Pixels kept free on the right for the labels of lines."""
+    name_width: int = 0
+    """Pixels more on the left, where the marks of the y axis are names."""
+
+
+_PLAIN = {"explicit_size": True, "no_prefix": True, "js": (), "css": (), "truncate_label": -1} | dict.fromkeys(
+    ("show_legend", "show_dots", "show_x_guides"), False
+)
+
+
+def drawn(chart: Chart) -> bytes:
+    """The chart as an SVG document."""
+
+    class Plain(_pygal().XY):  # type: ignore[misc]  # pygal has no types
+        def _compute_margin(self) -> None:
+            """Margins of our own: pygal guesses them from the width of texts."""
+            super()._compute_margin()
+            box = self.margin_box
+            box.top, box.right = MARGIN_TOP, MARGIN_RIGHT + chart.label_width
+            box.bottom, box.left = MARGIN_BOTTOM, MARGIN_LEFT + chart.name_width
+
+    plot = Plain(
+        width=chart.width,
+        height=chart.height,
+        xrange=(chart.x.low, chart.x.high),
+        range=(chart.y.low, chart.y.high),
+        x_labels=_labels(chart.x),
+        y_labels=_labels(chart.y),
+        **_PLAIN,
+    )
+    for line in chart.lines:
+        plot.add("", list(line.points), fill=line.look == "area")
+    if chart.dots:
+        plot.add("", [_dot(dot) for dot in chart.dots], stroke=False, show_dots=True)
+    plot.add_xml_filter(lambda root: _dressed(root, chart, plot))
+    written: bytes = plot.render(disable_xml_declaration=True, is_unicode=True).encode("utf-8")
+    return written + b"\n"
+
+
+def _pygal() -> Any:
+    """The library, loaded by who draws first: most pages have no picture.
+
+    It puts a finder of plug-ins among Python's own, of a kind that Python 3.11 warns of at every later import. We have
+    no plug-ins of it, so it is taken out again.
+    """
+    import pygal
+
+    sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__module__ != pygal.__name__]
+    return pygal
+
+
+def _labels(axis: Axis) -> list[dict[str, Any]]:
+    return [{"value": value, "label": printable(text)} for value, text in axis.ticks]
+
+
+def _dot(dot: Dot) -> dict[str, Any]:
+    return {"value": (dot.x, dot.y), "node": {"r": dot.radius, "class": f"dot {dot.tone}"}}
+
+
+def _dressed(root: Any, chart: Chart, plot: Any) -> Any:
+    """What pygal made, in our clothes: looks for series, labels, titles of axes, the stylesheet."""
+    undress(root)
+    for element in root.iter():
+        kinds = element.attrib.get("class", "").split()
+        numbers = [int(kind[6:]) for kind in kinds if kind.startswith("serie-")]
+        if numbers and numbers[0] < len(chart.lines):
+            element.attrib["class"] = chart.lines[numbers[0]].look
+        elif numbers:
+            element.attrib["class"] = "dots"
+    for text in (text for axis in root.iter("g") if _is_y_axis(axis) for text in axis.iter("text")):
+        text.attrib["x"] = str(-LABEL_GAP)
+    root.attrib["role"] = "img"
+    node(root, "title", {}, chart.title, 0)
+    node(root, "style", {}, STYLE, 1)
+    above = node(root, "g", {"transform": f"translate({plot.margin_box.left}, {plot.margin_box.top})"})
+    view = plot.view
+    bottom = str(round(view.height + 34))
+    node(above, "text", {"class": "note", "x": str(-MARGIN_LEFT + 2 - chart.name_width), "y": "-12"}, chart.y.title)
+    node(above, "text", {"class": "note end", "x": str(round(view.width)), "y": bottom}, chart.x.title)
+    if chart.theta_on_y:
+        _theta_strip(above, chart.y, view)
+    _write_labels(above, chart, view)
+    return root
+
+
+def _is_y_axis(group: Any) -> bool:
+    return {"axis", "y"} <= set(group.attrib.get("class", "").split())
+
+
+def _theta_strip(above: Any, axis: Axis, view: Any) -> None:
+    """The colours of θ along the axis, as far as it goes."""
+    step = DEGREES_MAX / len(THETA_TONES)
+    for number in range(len(THETA_TONES)):
+        low, high = max(number * step, axis.low), min((number + 1) * step, axis.high)
+        if low < high:
+            top, bottom = round(view.y(high), 1), round(view.y(low), 1)
+            size = {"width": str(STRIP_PIXELS), "height": f"{bottom - top:.1f}"}
+            node(above, "rect", {"class": f"t{number}", "x": str(-STRIP_PIXELS), "y": f"{top:.1f}", **size})
+
+
+def _write_labels(above: Any, chart: Chart, view: Any) -> None:
+    """The labels of lines behind their ends, moved apart where they would touch."""
+    labelled = [line for line in chart.lines if line.label and line.points]
+    wanted = sorted(((view.y(line.points[-1][1]), line) for line in labelled), key=lambda pair: float(pair[0]))
+    lowest = -float(LABEL_PIXELS)
+    places = []
+    for y, line in wanted:
+        lowest = max(y, lowest + LABEL_PIXELS)
+        places.append((lowest, line))
+    over = max(0.0, lowest - view.height)
+    for y, line in places:
+        x = f"{view.x(line.points[-1][0]) + 8:.1f}"
+        node(above, "text", {"class": "name", "x": x, "y": f"{y - over + 4:.1f}"}, line.label)

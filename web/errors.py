@@ -1,0 +1,95 @@
+"""What goes wrong, as an answer: one shape for JSON, one page for people, and the status that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flask import Flask, Response, current_app, jsonify, render_template, request
+from werkzeug.exceptions import HTTPException
+
+from registry.errors import (
+    Ambiguous,
+    BadDigest,
+    BadInput,
+    BadName,
+    BadQuery,
+    Busy,
+    NotAssemblable,
+    NotFound,
+    OrganError,
+    TooSlow,
+    UnsupportedDType,
+)
+from web.answers import wants_csv, wants_json
+
+STATUS: tuple[tuple[type[OrganError], int], ...] = (
+    (NotFound, 404),
+    (BadName, 404),
+    (BadDigest, 404),
+    (Ambiguous, 409),
+    (NotAssemblable, 409),
+    (UnsupportedDType, 409),
+    (BadInput, 400),
+    (Busy, 503),
+    (TooSlow, 503),
+)
+"""The first kind that fits decides; anything else is 500, and its sentence stays in the log."""
+RETRY_SECONDS = 5
+
+
+def answer_errors(app: Flask) -> None:
+    """Let `app` answer errors in the form that was asked for."""
+    app.register_error_handler(OrganError, refused)
+    app.register_error_handler(HTTPException, _http_error)
+
+
+def refused(error: OrganError) -> Response:
+    """The answer to a request that raised `error`."""
+    status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+    if status >= 500:
+        current_app.logger.error("%s", error, exc_info=error)
+    sentence = str(error) if status != 500 else "The registry cannot answer just now; its log says why."
+    return error_answer(status, sentence, field="q" if isinstance(error, BadQuery) else None)
+
+
+def error_answer(
+    status: int, sentence: str, *, field: str | None = None, errors: Sequence[tuple[str | None, str]] = ()
+) -> Response:
+    """`sentence` under `status`; `field` is the parameter that it is about. `errors` has several such pairs."""
+    if wants_json(request.path):
+        listed = [{"field": name, "sentence": said} for name, said in errors or ((field, sentence),)]
+        answer = jsonify(ok=False, error=sentence, errors=listed, status=status)
+    elif wants_csv(request.path):
+        answer = current_app.response_class(f"{sentence}\n", mimetype="text/plain")
+    else:
+        page = render_template("error.html", sentence=sentence, status=status, title=_title(status))
+        answer = current_app.response_class(page)
+    answer.status_code = status
+    if status == 503:
+        answer.headers["Retry-After"] = str(RETRY_SECONDS)
+    return answer
+
+
+def _http_error(error: HTTPException) -> Response:
+    if error.code is None or error.response is not None or 300 <= error.code < 400:
+        return error.get_response()  # type: ignore[return-value]  # a redirect, or an answer that was made already
+    answer = error_answer(error.code, error.description or error.name)
+    allowed = getattr(error, "valid_methods", None)
+    if allowed:
+        answer.headers["Allow"] = ", ".join(allowed)
+    return answer
+
+
+def _title(status: int) -> str:
+    return _TITLES.get(status, "This did not work" if status < 500 else "Something broke here")
+
+
+_TITLES = {
+    400: "This was not understood",
+    404: "Nothing is kept here",
+    405: "Not this way",
+    409: "Not possible as it stands",
+    414: "Too long an address",
+    421: "Another name",
+    503: "Busy just now",
+}

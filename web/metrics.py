@@ -1,0 +1,199 @@
+"""Figures of the server for Prometheus, at `/metrics`: requests, how long they took, streams, and the registry's size.
+
+Labels come from our own words alone: the template of a route, never an address. A server of several processes calls
+`prepare_metrics` before it forks, and `child_exit` when a process has ended; then any process answers for all of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from flask import Blueprint, Flask, Response, current_app, g, request
+
+from registry.catalog.memory import remembered
+from registry.present.models import figures
+from registry.present.values import Values
+from web.answers import reading
+from web.memory import TOLD_HEADER
+
+if TYPE_CHECKING:  # prometheus_client looks at the environment when it is imported, which must not be too early
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+METRICS_KEY = "organ_metrics"
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+BUCKETS_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 10.0)
+FIGURES_SECONDS = 2.0
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
+OTHER, UNMATCHED = "other", "unmatched"
+
+metrics = Blueprint("metrics", __name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Meters:
+    """What is counted in this process, and the label sets that were met: one dictionary look-up finds them again."""
+
+    collectors: CollectorRegistry
+    requests: Counter
+    seconds: Histogram
+    remembered: Counter
+    streams: Gauge
+    met: dict[tuple[str, str, int, bool], _Met]
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    count: Callable[[], None]
+    observe: Callable[[float], None]
+    recall: Callable[[], None] | None
+
+
+def prepare_metrics() -> str:
+    """Make the folder through which the processes of a server share their figures; call it before they fork.
+
+    It is removed when this process ends. Answers its path.
+    """
+    folder = tempfile.mkdtemp(prefix="organ-metrics-")
+    os.environ[FOLDER_VARIABLE] = folder
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked process ends with the same hooks
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def child_exit(_server: object, worker: Any) -> None:
+    """gunicorn's hook: what a process that has ended had in flight is in flight no more."""
+    from prometheus_client.multiprocess import mark_process_dead
+
+    if FOLDER_VARIABLE in os.environ:
+        mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]
+
+
+def count_requests(app: Flask) -> None:
+    """Count the requests of `app`; to be called before other hooks are set, so that their time counts too."""
+    app.extensions[METRICS_KEY] = meters = _meters()
+
+    @app.before_request
+    def begin() -> None:
+        g.began = perf_counter()
+
+    @app.after_request
+    def end(answer: Response) -> Response:
+        began = g.get("began")
+        key = (_route(), _method(), answer.status_code, TOLD_HEADER in answer.headers)
+        met = meters.met.get(key)
+        if met is None:
+            met = meters.met[key] = _meet(meters, *key)
+        met.count()
+        met.observe(0.0 if began is None else perf_counter() - began)
+        if met.recall is not None:
+            met.recall()
+        if answer.is_streamed and request.endpoint != "static":
+            meters.streams.inc()
+            answer.response = _Watched(answer.response, meters.streams.dec)
+        return answer
+
+
+@metrics.get("/metrics")
+def show() -> Response:
+    """Everything that is counted, in Prometheus' own text format."""
+    from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+    from prometheus_client.multiprocess import MultiProcessCollector
+
+    meters: Meters = current_app.extensions[METRICS_KEY]
+    with reading(FIGURES_SECONDS) as session:
+        numbers = remembered(session, "figures", lambda: figures(session))
+    collectors = meters.collectors
+    if FOLDER_VARIABLE in os.environ:
+        collectors = CollectorRegistry()
+        MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
+    body = generate_latest(collectors) + generate_latest(_of_registry(numbers))
+    return Response(body, content_type=CONTENT_TYPE_LATEST)
+
+
+def _meters() -> Meters:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+
+    disable_created_metrics()  # type: ignore[no-untyped-call]  # when each series began, a line more for each
+    own = CollectorRegistry()
+    return Meters(
+        own,
+        Counter("organ_requests", "Requests that were answered.", ("route", "method", "status"), registry=own),
+        Histogram(
+            "organ_request_seconds",
+            "Seconds until an answer began; of streams, until their first bytes.",
+            ("route",),
+            buckets=BUCKETS_SECONDS,
+            registry=own,
+        ),
+        Counter("organ_answers_from_memory", "Answers that were kept from before.", ("route",), registry=own),
+        Gauge("organ_streams_in_flight", "Downloads under way.", registry=own, multiprocess_mode="livesum"),
+        {},
+    )
+
+
+def _meet(meters: Meters, route: str, method: str, status: int, is_remembered: bool) -> _Met:
+    return _Met(
+        meters.requests.labels(route, method, str(status)).inc,
+        meters.seconds.labels(route).observe,
+        meters.remembered.labels(route).inc if is_remembered else None,
+    )
+
+
+def _route() -> str:
+    return UNMATCHED if request.url_rule is None else request.url_rule.rule
+
+
+def _method() -> str:
+    return request.method if request.method in METHODS else OTHER
+
+
+def _of_registry(numbers: Values) -> CollectorRegistry:
+    """The figures of the registry, as they are now."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import GaugeMetricFamily
+
+    @dataclass(frozen=True)
+    class Figures:
+        def collect(self) -> Iterable[GaugeMetricFamily]:
+            for name, value in numbers.items():
+                if value is not None:
+                    yield GaugeMetricFamily(
+                        f"organ_registry_{name}", f"The registry's {name}, as on its first page.", value
+                    )
+
+    found = CollectorRegistry()
+    found.register(Figures())
+    return found
+
+
+class _Watched:
+    """The pieces of a stream; `close` says once that it is over."""
+
+    def __init__(self, pieces: Any, over: Callable[[], None]) -> None:
+        self._pieces = pieces
+        self._over: Callable[[], None] | None = over
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._pieces)
+
+    def close(self) -> None:
+        """Close the stream itself; it may be called twice."""
+        over, self._over = self._over, None
+        try:
+            if hasattr(self._pieces, "close"):
+                self._pieces.close()
+        finally:
+            if over is not None:
+                over()

@@ -1,0 +1,153 @@
+"""Charts at addresses of their own: what `<img>` shows on the pages of an organ, a model and the reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from itertools import pairwise
+
+from flask import Response, current_app, request, url_for
+from sqlalchemy.orm import Session
+
+from registry.catalog.memory import remembered
+from registry.catalog.queries.models import model_by_name, placements_of
+from registry.chimera.plan import check_usable
+from registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
+from registry.names import parse_model_name
+from registry.present.depth import depth_values
+from registry.present.models import placement_values
+from registry.present.values import Values
+from web.answers import Page, Sheet, conditional, paged, reading, registry, settings
+from web.charts import depth, weights
+from web.charts.dress import POLICY
+from web.charts.sampling import can_be_sampled, sampled_values
+from web.contents import ChosenOrgan, chosen_organ
+from web.links import model_address
+from web.pages.blueprint import pages
+from web.shown import glyph
+
+IMMUTABLE = "public, max-age=86400, immutable"
+"""Of a chart of bytes that cannot change. A day, because the way of drawing them may."""
+TYPES_FIRST = ("skeleton", "organ", "norm")
+BINS = ("lower", "upper", "count", "bell_count")
+
+
+@paged(pages, "/organs/<digest>/weights", csv=True)
+def weights_figure(digest: str) -> Page:
+    """The histogram of an organ's values in numbers; `dtype` and `shape` as with downloads."""
+    with reading(settings().search_seconds) as session:
+        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
+        found = _weights_of(session, chosen)
+    if isinstance(found, str):
+        raise NotFound(found)
+    values = {"digest": chosen.digest, **asdict(found)}
+    rows = [list(row.values()) for row in bins_of(found)]
+    return Page("weights.html", values, extra=lambda: shown_weights(found, chosen), sheet=lambda: Sheet(BINS, rows))
+
+
+@pages.get("/organs/<digest>/weights.svg")
+def weights_chart(digest: str) -> Response:
+    """The same as a picture."""
+    with reading(settings().search_seconds) as session:
+        chosen = chosen_organ(session, digest, request.args.get("dtype"), request.args.get("shape"))
+        found = _weights_of(session, chosen)
+    if isinstance(found, str):
+        raise NotFound(found)
+    return svg_answer(weights.weights_chart(found), immutable=chosen.is_full_digest)
+
+
+@pages.get("/models/<namespace>/<name>/depth.svg")
+def depth_chart(namespace: str, name: str) -> Response:
+    """θ along the blocks of a model."""
+    with reading(settings().search_seconds) as session:
+        model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        rows = depth_values(placement_values(placement) for placement, _, _ in placements_of(session, model.id))
+    lines, blocks = _depth_lines(rows)
+    if not lines:
+        raise NotFound(f"{model.full_name} has no two blocks of which θ is known")
+    return svg_answer(depth.depth_chart(lines, blocks))
+
+
+def weights_shown(digest: str, dtype: str, shape: str) -> Values:
+    """What the page of an organ has of its values: a picture and its table, or the sentence why there is none."""
+    with reading(settings().search_seconds) as session:
+        chosen = chosen_organ(session, digest, dtype, shape)
+        found = _weights_of(session, chosen)
+    return {"reason": found} if isinstance(found, str) else shown_weights(found, chosen)
+
+
+def depth_shown(name: str, placements: list[Values]) -> Values:
+    """What the page of a model has of its depth; nothing where there are no two blocks to draw a line through."""
+    rows = depth_values(placements)
+    lines, _ = _depth_lines(rows)
+    if not lines:
+        return {}
+    size = {"width": depth.WIDTH, "height": depth.HEIGHT}
+    return {"depth_chart": model_address(name, "pages.depth_chart"), "depth_size": size, "depth": rows}
+
+
+def svg_answer(body: bytes, *, immutable: bool = False) -> Response:
+    """An SVG under a policy that allows its own stylesheet and nothing else."""
+    answer = current_app.response_class(body, mimetype="image/svg+xml")
+    answer.headers["Content-Security-Policy"] = POLICY
+    if immutable:
+        answer.headers["Cache-Control"] = IMMUTABLE
+    return conditional(answer)
+
+
+def shown_weights(found: weights.Weights, chosen: ChosenOrgan) -> Values:
+    """A histogram for the page: the address and size of its picture, and its bins."""
+    shape = "x".join(map(str, chosen.shape))
+    return {
+        "reason": None,
+        "chart": url_for("pages.weights_chart", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
+        "width": weights.WIDTH,
+        "height": weights.HEIGHT,
+        "bins": bins_of(found),
+        "figure": found,
+        "csv": url_for("pages.weights_figure_csv", digest=chosen.digest, dtype=chosen.dtype.name, shape=shape),
+    }
+
+
+def bins_of(found: weights.Weights) -> list[Values]:
+    """The bins as rows."""
+    return [
+        dict(zip(BINS, (lower, upper, count, bell), strict=True))
+        for (lower, upper), count, bell in zip(pairwise(found.edges), found.counts, found.bell, strict=True)
+    ]
+
+
+def _weights_of(session: Session, chosen: ChosenOrgan) -> weights.Weights | str:
+    """The histogram, worked out once while the catalog stays as it is."""
+    key = ("weights", chosen.organ_id)
+    return remembered(session, key, lambda: _read(chosen), lambda found: not isinstance(found, str))
+
+
+def _read(chosen: ChosenOrgan) -> weights.Weights | str:
+    dtype = chosen.dtype
+    if not can_be_sampled(dtype):
+        return f"Values of the format {dtype.name} cannot be read here, so there is no picture of them."
+    elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
+    try:
+        check_usable(chosen.blob, "this organ")
+        with registry().blobs.open(chosen.blob) as reader:
+            values = sampled_values(reader, dtype, elements)
+    except UnsupportedDType:
+        return f"Values of the format {dtype.name} cannot be read here, so there is no picture of them."
+    except (CorruptBlob, MissingBlob):
+        return "Its bytes are faulty in the store, so they are not drawn. A new ingest of a file that has it heals it."
+    return weights.weights_of(values)
+
+
+def _depth_lines(rows: list[Values]) -> tuple[list[depth.DepthLine], int]:
+    """A line a type that is read in two blocks or more, and how many blocks there are."""
+    kinds = sorted({row["type"] for row in rows}, key=lambda kind: (kind not in TYPES_FIRST, kind == "norm", kind))
+    lines = []
+    for kind in kinds:
+        points = tuple(
+            depth.DepthPoint(row["position"], row["lowest_theta"], row["mean_theta"], row["highest_theta"])
+            for row in sorted(rows, key=lambda row: int(row["position"]))
+            if row["type"] == kind
+        )
+        if len(points) > 1:
+            lines.append(depth.DepthLine(f"{glyph(kind)} {kind}", points))
+    return lines, 1 + max((row["position"] for row in rows), default=0)

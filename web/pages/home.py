@@ -1,0 +1,43 @@
+"""The first page: what this is, the registry in figures, its top organs and newest models."""
+
+from __future__ import annotations
+
+from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.search import search_organs
+from registry.catalog.search import MODELS, parse_query
+from registry.names import parse_model_name
+from registry.present.models import figures, models_values, placements_values
+from registry.present.search import search_values
+from registry.present.values import Values
+from web.answers import Page, paged, reading, settings
+from web.pages.anatomy import anatomy
+from web.pages.blueprint import pages
+
+TOP_QUERY = "type:organ unique:organ sort:-spectral"
+TOP_SHOWN, NEWEST_SHOWN = 8, 8
+FEATURED_TENSORS_MAX = 400
+
+
+@paged(pages, "/")
+def home() -> Page:
+    """The registry at a glance."""
+    with reading(settings().search_seconds) as session:
+        values: Values = {"figures": figures(session)}
+        top = search_organs(session, parse_query(TOP_QUERY), TOP_SHOWN)
+        newest = models_values(search_models(session, parse_query("", MODELS), NEWEST_SHOWN))
+    values["top_organs"] = search_values(top)["items"]
+    values["newest_models"] = newest["items"]
+    return Page("home.html", values, extra=lambda: {"top_query": TOP_QUERY, "featured": _featured(values)})
+
+
+def _featured(values: Values) -> Values | None:
+    """The grid of the newest whole model that is not too long for a first page."""
+    fitting = (one for one in values["newest_models"] if one["kind"] == "model" and one["complete"])
+    chosen = next((one for one in fitting if 0 < one["tensors"] <= FEATURED_TENSORS_MAX), None)
+    if chosen is None:
+        return None
+    with reading(settings().search_seconds) as session:
+        row = model_by_name(session, parse_model_name(chosen["name"]))
+        placements = placements_values(session, row.id)
+    return {"name": chosen["name"], "grid": anatomy(placements, "theta", {})}

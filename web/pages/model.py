@@ -1,0 +1,128 @@
+"""One model: its organs on the anatomy grid, its types, its lineage, its files."""
+
+from __future__ import annotations
+
+from flask import request, url_for
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.tables import Model
+from registry.names import parse_model_name
+from registry.present.comparison import changes, registered_model
+from registry.present.models import model_page
+from registry.present.text import size_text
+from registry.present.values import Values
+from web.answers import Page, Sheet, paged, reading, settings
+from web.asked import asked_choice
+from web.contents import public_names
+from web.links import model_address
+from web.pages.anatomy import COMPARED, READINGS, anatomy
+from web.pages.blueprint import pages
+from web.pages.charts import depth_shown
+
+METADATA_SHOWN = 400
+COLUMNS = (
+    *("name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", "theta", "magnitude", "signal"),
+    *("spectral_signal", "stable_rank", "digest"),
+)
+"""Of the organs as CSV."""
+
+
+@paged(pages, "/models/<namespace>/<name>", csv=True)
+def model(namespace: str, name: str) -> Page:
+    """The model of that name; `by` says what its cells are coloured by, `against` which model it is compared with."""
+    by = asked_choice("by", tuple(READINGS))
+    with reading(settings().search_seconds) as session:
+        row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        values = model_page(session, row)
+        against = _against(values["lineage"])
+        values |= {"compared_with": against, "changes": []}
+        if by in COMPARED and against is not None:
+            values["changes"] = _changes(session, row, against)
+    return Page("model.html", values, extra=lambda: _links(values, by), sheet=lambda: _sheet(values))
+
+
+def _sheet(values: Values) -> Sheet:
+    """The organs of the model."""
+    return Sheet(COLUMNS, [[one[key] for key in COLUMNS] for one in values["placements"]])
+
+
+def _against(lineage: list[Values]) -> str | None:
+    """The model that changes are told from: the one asked for, else a parent that is here, else the next relative."""
+    asked = request.args.get("against")
+    if asked:
+        return str(parse_model_name(asked))
+    registered = [edge for edge in lineage if edge["model"] is not None]
+    parents = [edge["model"] for edge in registered if edge["direction"] == "parent"]
+    relatives = [edge["model"] for edge in registered if edge["direction"] == "relative"]
+    return next(iter([*parents, *relatives]), None)
+
+
+def _changes(session: Session, row: Model, against: str) -> list[Values]:
+    """What became of the organs of `against` in the model."""
+    other = model_by_name(session, parse_model_name(against))
+    return changes(registered_model(session, other), registered_model(session, row))
+
+
+def _downloads(values: Values) -> list[Values]:
+    """The whole model as one file, unless loaders must not be given it."""
+    if values["unassemblable"] or not values["files"]:
+        return []
+    label = "Download GGUF" if len(values["files"]) == 1 else "Download as one GGUF"
+    return [{"label": f"{label}, {size_text(values['size_bytes'])}", "address": _whole(values["name"])}]
+
+
+def _files(values: Values) -> list[Values]:
+    """The files, each with the address of its download where there is one."""
+    names = public_names([file["name"] for file in values["files"]])
+    return [
+        file
+        | {
+            "address": None
+            if values["unassemblable"]
+            else model_address(values["name"], "downloads.file_of_model", file=name)
+        }
+        for name, file in zip(names, values["files"], strict=True)
+    ]
+
+
+def _whole(name: str) -> str:
+    return model_address(name, "downloads.model")
+
+
+def _pull_lines(values: Values) -> list[str]:
+    """The same by commands that people have."""
+    here, (repository, _, version) = request.host_url.rstrip("/"), values["name"].partition("@")
+    return [
+        f"curl -fLO -C - '{here}{_whole(values['name'])}'",
+        f"HF_ENDPOINT={here} hf download {repository} --revision v{version}",
+    ]
+
+
+def _links(values: Values, by: str) -> Values:
+    changed = {(one["tower"], one["block"], one["slot"]): one for one in values["changes"]}
+    asked = request.args.get("against", "")
+    choices = [name for name in READINGS if name not in COMPARED or values["compared_with"] is not None]
+    return {
+        "by": by,
+        "by_label": READINGS[by],
+        "grid": anatomy(values["placements"], by, changed),
+        "choices": [
+            {
+                "label": READINGS[name],
+                "chosen": name == by,
+                "address": model_address(values["name"], by=name, **({"against": asked} if asked else {})),
+            }
+            for name in choices
+        ],
+        "is_compared": by in COMPARED,
+        "downloads": _downloads(values),
+        "files_shown": _files(values),
+        "pull_lines": _pull_lines(values),
+        "csv": model_address(values["name"], "pages.model_csv"),
+        "report_address": model_address(values["name"], "pages.dissection"),
+        "lineage_address": url_for("pages.lineage", model=values["name"]),
+        "compare_endpoint": "pages.compare",
+        **depth_shown(values["name"], values["placements"]),
+        "metadata_shown": values["metadata"][:METADATA_SHOWN],
+    }

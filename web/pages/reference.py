@@ -1,0 +1,92 @@
+"""The API as people read it: the same document as `/api/v1/openapi.json`, operation by operation."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from registry.present.values import Values
+from web.answers import Page, paged
+from web.api.document import document
+from web.api.examples import example_answers
+from web.api.operation import Operation, operations
+from web.api.root import program_version
+from web.pages.blueprint import pages
+
+ADDRESS = "localhost:8935"
+"""Where examples ask: what `organ serve` listens on unless told otherwise. What the asker calls it is not repeated."""
+_METHODS = ("get", "post")
+_SHOWN_IN_WORDS = ("openapi",)
+"""Operations whose example answer would be the whole document."""
+
+
+@paged(pages, "/api")
+def reference() -> Page:
+    """What can be asked, with examples; its twin is the OpenAPI document."""
+    described = document(program_version())
+    return Page("reference.html", described, extra=lambda: _explained(described))
+
+
+def _explained(described: Values) -> Values:
+    components = described["components"]
+    told = {one.name: one for one in operations()}
+    found = [
+        _operation(method, path, item[method], told.get(item[method]["operationId"]), components)
+        for path, item in described["paths"].items()
+        for method in _METHODS
+        if method in item
+    ]
+    groups = [
+        {"name": tag["name"], "text": tag["description"], "operations": _of_group(found, tag["name"])}
+        for tag in described["tags"]
+    ]
+    return {"groups": groups, "paragraphs": described["info"]["description"].split("\n\n")}
+
+
+def _of_group(found: list[Values], name: str) -> list[Values]:
+    return [one for one in found if one["group"] == name]
+
+
+def _operation(method: str, path: str, item: Values, told: Operation | None, components: Values) -> Values:
+    answer = None if told is None or told.name in _SHOWN_IN_WORDS else example_answers().get(told.name)
+    return {
+        "name": item["operationId"],
+        "group": item["tags"][0],
+        "method": method.upper(),
+        "path": path,
+        "summary": item["summary"],
+        "description": item["description"],
+        "parameters": [_parameter(one) for one in item["parameters"] if "$ref" not in one],
+        "request": _request(path, told),
+        "answer": answer and json.dumps(answer, ensure_ascii=False, indent=2),
+        "schema": None if told is None else told.answer,
+        "statuses": [(status, _meaning(one, components)) for status, one in sorted(item["responses"].items())],
+    }
+
+
+def _parameter(one: Values) -> Values:
+    return {**one, "takes": _takes(one["schema"])}
+
+
+def _takes(schema: Values) -> str:
+    """What a parameter may be, in few words."""
+    if "enum" in schema:
+        return " or ".join(map(str, schema["enum"]))
+    found = str({"integer": "whole number", "string": "text"}.get(schema["type"], schema["type"]))
+    return f"{found}, {schema['default']} by default" if "default" in schema else found
+
+
+def _request(path: str, told: Operation | None) -> str | None:
+    """The example as a command."""
+    if told is None:
+        return None
+    if told.body is None:
+        return f"curl '{ADDRESS}{told.example}'"
+    return f"curl -H 'Content-Type: application/json' -d '{told.example}' {ADDRESS}{path}"
+
+
+def _meaning(response: Values, components: Values) -> str:
+    if "$ref" in response:
+        response = components["responses"][response["$ref"].rpartition("/")[2]]
+    text: Any = response["description"]
+    return str(text)

@@ -1,0 +1,143 @@
+"""Models as the repositories that clients of the hub know: commits, tags, files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.blobs import BlobRow
+from registry.catalog.queries.downloads import versions_of
+from registry.catalog.queries.models import files_of
+from registry.catalog.tables import Model
+from registry.errors import NotFound
+from registry.names import ModelName, parse_model_name
+from registry.present.card import CARD_VERSION, card
+from web.contents import model_file, public_names
+from web.streams import ByteSource, Content
+
+README = "README.md"
+COMMIT_LENGTH = 40
+
+
+class RevisionMissing(NotFound):
+    """The repository is there, the revision is not."""
+
+
+class EntryMissing(NotFound):
+    """The revision is there, the file is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of a repository."""
+
+    path: str
+    content: Content
+    object_id: str
+    """The SHA-1 that git gives to the file, or to the pointer that stands for a large one."""
+    pointer_bytes: int
+    """The size of that pointer; 0 for a file that has none."""
+
+    @property
+    def is_model(self) -> bool:
+        return self.pointer_bytes > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """A model at one of its versions."""
+
+    name: str
+    commit: str
+    created: str
+    """When the version was registered, by ISO 8601."""
+    entries: tuple[Entry, ...]
+    commits_by_tag: dict[str, str]
+
+    def entry(self, path: str) -> Entry:
+        """The file at `path`; raises EntryMissing."""
+        for entry in self.entries:
+            if entry.path == path:
+                return entry
+        raise EntryMissing(f"{self.name} has no file {path[:200]!r} at {self.commit[:8]}")
+
+
+def repository(session: Session, user: str, name: str, revision: str) -> Repository:
+    """The repository `user/name` at `revision`: main, a tag, or a commit, of which 7 characters are enough.
+
+    Raises BadName, NotFound, RevisionMissing, NotAssemblable.
+    """
+    asked = parse_model_name(f"{user}/{name}")
+    versions = versions_of(session, ModelName(asked.namespace, asked.name)) if asked.version is None else ()
+    if not versions:
+        raise NotFound(f"no model is registered as {asked}")
+    commits = {f"v{model.version}": commit_of(model) for model in versions}
+    model = next((one for one in versions if _is_meant(one, versions[0], revision)), None)
+    if model is None:
+        raise RevisionMissing(f"{asked} has no revision {revision[:80]!r}")
+    created = model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+    return Repository(str(asked), commit_of(model), created, _entries(session, model), commits)
+
+
+def commit_of(model: Model) -> str:
+    """The commit of a version: of its name, its bytes and the form of its README, so no two versions share one."""
+    text = f"{model.full_name}\n{model.digest}\ncard {CARD_VERSION}\n"
+    return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
+
+
+def _is_meant(model: Model, newest: Model, revision: str) -> bool:
+    if revision in ("main", "refs/heads/main"):
+        return model is newest
+    if revision in (f"v{model.version}", f"refs/tags/v{model.version}"):
+        return True
+    return 7 <= len(revision) <= COMMIT_LENGTH and commit_of(model).startswith(revision.lower())
+
+
+def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
+    files = files_of(session, model.id)
+    named = list(zip(public_names([file.name for file in files]), files, strict=True))
+    entries = []
+    for name, file in named:
+        pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
+        data = pointer.encode("ascii")
+        entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), len(data)))
+    if README not in (name for name, _ in named):
+        text = card(model, named).encode()
+        object_id = _git_id(text)
+        entries.append(Entry(README, Content(README, len(text), object_id, _opener(text)), object_id, 0))
+    return tuple(entries)
+
+
+def _git_id(data: bytes) -> str:
+    """The object id that git gives to a file with these bytes."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Text:
+    """Bytes in memory as a source."""
+
+    data: bytes
+
+    @property
+    def faults(self) -> list[BlobRow]:
+        return []
+
+    def __enter__(self) -> _Text:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def __iter__(self) -> Iterator[memoryview]:
+        yield memoryview(self.data)
+
+
+def _opener(text: bytes) -> Callable[[int, int], ByteSource]:
+    def open_text(begin: int, end: int) -> ByteSource:
+        return _Text(text[begin:end])
+
+    return open_text

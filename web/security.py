@@ -1,0 +1,59 @@
+"""What holds for every request and answer: names that are served, sizes, and headers that keep browsers strict."""
+
+from __future__ import annotations
+
+from flask import Flask, Request, Response, abort, request
+
+from web.settings import WebSettings
+
+BODY_MAX_BYTES = 256 * 1024
+"""A lookup of a thousand digests takes a quarter of it. Uploads will have limits of their own."""
+ADDRESS_MAX_LENGTH = 8192
+
+_POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+)
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+def secure(app: Flask, settings: WebSettings) -> None:
+    """Put the checks before every request to `app`, and the headers on every answer."""
+    app.config["MAX_CONTENT_LENGTH"] = BODY_MAX_BYTES
+    app.config["MAX_FORM_MEMORY_SIZE"] = BODY_MAX_BYTES
+    app.config["MAX_FORM_PARTS"] = 100
+
+    @app.before_request
+    def check() -> None:
+        if not is_served(request, settings.hosts):
+            abort(421, "This catalog is not served under that name; start it with --allow-host NAME to allow one.")
+        if len(request.environ.get("QUERY_STRING", "")) + len(request.path) > ADDRESS_MAX_LENGTH:
+            abort(414, f"An address has at most {ADDRESS_MAX_LENGTH} characters.")
+
+    app.after_request(_with_headers)
+
+
+def is_served(asked: Request, hosts: frozenset[str]) -> bool:
+    """Whether the request asks for one of `hosts`, whatever the port."""
+    if "*" in hosts:
+        return True
+    name, colon, port = asked.environ.get("HTTP_HOST", "").rpartition(":")
+    if not colon or not port.isdigit():
+        name = asked.environ.get("HTTP_HOST", "")
+    return name.lower() in hosts
+
+
+def _with_headers(response: Response) -> Response:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    if response.status_code >= 400:
+        response.headers["Cache-Control"] = "no-store"
+    return response
