@@ -49,6 +49,8 @@ def serve(
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         if not is_running_from_reloader():  # then it was said, and opened, before
             click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
+            if host in EVERYWHERE and not allowed:
+                click.echo("Others must ask for it by a name that you allow: --allow-host NAME, or * for any", err=True)
             if open_browser:
                 webbrowser.open(address)
         if reload:

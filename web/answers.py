@@ -107,10 +107,11 @@ def conditional(answer: Response) -> Response:
 
 
 def next_address(after: str) -> str:
-    """This address with another `after`."""
+    """This address with another `after`, as it may stand between the brackets of a `Link`."""
     from web.links import with_parameters
 
-    return with_parameters(request.path, request.args.to_dict(), after=after)
+    address = with_parameters(request.script_root + request.path, request.args.to_dict(), after=after)
+    return address.replace("<", "%3C").replace(">", "%3E")
 
 
 def wants_json(path: str) -> bool:

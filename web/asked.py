@@ -9,6 +9,7 @@ from flask import request
 from registry.catalog.search import Query, Vocabulary, parse_query
 from registry.catalog.search.cursor import PAGE_MAX
 from registry.errors import BadQuery
+from web.answers import wants_csv
 
 LIMIT_DEFAULT = 50
 
@@ -19,8 +20,8 @@ def asked_query(vocabulary: Vocabulary, default_sort: str | None = None) -> Quer
 
 
 def asked_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
-    """How many results `limit` asks for; raises BadQuery."""
-    text = request.args.get("limit", str(default))
+    """How many results `limit` asks for, `default` unless told otherwise, of a sheet the `most`; raises BadQuery."""
+    text = request.args.get("limit", str(most if wants_csv(request.path) else default))
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
         raise BadQuery("limit", f"a whole number from 1 to {most}")
     return int(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 
 from flask import abort
 from sqlalchemy.orm import Session
@@ -132,12 +133,15 @@ def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
 def public_names(own: Sequence[str]) -> list[str]:
     """The names under which the files of a model are handed out: their own, where anybody can make a file of that name.
 
-    A name that is no plain one, or that another file has already, gives way to one by position.
+    A name that is no plain one, or that another file has already, gives way to one by position, or the next free one.
     """
     names: list[str] = []
+    taken = {name for name in own if is_plain_name(name)}
     for position, name in enumerate(own, 1):
         fits = is_plain_name(name) and name not in names
-        names.append(name if fits else f"file-{position}{SUFFIX}")
+        others = (f"file-{number}{SUFFIX}" for number in count(position))
+        names.append(name if fits else next(one for one in others if one not in taken))
+        taken.add(names[-1])
     return names
 
 

@@ -35,6 +35,8 @@ STATUS: tuple[tuple[type[OrganError], int], ...] = (
 )
 """The first kind that fits decides; anything else is 500, and its sentence stays in the log."""
 RETRY_SECONDS = 5
+PARAMETERS = frozenset({"after", "against", "by", "counts", "first", "limit", "ranked", "second", "table"})
+"""Parameters that a BadQuery may name itself; any other term stands in the query `q`."""
 
 
 def answer_errors(app: Flask) -> None:
@@ -49,7 +51,13 @@ def refused(error: OrganError) -> Response:
     if status >= 500:
         current_app.logger.error("%s", error, exc_info=error)
     sentence = str(error) if status != 500 else "The registry cannot answer just now; its log says why."
-    return error_answer(status, sentence, field="q" if isinstance(error, BadQuery) else None)
+    return error_answer(status, sentence, field=_field(error))
+
+
+def _field(error: OrganError) -> str | None:
+    if not isinstance(error, BadQuery):
+        return None
+    return error.term if error.term in PARAMETERS else "q"
 
 
 def error_answer(

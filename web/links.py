@@ -42,7 +42,7 @@ def with_parameters(path: str, parameters: dict[str, str], **more: str) -> str:
 def twin_address() -> str:
     """The JSON twin of the page that is being made."""
     path = "/index" if request.path == "/" else request.path
-    return with_parameters(path + ".json", request.args.to_dict())
+    return with_parameters(f"{request.script_root}{path}.json", request.args.to_dict())
 
 
 def outside_link(text: object) -> str | None:

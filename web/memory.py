@@ -1,7 +1,8 @@
 """Answers that are kept in memory until the catalog changes: most of what is asked, somebody has asked before.
 
-An answer is kept under its address together with the catalog's version that was read *before* the answer was made, so
-what is kept is never older than it says. Only whole, small answers to GET are kept, each process for itself.
+An answer is kept under its whole address, with the name that the server was asked by, which stands in pages too; and
+together with the catalog's version that was read *before* the answer was made, so what is kept is never older than it
+says. Only whole, small answers to GET are kept, each process for itself.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from web.settings import WebSettings
 
 ANSWER_MAX_BYTES = 512 * 1024
 ROW_BYTES = 1024
-"""What an answer takes beside its body, about."""
+"""What an answer takes beside its body, its headers and its address, about."""
 TOLD_HEADER = "X-Answered"
 
 _KEPT_HEADERS = ("Content-Type", "Cache-Control", "ETag", "Link", "Content-Disposition", "Content-Security-Policy")
@@ -28,6 +29,10 @@ _KEPT_HEADERS = ("Content-Type", "Cache-Control", "ETag", "Link", "Content-Dispo
 class _Kept:
     body: bytes
     headers: tuple[tuple[str, str], ...]
+
+    def taken_bytes(self, address: str) -> int:
+        """What it takes when it is kept under `address`, which may be longer than the body."""
+        return len(self.body) + sum(len(value) for _, value in self.headers) + len(address) + ROW_BYTES
 
 
 class AnswerMemory:
@@ -55,10 +60,13 @@ class AnswerMemory:
             if version != self._version or address in self._kept:
                 return
             self._kept[address] = kept
-            self._size += len(kept.body) + ROW_BYTES
+            self._size += kept.taken_bytes(address)
             while self._size > self._size_max:
-                _, dropped = self._kept.popitem(last=False)
-                self._size -= len(dropped.body) + ROW_BYTES
+                old, dropped = self._kept.popitem(last=False)
+                self._size -= dropped.taken_bytes(old)
+
+    def __len__(self) -> int:
+        return len(self._kept)
 
     def _forget_unless(self, version: Hashable) -> None:
         if version != self._version:
@@ -99,4 +107,7 @@ def remember_answers(app: Flask, settings: WebSettings) -> None:
 
 
 def _address() -> str:
-    return f"{request.path}?{request.environ.get('QUERY_STRING', '')}"
+    # What `request.root_url` is made of, without its cost: nobody is answered with the links of who asked elsewhere.
+    asked = request.environ
+    root = (asked["wsgi.url_scheme"], asked.get("HTTP_HOST", ""), asked.get("SCRIPT_NAME", ""))
+    return "\n".join((*root, request.path, asked.get("QUERY_STRING", "")))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +85,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "worker_connections": CONNECTIONS,
             "graceful_timeout": GRACEFUL_SECONDS,
             "http_parser": "python",
+            "forwarder_headers": "",  # a client behind a proxy of this machine could say where links lead
             "loglevel": "warning",
             "proc_name": "organ serve",
             "control_socket_disable": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -11,12 +12,14 @@ from markupsafe import Markup, escape
 
 from registry.anatomy import OrganType
 from registry.present.text import count_text, share_text, size_text, theta_text
+from registry.reports.caution import COARSE, FEW, caution
 from web.links import model_address, organ_address, outside_link
 
 THETA_STEPS = 32
 THETA_MAX_DEGREES = 90
 SHARE_STEPS = 16
 WIDTH_STEPS = 40
+CAUTIONS = {FEW: "a rough reading of few numbers", COARSE: "moved by the rounding of its coarse format"}
 SHORT_MAX = 120
 """Names up to this length are remembered."""
 CHANGE_STEPS = 9
@@ -88,6 +91,13 @@ def glyph(kind: str) -> str:
     return GLYPHS.get(kind, "○")
 
 
+def caution_of(organ: Mapping[str, Any]) -> str:
+    """What to be careful with in an organ's θ, in a few words; empty for most. By its `dtype` and `shape`."""
+    shape = organ["shape"]
+    lengths = map(int, shape.split("x")) if isinstance(shape, str) else shape
+    return CAUTIONS.get(caution(organ["dtype"], math.prod(lengths)), "")
+
+
 def foldable(text: str) -> Markup:
     """`text` as HTML that may be folded behind what separates the parts of a name, and not within them."""
     return _short_foldable(text) if len(text) <= SHORT_MAX else _foldable(text)
@@ -132,6 +142,7 @@ _JOINTS = re.compile(r"([/-]|(?<!\d)\.|\.(?!\d))(?=[^./-])")
 """A point within a number is not a joint."""
 
 FILTERS: Mapping[str, Callable[..., Any]] = {
+    "caution": caution_of,
     "change_class": change_class,
     "count": count_text,
     "degrees": theta_text,

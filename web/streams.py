@@ -215,8 +215,10 @@ class _Body:
         """Stop reading, and give the place back to the next."""
         if self._end is not None:
             end, self._end = self._end, None
-            self._source.__exit__()
-            end()
+            try:
+                self._source.__exit__()
+            finally:
+                end()
 
 
 def _pieces(source: ByteSource) -> Iterator[bytes]:

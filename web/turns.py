@@ -1,9 +1,9 @@
 """Turns: in one process one page is worked on at a time, and the others wait for theirs.
 
 A page is processor work, and Python does one thing at a time: sixteen threads at it finish nothing sooner and lose a
-quarter of the time to handing the interpreter to each other. One that takes long must not hold up all others either: who
-has waited for a moment may begin beside it, as long as few do. Downloads, health and what is answered from memory need
-no turn.
+quarter of the time to handing the interpreter to each other. One that takes long must not hold up all others either:
+who has waited for a moment may begin beside it, as long as few do. Downloads, health and what is answered from memory
+need no turn.
 """
 
 from __future__ import annotations
@@ -18,6 +18,14 @@ from web.settings import WebSettings
 TURNS_KEY = "organ_turns"
 AT_WORK = frozenset({"pages", "api"})
 """Blueprints whose requests take a turn."""
+WITHOUT = frozenset(
+    {
+        *("pages.reports", "pages.reports_json", "pages.reports_markdown"),
+        *("pages.report", "pages.report_json", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
+        *("api.report", "api.report_section"),
+    }
+)
+"""What is worked out once for all who ask, while they wait: they must not wait in a turn."""
 PATIENCE_SECONDS = 0.25
 BESIDE_MAX = 2
 """Requests that may work beside one that takes longer than that."""
@@ -47,7 +55,7 @@ def take_turns(app: Flask, settings: WebSettings) -> None:
 
     @app.before_request
     def take() -> None:
-        g.turn = turns.take() if request.blueprint in AT_WORK else None
+        g.turn = turns.take() if request.blueprint in AT_WORK and request.endpoint not in WITHOUT else None
 
     @app.teardown_request
     def give_back(_error: BaseException | None) -> None:

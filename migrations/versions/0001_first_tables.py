@@ -84,17 +84,6 @@ def upgrade() -> None:
         sqlite_strict=True,
     )
     op.create_table(
-        "totals",
-        sa.Column("name", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
-        sa.Column("value", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
-        sa.CheckConstraint(
-            "name IN ('models', 'placements', 'organs', 'blobs', 'size_bytes', 'stored_bytes')",
-            name=op.f("ck_totals_name_known"),
-        ),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_totals")),
-        sqlite_strict=True,
-    )
-    op.create_table(
         "facet_counts",
         sa.Column("facet_id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("theta_bin", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DatabaseError
@@ -130,6 +131,8 @@ def _database_file(url: URL) -> str:
     if url.database in (None, "", ":memory:"):
         raise CatalogError("an SQLite database in memory is a new one for every connection: give the path of a file")
     assert url.database is not None
+    if url.database.startswith("file:") and "uri" in url.query:
+        return unquote(urlsplit(url.database).path)
     return url.database
 
 

@@ -15,6 +15,8 @@ TOWERS = tuple(tower.value for tower in Tower)
 BLOB_STATES = ("present", "doomed", "corrupt")
 INGEST_STATES = ("running", "finished", "failed", "interrupted")
 MODEL_STATES = ("visible", "quarantined", "yanked", "removed")
+REACHABLE_STATES = ("visible", "yanked")
+"""Of models that are shown and handed out to who knows their names; searches find visible ones alone."""
 MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 EVIDENCE = ("declared", "recorded", "measured")

@@ -26,7 +26,7 @@ def card(model: Model, files: list[tuple[str, ModelFile]]) -> str:
     lines += ["| file | size | SHA-256 |", "|---|---|---|"]
     lines += [f"| {_text(name)} | {size_text(file.size_bytes)} | `{file.sha256}` |" for name, file in files]
     lines += ["", "Written by the organ registry from what is registered. θ is the shape of a weight distribution,"]
-    lines += ["from noise (0°) to signal (90°); it is no mark for a model.", ""]
+    lines += ["from even noise (0°) to few strong weights (90°); it is no mark for a model.", ""]
     return "\n".join(lines)
 
 

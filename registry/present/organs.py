@@ -14,7 +14,7 @@ def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Value
     """The organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
 
     Bytes that stand under several dtypes or shapes are several organs: `also` has what was measured of the others.
-    With `visible`, only organs that a visible model has.
+    With `visible`, only organs that a visible or yanked model has.
     """
     rows = organs_by_prefix(session, prefix, visible=visible)
     organ, blob = rows[0]

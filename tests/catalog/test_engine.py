@@ -6,7 +6,9 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import event, select, text
@@ -26,6 +28,15 @@ def test_opening_makes_the_folders_and_the_database(tmp_path: Path) -> None:
     home = tmp_path / "not" / "there yet"
     Registry.open(home).close()
     assert (home / "registry.sqlite3").is_file()
+
+
+def test_a_database_named_as_a_file_uri_is_where_the_uri_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = tmp_path / "not there" / "registry.sqlite3"
+    settings = replace(Settings.in_folder(tmp_path), database_url=f"sqlite:///file:{quote(str(database))}?uri=true")
+    Registry.from_settings(settings).close()
+    assert database.is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["not there"]
 
 
 def test_opening_again_finds_what_was_written(tmp_path: Path) -> None:

@@ -17,9 +17,11 @@ from sqlalchemy import Engine, create_engine, event, inspect, text
 
 import migrations
 from registry.catalog.engine import open_catalog
+from registry.catalog.queries.totals import counted_totals, running_totals
 from registry.catalog.tables import Base
 from registry.errors import CatalogError, SchemaTooNew
 from registry.registry import Registry
+from tests.trips import ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[2]
 REVISIONS = [script.revision for script in ScriptDirectory.from_config(migrations.configuration()).walk_revisions()]
@@ -101,6 +103,19 @@ def test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it(revision
             assert session.scalar(text("SELECT version_num FROM alembic_version")) == migrations.HEAD
     finally:
         catalog.close()
+
+
+def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Path) -> None:
+    (tmp_path / "little.gguf").write_bytes(little_model())
+    with Registry.open(tmp_path / "home") as registry:
+        ingest_file(registry, tmp_path / "little.gguf")
+        with registry.catalog.writing() as session:
+            kept = running_totals(session)
+            session.execute(text("DROP TABLE totals"))
+            session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
+    with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+        assert running_totals(session) == counted_totals(session) == kept
+    assert (kept.models, kept.placements) == (1, 10)
 
 
 def test_migrating_twice_changes_nothing(migrated: Engine) -> None:

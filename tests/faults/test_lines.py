@@ -109,8 +109,8 @@ LINES = {
     124: "an end that is asked for",
     126: "a disk that turns read-only",
 }
-"""Lines 73 and 74 want a database server; 79 to 84, 87 and 96 to 102 are about uploads and tokens, 107 about fetching, 109
-to 119 about fleets: this program has none of them yet. 125 is 122 as the system does it."""
+"""Lines 73 and 74 want a database server; 79 to 84, 87 and 96 to 102 are about uploads and tokens, 107 about fetching,
+109 to 119 about fleets: this program has none of them yet. 125 is 122 as the system does it."""
 
 _NAMED = re.compile(r"_lines?_(?P<first>\d+)(?P<more>(?:_and_\d+)*)(?=_)")
 

@@ -9,7 +9,8 @@ from web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
 def organ(slot: str, block: int | None = 0, kind: str = "organ", tower: str = "text", **more: object) -> Values:
     """A placement as a model's page has it."""
     values: Values = {"name": f"{tower} {block} {slot}", "type": kind, "tower": tower, "block": block, "slot": slot}
-    return values | {"digest": "d" * 64, "theta": 40.0, "spectral_signal": 0.5, "size_bytes": 100} | more
+    measured: Values = {"theta": 40.0, "spectral_signal": 0.5, "size_bytes": 100, "dtype": "F16", "shape": "64x64"}
+    return values | {"digest": "d" * 64} | measured | more
 
 
 def slots(grid: Values) -> list[str]:
@@ -66,7 +67,7 @@ def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
         for by in ("theta", "spectral", "size", "change", "alike")
     }
     assert {by: (cell["number"], cell["tone"]) for by, cell in cells.items()} == {
-        "theta": ("40.0°", "t14"), "spectral": ("0.500", "s8"), "size": ("100 bytes", "s8"),
+        "theta": ("40.0°", "t14"), "spectral": ("0.500", "s8"), "size": ("100", "s8"),
         "change": ("-1.5°", "d0"), "alike": ("0.900", "s14"),
     }  # fmt: skip
 
@@ -97,3 +98,14 @@ def test_a_grid_that_would_be_mostly_holes_is_a_list_that_is_cut() -> None:
 def test_what_was_not_measured_has_a_dash_and_no_colour() -> None:
     cell = anatomy([organ("ffn_up", theta=None)], "theta", {})["rows"][0]["cells"][0]
     assert (cell["number"], cell["tone"]) == ("–", "tn")
+
+
+def test_a_reading_of_few_numbers_or_of_a_coarse_format_is_to_be_taken_with_care() -> None:
+    placements = [organ("a"), organ("b", shape="192"), organ("c", dtype="Q4_K"), organ("d", shape="192", theta=None)]
+    grid = anatomy(placements, "theta", {})
+    assert [cell["rough"] for cell in grid["rows"][0]["cells"]] == [False, True, True, False]
+    assert [cell["said"].partition("(")[2] for cell in grid["rows"][0]["cells"]] == [
+        "", "a rough reading of few numbers)", "moved by the rounding of its coarse format)", "",
+    ]  # fmt: skip
+    assert grid["legend"]["rough"]
+    assert not anatomy([organ("a")], "theta", {})["legend"]["rough"]

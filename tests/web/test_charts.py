@@ -227,12 +227,14 @@ def reader_of(registry: Registry, folder: Path) -> BlobReader:
 
 def test_the_picture_of_an_organ_is_kept_for_as_long_as_its_bytes_are_the_same(filled: FlaskClient) -> None:
     digest = digest_of(filled, "blk.0.attn_q.weight")
-    answer = filled.get(f"/organs/{digest}/weights.svg")
+    organ = filled.get(f"/organs/{digest}.json").get_json()
+    address = f"/organs/{digest}/weights.svg?dtype={organ['dtype']}&shape={organ['shape']}"
+    answer = filled.get(address)
     assert (answer.status_code, answer.mimetype) == (200, "image/svg+xml")
     assert "immutable" in answer.headers["Cache-Control"]
     assert answer.headers["Content-Security-Policy"] == POLICY
-    again = filled.get(f"/organs/{digest}/weights.svg", headers={"If-None-Match": answer.headers["ETag"]})
-    assert again.status_code == 304
+    assert filled.get(address, headers={"If-None-Match": answer.headers["ETag"]}).status_code == 304
+    assert "immutable" not in filled.get(f"/organs/{digest}/weights.svg").headers["Cache-Control"]
     short = filled.get(f"/organs/{digest[:12]}/weights.svg")
     assert short.data == answer.data
     assert short.headers["Cache-Control"] == "no-cache"

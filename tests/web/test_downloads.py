@@ -16,7 +16,7 @@ from werkzeug.test import TestResponse
 
 from ingest.directory.organfile import parse_head
 from registry.catalog.queries.models import model_by_name, placements_of
-from registry.catalog.tables import Placement
+from registry.catalog.tables import Model, Placement
 from registry.chimera.layout import plan_shards
 from registry.chimera.place import place_file
 from registry.digest import digest_of
@@ -178,10 +178,25 @@ def test_a_prefix_of_the_digest_is_enough_and_ranges_of_each_form_are_slices(ser
         assert served.client.get(f"/organs/{digest}.{form}", headers={"Range": "bytes=-3"}).data == whole[-3:], form
 
 
-def test_line_59_an_organ_of_no_visible_place_is_absent_in_the_same_words(served: Served) -> None:
+def put_all_models_into(state: str, registry: Registry) -> None:
+    """As whoever administers a registry will: out of sight of searches."""
+    with registry.catalog.writing() as session:
+        session.execute(update(Placement).values(visible=False))
+        session.execute(update(Model).values(state=state))
+
+
+def test_what_is_yanked_is_found_by_nobody_and_handed_out_to_who_knows_it(served: Served) -> None:
     digest = served.digest_of(LARGE_FROM)
-    with served.registry.catalog.writing() as session:
-        session.execute(update(Placement).where(Placement.name == LARGE_FROM).values(visible=False))
+    before = {form: served.client.get(f"/organs/{digest}.{form}").data for form in ("raw", "bin", "npy")}
+    put_all_models_into("yanked", served.registry)
+    assert served.client.get("/organs.json").get_json()["items"] == []
+    assert served.client.get(f"/organs/{digest}").status_code == 200
+    assert {form: served.client.get(f"/organs/{digest}.{form}").data for form in before} == before
+
+
+def test_line_59_an_organ_of_no_reachable_model_is_absent_in_the_same_words(served: Served) -> None:
+    digest = served.digest_of(LARGE_FROM)
+    put_all_models_into("quarantined", served.registry)
     unknown = digest_of(b"nobody has these bytes")
     for form in ("raw", "bin", "npy"):
         hidden, absent = (served.client.get(f"/organs/{one}.{form}") for one in (digest, unknown))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from web.contents import public_names
 from web.filenames import NAME_MAX_LENGTH, attachment, is_plain_name, safe_name
 
 
@@ -43,3 +44,11 @@ def test_line_89_no_name_leaves_its_header_or_its_folder(name: str) -> None:
     assert not {"/", "\\", "\r", "\n"} & set(header)
     assert not safe_name(name).startswith((".", "-"))
     assert is_plain_name(safe_name(name))
+
+
+@given(st.lists(st.sampled_from(["a.gguf", "a/b", "..", "file-1.gguf", "file-2.gguf", "file-3.gguf"]), max_size=6))
+def test_line_89_the_files_of_a_model_have_a_name_each_and_keep_plain_ones(own: list[str]) -> None:
+    names = public_names(own)
+    assert len(set(names)) == len(own)
+    assert all(map(is_plain_name, names))
+    assert {name for name in own if is_plain_name(name)} <= set(names)

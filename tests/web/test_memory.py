@@ -8,6 +8,7 @@ from flask.testing import FlaskClient
 
 from registry.registry import Registry
 from tests.trips import ingest_file, little_model
+from web.answers import REGISTRY_KEY
 from web.app import create_app
 from web.memory import ROW_BYTES, AnswerMemory, _Kept
 from web.settings import WebSettings
@@ -47,6 +48,24 @@ def test_addresses_that_differ_in_anything_are_different(little: FlaskClient) ->
     assert little.get("/organs.json?limit=1").data != little.get("/models.json?limit=1").data
 
 
+def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(little: FlaskClient) -> None:
+    with create_app(little.application.extensions[REGISTRY_KEY], WebSettings(frozenset({"*"}))).test_client() as client:
+        for others in (
+            {"headers": {"Host": "evil.example"}},
+            {"environ_overrides": {"SCRIPT_NAME": "//evil.example"}},
+            {"environ_overrides": {"wsgi.url_scheme": "evil"}},
+        ):
+            assert "evil" in client.get("/models/local/tuned", **others).text
+            own = client.get("/models/local/tuned")
+            assert "evil" not in own.text
+            assert "http://localhost/models/local/tuned@1.gguf" in own.text
+
+
+def test_an_address_with_a_question_mark_in_its_path_is_another(little: FlaskClient) -> None:
+    assert little.get("/organs.json?limit=1&").status_code == 200
+    assert little.get("/organs.json%3Flimit=1&").status_code == 404
+
+
 def test_errors_and_health_are_not_kept(little: FlaskClient) -> None:
     for address in ("/organs?q=thta:1", "/nowhere", "/healthz"):
         assert "X-Answered" not in little.get(address).headers
@@ -54,7 +73,7 @@ def test_errors_and_health_are_not_kept(little: FlaskClient) -> None:
 
 
 def test_memory_is_bounded_and_forgets_the_longest_unused() -> None:
-    memory = AnswerMemory(3 * (100 + ROW_BYTES))
+    memory = AnswerMemory(3 * (100 + 1 + ROW_BYTES))
     assert memory.get(1, "a") is None
     for address in "abc":
         memory.put(1, address, _Kept(bytes(100), ()))
@@ -63,6 +82,14 @@ def test_memory_is_bounded_and_forgets_the_longest_unused() -> None:
     assert [address for address in "abcd" if memory.get(1, address) is None] == ["b"]
     assert memory.get(2, "a") is None
     assert memory.get(1, "a") is None, "nothing of an older version is left"
+
+
+def test_long_addresses_and_headers_count_too() -> None:
+    memory = AnswerMemory(20_000)
+    memory.get(1, "a")
+    for number in range(100):
+        memory.put(1, f"{number:04}" + "x" * 4000, _Kept(b"", (("Link", "y" * 4000),)))
+    assert len(memory) == 2
 
 
 def test_an_answer_of_an_older_version_is_not_kept() -> None:

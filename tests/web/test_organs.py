@@ -84,6 +84,15 @@ def test_the_link_header_of_a_list_in_json_leads_to_its_next_page(little: FlaskC
     }
 
 
+def test_the_link_header_holds_a_query_with_comparisons(little: FlaskClient) -> None:
+    first = little.get("/organs.json?q=theta>0+theta<90&limit=2")
+    match = re.match(r"<([^<>]*)>;", first.headers["Link"])  # as parsers take it: to the first bracket that closes
+    assert match is not None
+    second = little.get(match[1])
+    assert second.status_code == 200
+    assert second.get_json()["query"] == first.get_json()["query"]
+
+
 def test_a_wrong_query_stays_in_the_box_with_what_is_wrong(little: FlaskClient) -> None:
     answer = little.get("/organs?q=thta:3")
     assert answer.status_code == 400

@@ -54,6 +54,22 @@ def test_a_wrong_query_for_models_stays_on_the_page_with_what_is_wrong(little: F
     assert "block is a field of organs" in answer.text
     assert parsed(answer.text).named("input")[0].attributes["value"] == "block:3"
     assert little.get("/models.json?q=block:3").get_json()["errors"][0]["field"] == "q"
+    small = little.get("/models?limit=0")
+    assert small.status_code == 400
+    assert "from 1 to 1000" in small.text
+    assert "Nothing is registered" not in small.text
+
+
+def test_a_wrong_parameter_is_named_by_the_twin(little: FlaskClient) -> None:
+    for address, field in (
+        ("/models.json?limit=0", "limit"),
+        ("/organs.json?after=x", "after"),
+        ("/models/local/tuned.json?by=taste", "by"),
+        ("/compare.json?first=local/tuned", "second"),
+        ("/compare.json?second=local/tuned", "first"),
+    ):
+        answer = little.get(address)
+        assert (answer.status_code, answer.get_json()["errors"][0]["field"]) == (400, field), address
 
 
 def test_models_as_a_sheet_have_a_line_each(little: FlaskClient) -> None:

@@ -74,6 +74,13 @@ def test_random_ranges_from_the_server_are_the_same_slices_of_the_file(live: Liv
         assert live.get("/models/local/a.gguf", {"Range": f"bytes={begin}-{end}"}) == data[begin : end + 1]
 
 
+def test_line_103_no_header_of_a_client_says_where_links_lead(live: Live) -> None:
+    asked = b"GET //evil.example/organs HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: //evil.example\r\n"
+    answer = live.send(asked + b"Connection: close\r\n\r\n")
+    assert b" 404 " in answer.partition(b"\r\n")[0]
+    assert b'"//evil.example/' not in answer
+
+
 def test_line_92_fifty_clients_that_stop_reading_do_not_stop_the_health_check(live: Live, place: Path) -> None:
     with ExitStack() as stack:
         clients = [stack.enter_context(live.connect(4096)) for _ in range(50)]

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 from flask import Response
 
-from registry.errors import BadDigest, BadInput, BadName, BadQuery
+from registry.errors import BadDigest, BadInput, BadName
 from web.api.blueprint import api
 from web.errors import error_answer
 
 ERRORS_MAX = 20
 """Things wrong with one request that are listed."""
-PARAMETERS = frozenset({"limit", "after", "counts", "ranked", "first", "second"})
-"""Parameters that a BadQuery may name itself; any other term stands in the query `q`."""
 
 
 class Refused(BadInput):
@@ -28,12 +26,6 @@ class Refused(BadInput):
 def refused_request(error: Refused) -> Response:
     """400 with everything that is wrong."""
     return error_answer(400, str(error), errors=error.errors)
-
-
-@api.errorhandler(BadQuery)
-def refused_query(error: BadQuery) -> Response:
-    """400 that names the parameter."""
-    return error_answer(400, str(error), field=error.term if error.term in PARAMETERS else "q")
 
 
 @api.errorhandler(BadDigest)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from registry.anatomy import is_behind_blocks, reading_order
 from registry.present.text import share_text, size_text, theta_text
 from registry.present.values import Values
-from web.shown import change_class, share_class, theta_class
+from web.shown import caution_of, change_class, share_class, theta_class
 
 CELLS_MAX = 20_000
 """A hostile file could ask for a cell for each pair of its tensors."""
@@ -56,7 +56,7 @@ def anatomy(placements: Sequence[Values], by: str, changes: Mapping[tuple[str, i
         "foot": [painter.cell(one) for one in outside if is_behind_blocks(one["slot"])][:LISTED_MAX],
         "left_out": max(0, len(outside) - LISTED_MAX),
         "dense": len(slots) > DENSE_SLOTS,
-        "legend": painter.legend(),
+        "legend": painter.legend() | {"rough": any(painter.cell(one)["rough"] for one in placements)},
     }
 
 
@@ -72,6 +72,15 @@ def _listed(placements: Sequence[Values], by: str, changes: Mapping[tuple[str, i
         "dense": False,
         "legend": painter.legend(),
     }
+
+
+def _short_size(size: float) -> str:
+    """A size that fits into a cell: `197k`."""
+    for unit in ("", "k", "M", "G"):
+        if size < 999.5:
+            return f"{size:.3g}{unit}"
+        size /= 1000
+    return f"{size:.3g}T"
 
 
 class _Painter:
@@ -91,6 +100,8 @@ class _Painter:
         """A placement with its colour, its number, and what is said when it is pointed at."""
         number, tone = self._reading(one)
         said = f"{one['name']}: {READINGS[self.by]} {number}"
+        said = said if self.by == "theta" else f"{said}, θ {theta_text(one['theta'])}"
+        warning = caution_of(one) if one["theta"] is not None else ""
         return {
             "digest": one["digest"],
             "name": one["name"],
@@ -98,7 +109,8 @@ class _Painter:
             "number": number,
             "tone": tone,
             "thin": one["type"] == "norm",
-            "said": said if self.by == "theta" else f"{said}, θ {theta_text(one['theta'])}",
+            "rough": bool(warning),
+            "said": f"{said}{warning and f' ({warning})'}",
         }
 
     def legend(self) -> Values:
@@ -121,7 +133,7 @@ class _Painter:
         if self.by == "spectral":
             return share_text(one["spectral_signal"]), share_class(one["spectral_signal"])
         if self.by == "size":
-            return size_text(one["size_bytes"]), share_class(self._size_share(one["size_bytes"]))
+            return _short_size(one["size_bytes"]), share_class(self._size_share(one["size_bytes"]))
         change = self.changes.get((one["tower"], one["block"], one["slot"]))
         if change is None:
             return "–", "tn"

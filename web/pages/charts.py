@@ -52,7 +52,7 @@ def weights_chart(digest: str) -> Response:
         found = _weights_of(session, chosen)
     if isinstance(found, str):
         raise NotFound(found)
-    return svg_answer(weights.weights_chart(found), immutable=chosen.is_full_digest)
+    return svg_answer(weights.weights_chart(found), immutable=chosen.is_full_digest and chosen.is_told_apart)
 
 
 @pages.get("/models/<namespace>/<name>/depth.svg")

@@ -35,8 +35,8 @@ def compare() -> Page:
     names = [request.args.get(side, "").strip() for side in SIDES]
     if not all(names):
         half = any(names) and "Two models are compared: name both."
-        if wants_csv(request.path):
-            raise BadQuery("first, second", "two models are compared: name both")
+        if wants_csv(request.path) or (half and not plain_page()):
+            raise BadQuery(SIDES[names.index("")], "two models are compared: name both")
         return Page("compare.html", {}, extra=lambda: _form(names, half or None))
     try:
         with reading(settings().search_seconds) as session:
@@ -44,7 +44,7 @@ def compare() -> Page:
     except (NotFound, BadName) as error:
         if not plain_page():
             raise
-        problem = f"{error}."
+        problem = str(error).rstrip("?.") + "."
         return Page("compare.html", {}, extra=lambda: _form(names, problem), status=404)
     extra = {"csv": with_parameters(url_for("pages.compare_csv"), dict(zip(SIDES, names, strict=True)))}
     return Page(

@@ -48,7 +48,7 @@ def _of_one(asked: str) -> Page:
     except (NotFound, BadName) as error:
         if not plain_page():
             raise
-        problem = f"{error}."
+        problem = str(error).rstrip("?.") + "."
     values: Values = {"families": found, "count": len(found), "next": None}
     extra = {"problem": problem} if problem else {}
     return Page(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
@@ -20,6 +22,7 @@ from web.pages.anatomy import COMPARED, READINGS, anatomy
 from web.pages.blueprint import pages
 from web.pages.charts import depth_shown
 
+READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
 COLUMNS = (
     *("name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", "theta", "magnitude", "signal"),
@@ -35,10 +38,12 @@ def model(namespace: str, name: str) -> Page:
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         values = model_page(session, row)
-        against = _against(values["lineage"])
+        against = _against(session, values)
         values |= {"compared_with": against, "changes": []}
         if by in COMPARED and against is not None:
             values["changes"] = _changes(session, row, against)
+    if by in COMPARED and against is None:
+        by = READING_DEFAULT
     return Page("model.html", values, extra=lambda: _links(values, by), sheet=lambda: _sheet(values))
 
 
@@ -47,12 +52,14 @@ def _sheet(values: Values) -> Sheet:
     return Sheet(COLUMNS, [[one[key] for key in COLUMNS] for one in values["placements"]])
 
 
-def _against(lineage: list[Values]) -> str | None:
+def _against(session: Session, values: Values) -> str | None:
     """The model that changes are told from: the one asked for, else a parent that is here, else the next relative."""
     asked = request.args.get("against")
     if asked:
-        return str(parse_model_name(asked))
-    registered = [edge for edge in lineage if edge["model"] is not None]
+        return model_by_name(session, parse_model_name(asked)).full_name
+    if values["kind"] != "model":
+        return None  # what an adapter adds is not like the weights that it is added to
+    registered = [edge for edge in values["lineage"] if edge["model"] is not None]
     parents = [edge["model"] for edge in registered if edge["direction"] == "parent"]
     relatives = [edge["model"] for edge in registered if edge["direction"] == "relative"]
     return next(iter([*parents, *relatives]), None)
@@ -62,6 +69,12 @@ def _changes(session: Session, row: Model, against: str) -> list[Values]:
     """What became of the organs of `against` in the model."""
     other = model_by_name(session, parse_model_name(against))
     return changes(registered_model(session, other), registered_model(session, row))
+
+
+def _matrix_theta(placements: list[Values]) -> float | None:
+    """The mean θ of the organs with rows and columns: the mean over all is moved most by norms of few numbers."""
+    thetas = [one["theta"] for one in placements if one["spectral_signal"] is not None and one["theta"] is not None]
+    return fmean(thetas) if thetas else None
 
 
 def _downloads(values: Values) -> list[Values]:
@@ -116,6 +129,7 @@ def _links(values: Values, by: str) -> Values:
             for name in choices
         ],
         "is_compared": by in COMPARED,
+        "matrix_theta": _matrix_theta(values["placements"]),
         "downloads": _downloads(values),
         "files_shown": _files(values),
         "pull_lines": _pull_lines(values),

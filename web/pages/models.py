@@ -28,7 +28,7 @@ COLUMNS = (
     *("mean_signal", "complete", "digest", "created_at"),
 )
 """Of the list as CSV."""
-EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "arch:llama sort:-params", "license:none")
+EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "arch:llama sort:-params", "license:apache-2.0")
 
 
 @paged(pages, "/models", csv=True)

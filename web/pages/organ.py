@@ -16,6 +16,7 @@ from registry.present.values import Values
 from web.answers import Page, paged, reading, settings
 from web.pages.blueprint import pages
 from web.pages.charts import weights_shown
+from web.shown import caution_of
 
 ALIKE_SHOWN = 8
 FORMS = {"raw": "plain bytes (.raw)", "bin": "with its name and shape (.bin)", "npy": "as float32 for NumPy (.npy)"}
@@ -58,6 +59,7 @@ def _explained(values: Values) -> Values:
         ],
         "ingredients": theta_ingredients(first),
         "made_of": theta_sentence(first),
+        "warning": caution_of(values) if first else "",
         "likeness_meaning": MEANINGS["likeness"],
         "weights": weights_shown(values["digest"], values["dtype"], values["shape"]),
         "downloads": [

@@ -26,7 +26,7 @@ FACET_VALUES_OPEN = 8
 SORTS = {"theta": "θ", "spectral": "spectral", "rank": "stable rank", "z": "|Z|", "size": "size"}
 EXAMPLES = (
     "type:organ sort:-spectral",
-    f"slot:{EXAMPLE_SLOTS[1]} theta>=45",
+    f"slot:{EXAMPLE_SLOTS[1]} theta>=35",
     "type:skeleton block:0-3",
     "unique:organ sort:size",
 )

@@ -11,7 +11,7 @@ document.addEventListener("keydown", (event) => {
       box.focus();
       box.select();
     } else {
-      window.location.assign("/organs");
+      window.location.assign(`${document.querySelector("nav a").pathname}#q`);
     }
     return;
   }
@@ -40,3 +40,5 @@ function walk(cell, event) {
     }
   }
 }
+
+if (window.location.hash === "#q") document.getElementById("q")?.focus();

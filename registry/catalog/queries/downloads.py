@@ -8,6 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Model, Placement
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.names import ModelName
 
 VERSIONS_MAX = 1000
@@ -15,16 +16,20 @@ VERSIONS_MAX = 1000
 
 
 def versions_of(session: Session, name: ModelName) -> Sequence[Model]:
-    """The visible and yanked versions of a model, newest first."""
+    """The versions of a model: visible ones, newest first, then yanked ones."""
     statement = select(Model).where(
-        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(("visible", "yanked"))
+        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
     )
-    return session.scalars(statement.order_by(Model.version.desc()).limit(VERSIONS_MAX)).all()
+    return session.scalars(statement.order_by(Model.state != "visible", Model.version.desc()).limit(VERSIONS_MAX)).all()
 
 
 def name_of_organ(session: Session, organ_id: int, name: str | None) -> str | None:
-    """The tensor name of the oldest visible place of the organ, or `name` if it has a visible place of that name."""
-    statement = select(Placement.name).where(Placement.organ_id == organ_id, Placement.visible)
+    """The tensor name of the oldest place of the organ, or `name` if it has a place of that name.
+
+    Places in models that nobody may see do not count.
+    """
+    statement = select(Placement.name).join(Model, Model.id == Placement.model_id)
+    statement = statement.where(Placement.organ_id == organ_id, Model.state.in_(REACHABLE_STATES))
     if name is not None:
         statement = statement.where(Placement.name == name)
     return session.scalars(statement.order_by(Placement.id).limit(1)).one_or_none()

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Blob, FilePart, Ingest, Model, ModelFile, ModelMetadata, Organ, Placement
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
 from registry.errors import NotFound
 from registry.names import ModelName
@@ -31,13 +32,15 @@ class Segment:
 
 
 def model_by_name(session: Session, name: ModelName) -> Model:
-    """The visible or yanked model of that name: the version that is asked for, else the newest; raises NotFound."""
+    """The visible or yanked model of that name: the version that is asked for, else the newest visible one, else the
+    newest; raises NotFound."""
     statement = select(Model).where(
-        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(("visible", "yanked"))
+        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
     )
     if name.version is not None:
         statement = statement.where(Model.version == name.version)
-    model = session.scalars(statement.order_by(Model.version.desc()).limit(1)).one_or_none()
+    order = (Model.state != "visible", Model.version.desc())
+    model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
     if model is None:
         close = nearest(f"{name.namespace}/{name.name}", _names(session))
         meant = f"; did you mean {close}?" if close else ""

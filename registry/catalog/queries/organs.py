@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from registry.catalog.queries.blobs import BlobRow
 from registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
 from registry.catalog.upsert import batches
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import parse_prefix
 from registry.errors import Ambiguous, NotFound
 
@@ -31,8 +32,8 @@ def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[tuple[str
 def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> Sequence[Row[Organ, Blob]]:
     """The organs whose digest begins with `text`, in the order of their ids: one blob, one row a dtype and shape.
 
-    With `visible`, only organs of visible models: the others count as absent. Raises BadDigest, NotFound, and Ambiguous
-    when several digests begin so.
+    With `visible`, only organs of models that are visible or yanked: the others count as absent. Raises BadDigest,
+    NotFound, and Ambiguous when several digests begin so.
     """
     prefix = parse_prefix(text)
     # A range instead of LIKE: it uses the index on every database, and means the same on all.
@@ -44,9 +45,9 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
         .limit(100)
     )
     if visible:
-        statement = statement.where(
-            select(Placement.id).where(Placement.organ_id == Organ.id, Placement.visible).exists()
-        )
+        placed = select(Placement.id).join(Model, Model.id == Placement.model_id)
+        placed = placed.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES))
+        statement = statement.where(placed.exists())
     rows = session.execute(statement).all()
     digests = sorted({blob.digest for _, blob in rows})
     if not digests:

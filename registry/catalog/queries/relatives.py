@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
 from registry.catalog.upsert import batches
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.lineage import Organ as ComparedOrgan
 from registry.lineage import Slot
 
-SHOWN_STATES = ("visible", "yanked")
 _FETCHED_AT_ONCE = 1000
 
 
@@ -142,7 +142,7 @@ def models_by_id(session: Session, model_ids: Collection[int]) -> dict[int, Mode
     """The models of `model_ids` that may be shown."""
     found: dict[int, Model] = {}
     for batch in batches(sorted(model_ids)):
-        rows = session.scalars(select(Model).where(Model.id.in_(batch), Model.state.in_(SHOWN_STATES)))
+        rows = session.scalars(select(Model).where(Model.id.in_(batch), Model.state.in_(REACHABLE_STATES)))
         found |= {model.id: model for model in rows}
     return found
 
@@ -173,7 +173,7 @@ def metadata_texts(session: Session, model_ids: Collection[int], keys: Collectio
 
 def shown_model_ids(session: Session) -> set[int]:
     """The ids of all models that may be shown."""
-    return set(session.scalars(select(Model.id).where(Model.state.in_(SHOWN_STATES))))
+    return set(session.scalars(select(Model.id).where(Model.state.in_(REACHABLE_STATES))))
 
 
 def joined_models(session: Session) -> list[tuple[int, list[int]]]:

@@ -1,0 +1,37 @@
+"""Running totals of the registry, and what they are for what is there already."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+COUNTED = {
+    "models": "SELECT count(*) FROM models WHERE state = 'visible'",
+    "placements": "SELECT count(*) FROM placements WHERE visible",
+    "organs": "SELECT count(DISTINCT organ_id) FROM placements WHERE visible",
+    "blobs": "SELECT count(*) FROM blobs WHERE state <> 'doomed'",
+    "size_bytes": "SELECT coalesce(sum(size_bytes), 0) FROM blobs WHERE state <> 'doomed'",
+    "stored_bytes": "SELECT coalesce(sum(stored_bytes), 0) FROM blobs WHERE state <> 'doomed'",
+}
+
+
+def upgrade() -> None:
+    """Apply."""
+    op.create_table(
+        "totals",
+        sa.Column("name", sa.String(length=16).with_variant(sa.TEXT(), "sqlite"), nullable=False),
+        sa.Column("value", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.CheckConstraint(
+            "name IN ('models', 'placements', 'organs', 'blobs', 'size_bytes', 'stored_bytes')",
+            name=op.f("ck_totals_name_known"),
+        ),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_totals")),
+        sqlite_strict=True,
+    )
+    for name, counted in COUNTED.items():
+        op.execute(f"INSERT INTO totals (name, value) VALUES ('{name}', ({counted}))")  # noqa: S608  # both ours

@@ -1,0 +1,65 @@
+"""What the catalog offers to try finds something in the catalog that a newcomer sees first: the zoo's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from ingest.service import ingest_all
+from ingest.sources import find_sources
+from registry.registry import Registry
+from tests.web.pages import parsed
+from web.app import create_app
+
+ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+ADAPTER, ALONE = "local/Zoo-A-2M-Code-LoRA-v1.0-F32", "local/Zoo-B-2M-v1.0-Q8_0"
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+    """A client of the zoo's catalog."""
+    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
+        reports = list(ingest_all(registry, find_sources([str(ZOO)]), None, lambda _: None))
+        assert all(outcome.report for outcome in reports)
+        with create_app(registry).test_client() as client:
+            yield client
+
+
+@pytest.mark.parametrize("page", ["/", "/organs", "/models"])
+def test_every_search_that_is_offered_finds_something(zoo: FlaskClient, page: str) -> None:
+    html = zoo.get(page).text
+    (box,) = [one for one in parsed(html).named("input") if one.attributes.get("type") == "search"]
+    path = "/models" if page == "/models" else "/organs"
+    offered = {f"{path}?q={box.attributes['placeholder']}"}
+    tries = re.findall(r"Try (.*?)</p>", html, re.DOTALL)
+    offered |= {unescape(link) for part in tries for link in re.findall(r'href="([^"]+)"', part)}
+    assert len(offered) > 3
+    for address in offered:
+        found = zoo.get(address.replace("?", ".json?", 1)).get_json()
+        assert found["items"], address
+
+
+@pytest.mark.parametrize("name", [ADAPTER, ALONE])
+@pytest.mark.parametrize("by", ["change", "alike"])
+def test_a_model_without_a_relative_to_compare_with_is_shown_by_theta(zoo: FlaskClient, name: str, by: str) -> None:
+    answer = zoo.get(f"/models/{name}?by={by}")
+    assert answer.status_code == 200
+    assert "likeness</a>" not in answer.text
+    assert "Compared with" not in answer.text
+    assert zoo.get(f"/models/{name}.json?by={by}").get_json()["compared_with"] is None
+
+
+def test_what_is_to_be_taken_with_care_is_marked(zoo: FlaskClient) -> None:
+    page = zoo.get("/models/local/Zoo-A-2M-v1.0-F16").text
+    (foot,) = re.findall(r'<li class="t31 rough"><a [^>]*aria-label="([^"]+)"', page)
+    assert foot == "output_norm.weight: θ 90.0° (a rough reading of few numbers)"
+    assert "take with care" in page
+    digest = zoo.get("/organs.json?q=type:norm&limit=1").get_json()["items"][0]["digest"]
+    assert "Take this θ with care" in zoo.get(f"/organs/{digest}").text
+    matrix = zoo.get("/organs.json?q=type:organ&limit=1").get_json()["items"][0]["digest"]
+    assert "Take this θ with care" not in zoo.get(f"/organs/{matrix}").text
