@@ -109,7 +109,7 @@ class _Painter:
             "number": number,
             "tone": tone,
             "thin": one["type"] == "norm",
-            "rough": bool(warning),
+            "rough": bool(warning) and self.by in ("theta", "change"),
             "said": f"{said}{warning and f' ({warning})'}",
         }
 
