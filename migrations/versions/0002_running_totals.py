@@ -10,13 +10,14 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
+# One that has no row is 0.
 COUNTED = {
-    "models": "SELECT count(*) FROM models WHERE state = 'visible'",
-    "placements": "SELECT count(*) FROM placements WHERE visible",
-    "organs": "SELECT count(DISTINCT organ_id) FROM placements WHERE visible",
-    "blobs": "SELECT count(*) FROM blobs WHERE state <> 'doomed'",
-    "size_bytes": "SELECT coalesce(sum(size_bytes), 0) FROM blobs WHERE state <> 'doomed'",
-    "stored_bytes": "SELECT coalesce(sum(stored_bytes), 0) FROM blobs WHERE state <> 'doomed'",
+    "models": "SELECT count(*) AS number FROM models WHERE state = 'visible'",
+    "placements": "SELECT count(*) AS number FROM placements WHERE visible",
+    "organs": "SELECT count(DISTINCT organ_id) AS number FROM placements WHERE visible",
+    "blobs": "SELECT count(*) AS number FROM blobs WHERE state <> 'doomed'",
+    "size_bytes": "SELECT sum(size_bytes) AS number FROM blobs WHERE state <> 'doomed'",
+    "stored_bytes": "SELECT sum(stored_bytes) AS number FROM blobs WHERE state <> 'doomed'",
 }
 
 
@@ -34,4 +35,5 @@ def upgrade() -> None:
         sqlite_strict=True,
     )
     for name, counted in COUNTED.items():
-        op.execute(f"INSERT INTO totals (name, value) VALUES ('{name}', ({counted}))")  # noqa: S608  # both ours
+        found = f"SELECT '{name}', number FROM ({counted}) AS counted WHERE number > 0"  # noqa: S608  # all ours
+        op.execute(f"INSERT INTO totals (name, value) {found}")
