@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   ?= .demo
+BROWSE ?= tests/browser
 
 .DEFAULT_GOAL := check
 .PHONY: check help demo test test-slow test-browser screenshots fuzz fuzz-api crash kill faulty-disk lint types layers serve bench wheel clean
@@ -34,7 +35,7 @@ test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 
 test-browser: $(BIN)/pytest  ## the catalog in a real browser, and whether everybody can use it (needs Chromium)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser
-	$(BIN)/pytest -n 2 -m browser tests/browser
+	$(BIN)/pytest -n 2 -m browser $(BROWSE)
 
 screenshots: $(BIN)/pytest  ## the pictures in docs/ (needs Chromium)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group browser
