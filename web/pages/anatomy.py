@@ -43,6 +43,8 @@ def anatomy(placements: Sequence[Values], by: str, changes: Mapping[tuple[str, i
         return _listed(placements, by, changes)
     painter = _Painter(placements, by, changes)
     cells = {(one["tower"], one["block"], one["slot"]): painter.cell(one) for one in inside}
+    ends = [(is_behind_blocks(one["slot"]), painter.cell(one)) for one in outside]
+    rough = any(cell["rough"] for cell in [*cells.values(), *(cell for _, cell in ends)])
     return {
         "slots": [{"name": slot, "type": kinds[slot]} for slot in slots],
         "rows": [
@@ -52,11 +54,11 @@ def anatomy(placements: Sequence[Values], by: str, changes: Mapping[tuple[str, i
             }
             for tower, block in rows
         ],
-        "head": [painter.cell(one) for one in outside if not is_behind_blocks(one["slot"])][:LISTED_MAX],
-        "foot": [painter.cell(one) for one in outside if is_behind_blocks(one["slot"])][:LISTED_MAX],
+        "head": [cell for behind, cell in ends if not behind][:LISTED_MAX],
+        "foot": [cell for behind, cell in ends if behind][:LISTED_MAX],
         "left_out": max(0, len(outside) - LISTED_MAX),
         "dense": len(slots) > DENSE_SLOTS,
-        "legend": painter.legend() | {"rough": any(painter.cell(one)["rough"] for one in placements)},
+        "legend": painter.legend() | {"rough": rough},
     }
 
 
