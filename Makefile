@@ -73,7 +73,7 @@ serve: $(BIN)/organ  ## browse your own registry
 	$(BIN)/organ serve
 
 bench: $(BIN)/pytest  ## the figures of the README, with peers side by side
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench,validate]'
 	$(BIN)/python -m bench.all
 
 wheel: $(BIN)/pytest  ## build a wheel into dist/

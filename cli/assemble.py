@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
+from cli.composing import Asked, composed, recipe_bytes, refuse_recipe
 from cli.console import plain, print_json, print_path, progress_bar
+from cli.targets import SUFFIX, folder_of, gguf_targets
 from ingest.directory.folder import is_organ_directory
-from ingest.directory.place import place_virtual
 from ingest.directory.virtual import VirtualFile
 from ingest.opening import open_files
+from ingest.placing import place_virtual
 from ingest.sources import directory_source
-from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.composing import model_by_text
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan, plan_model
+from registry.compose.reading import read_recipe
 from registry.digest import Digest
-from registry.errors import BadSource, NotAssemblable
-from registry.gguf.split import parse_shard_name
-from registry.names import parse_model_name
+from registry.errors import BadRecipe, NotAssemblable
 from registry.present.text import size_text
 from registry.registry import Registry
-from registry.store.placing import folder_for_placing
 
-SUFFIX = ".gguf"
+RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 _PROOFS = {
     "identical": "the file that came in, byte for byte",
@@ -39,18 +38,27 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 @click.command()
-@click.argument("model", metavar="MODEL|DIR")
+@click.argument("model", metavar="MODEL|DIR|RECIPE")
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder."
 )
 @click.option("--shards", metavar="SIZE", help="Cut into shards of at most SIZE (2G, 500M) of tensors each.")
 @click.option("--merge", is_flag=True, help="One file from a model that came in shards.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Of a RECIPE: accept a warning by its code.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The files as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the files' paths only.")
 def assemble(
-    model: str, output: Path, shards: str | None, merge: bool, force: bool, dry_run: bool, as_json: bool, quiet: bool
+    model: str,
+    output: Path,
+    shards: str | None,
+    merge: bool,
+    accept: tuple[str, ...],
+    force: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
 ) -> None:
     """Write a registered model as GGUF: the identical file that came in, or new shards, or one file from shards.
 
@@ -58,15 +66,26 @@ def assemble(
     or not at all. A model that came in shards gives its own shards, into the folder OUT (made if need be) or named
     after the file OUT.
 
+    MODEL may be a chimera, by its name or by sha256: and the digest of its lock. RECIPE is a file that ends in .yaml,
+    .yml or .json: the chimera is made and registered first, as by `organ compose`.
+
     DIR is an organ directory, as `organ extract` writes it: its GGUF is put together without a registry, and compared
     with the one that it was made from. Organs that were edited since are told, and make another file.
     """
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
+    is_recipe = model.endswith(RECIPE_SUFFIXES) and Path(model).is_file()
+    if accept and not is_recipe:
+        raise click.UsageError("--accept is for a RECIPE")
     if is_organ_directory(Path(model)):
         if shards or merge:
             raise click.UsageError("--shards and --merge are for registered models: organ ingest DIR first")
         results = _from_directory(Path(model), output, force=force, dry_run=dry_run, quiet=quiet or as_json)
+    elif is_recipe:
+        if shards or merge:
+            raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
+        asked = Asked(output, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet, shows_plan=False)
+        results = _from_recipe(model, accept, asked)
     else:
         with Registry.open() as registry:
             plans = _plans(registry, model, output, shards, merge)
@@ -74,13 +93,24 @@ def assemble(
     _print(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
 
 
+def _from_recipe(path: str, accept: Sequence[str], asked: Asked) -> list[dict[str, object]]:
+    with Registry.open() as registry:
+        try:
+            composition = registry.compose(read_recipe(recipe_bytes(path), path)).accept(*accept)
+        except BadRecipe as error:
+            refuse_recipe(error, as_json=asked.as_json)
+        done = composed(registry, composition, asked)
+    sha256 = None if done.made is None else done.made.sha256
+    return [_result(Path(done.values["out"]["file"]), done.values["size_bytes"], sha256, "new file")]
+
+
 def _from_registry(
     registry: Registry, plans: Sequence[FilePlan], output: Path, *, force: bool, dry_run: bool, quiet: bool
 ) -> list[dict[str, object]]:
-    targets = _targets(output, [plan.name for plan in plans], force=force)
+    targets = gguf_targets(output, [plan.name for plan in plans], force=force)
     results = []
     total = sum(plan.size_bytes for plan in plans)
-    with _folder(targets, dry_run=dry_run), progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
+    with folder_of(targets, dry_run=dry_run), progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
         for plan, target in zip(plans, targets, strict=True):
             digest = plan.sha256 if dry_run else place_file(registry.blobs, plan, target, advance)
             results.append(_result(target, plan.size_bytes, digest, "new file" if plan.sha256 is None else "identical"))
@@ -91,9 +121,9 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool, qui
     results = []
     with ExitStack() as opened:
         files = _virtual_files(opened, path)
-        targets = _targets(output, [file.path.name for file in files], force=force)
+        targets = gguf_targets(output, [file.path.name for file in files], force=force)
         total = sum(file.size_bytes for file in files)
-        with _folder(targets, dry_run=dry_run), progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
+        with folder_of(targets, dry_run=dry_run), progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
             for file, target in zip(files, targets, strict=True):
                 digest = None if dry_run else place_virtual(file, target, advance)
                 results.append(_result(target, file.size_bytes, digest, _proof(file, digest)))
@@ -127,10 +157,9 @@ def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) ->
 
 
 def _plans(registry: Registry, model: str, output: Path, shards: str | None, merge: bool) -> list[FilePlan]:
-    name = parse_model_name(model)
-    stem = output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else name.name
     with registry.catalog.reading() as session:
-        row = model_by_name(session, name)
+        row = model_by_text(session, model)
+        stem = output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else row.name
         if merge:
             return plan_merged(session, registry.blobs, row, f"{stem}{SUFFIX}")
         if shards:
@@ -143,36 +172,6 @@ def _parse_size(text: str) -> int:
     if match is None or int(match[1]) == 0:
         raise click.UsageError(f"{text!r} is no size: write 2G or 500M")
     return int(match[1]) * _UNITS[match[2].lower()]
-
-
-def _targets(output: Path, names: Sequence[str], *, force: bool) -> list[Path]:
-    """Where each of the files `names` goes; raises BadSource for what is in the way."""
-    targets = [_target(output, name, len(names)) for name in names]
-    for target in targets:
-        folder = target.parent
-        if target.is_dir():
-            raise BadSource(f"{target}: a folder is there")
-        if target.exists() and not force:
-            raise BadSource(f"{target}: there already; --force replaces it")
-        can_be_made = len(names) > 1 and folder == output and folder.parent.is_dir() and not os.path.lexists(folder)
-        if not folder.is_dir() and not can_be_made:
-            raise BadSource(f"{folder}: no such folder; a file's name ends in {SUFFIX}")
-    return targets
-
-
-def _target(output: Path, name: str, count: int) -> Path:
-    if output.is_dir() or not output.name.endswith(SUFFIX):
-        return output / Path(name).name
-    if count == 1:
-        return output
-    shard = parse_shard_name(name)
-    suffix = name if shard is None else f"-{shard.number:05d}-of-{shard.count:05d}{SUFFIX}"
-    return output.with_name(output.name.removesuffix(SUFFIX) + suffix)
-
-
-def _folder(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[None]:
-    """The folder of `targets` while they are written; made where `_targets` has let it be missing."""
-    return nullcontext() if dry_run or not targets else folder_for_placing(targets[0].parent)
 
 
 def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:

@@ -109,6 +109,17 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Advan
         yield lambda size: progress.advance(task, size)
 
 
+@contextmanager
+def status_line(label: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is being done while the block runs, if somebody is there to see it."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _doing: None
+        return
+    with console.status(plain(label)) as status:
+        yield lambda doing: status.update(f"{plain(label)}: {plain(doing)}")
+
+
 def _json(values: Any, indent: int | None = None) -> str:
     # An escape in JSON is the same value, so what a terminal would obey goes out as one.
     return _CONTROL_IN_JSON.sub(_escaped, json.dumps(_finite(values), ensure_ascii=False, indent=indent))

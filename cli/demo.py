@@ -15,6 +15,7 @@ import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from cli.console import print_table, progress_bar
+from cli.demochimera import NAME, compose_chimera
 from cli.serve import check_free
 from ingest.service import IngestReport, ingest_all, total_bytes
 from ingest.sources import find_sources
@@ -43,7 +44,7 @@ ZOO = Path(__file__).parents[1] / "examples" / "zoo"
     "--home", type=click.Path(path_type=Path), default=".demo", show_default=True, help="The demo's own registry."
 )
 def demo(home: Path, port: int) -> None:
-    """Take the shipped models apart, look at what was measured, put one together again, and open the catalog.
+    """Take the shipped models apart, look at them, put one together again, compose a chimera, and open the catalog.
 
     On a terminal the catalog is served until Ctrl-C; elsewhere its first page is fetched once.
     """
@@ -59,8 +60,10 @@ def demo(home: Path, port: int) -> None:
         _find(registry, largest.model)
         click.echo("\n4. Put one together again\n")
         _assemble(registry, path, largest)
+        click.echo("\n5. Compose a chimera: one model's skeleton with another's organs\n")
+        compose_chimera(registry)
         _next_steps(home, largest.model)
-        click.echo("\n5. Browse it\n")
+        click.echo("\n6. Browse it\n")
         if sys.stdin.isatty() and sys.stdout.isatty():
             _serve(registry, port)
         else:
@@ -190,5 +193,6 @@ def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
 def _next_steps(home: Path, model: str) -> None:
     organ = f".venv/bin/organ --home {shlex.quote(str(home))}"
     click.echo("\nTry next\n")
-    for line in (f"show {model}", "ingest YOUR-MODEL.gguf", "search --help", "report", "serve -o"):
+    lines = (f"show {model}", f"show {NAME}", f"assemble {NAME} -o coder.gguf", "ingest YOUR-MODEL.gguf", "report")
+    for line in (*lines, "search --help", "compose --help", "serve -o"):
         click.echo(f"  {organ} {line}")

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import click
+from sqlalchemy.orm import Session
 
+from cli.chimeras import print_chimera, print_made
 from cli.console import plain, print_json, print_table
 from cli.querying import QueryCommand, print_more
 from cli.shown import print_model, print_organ
+from registry.catalog.queries.composing import model_by_digest
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.organs import organs_by_prefix
 from registry.catalog.search import MODELS, parse_query
 from registry.catalog.search.cursor import PAGE_MAX
+from registry.catalog.tables import Model
 from registry.digest import looks_like_prefix
 from registry.errors import BadName, NotFound
 from registry.names import parse_model_name
+from registry.present.chimera import chimera_values
 from registry.present.models import figures, model_page, models_values
 from registry.present.organs import organ_page
 from registry.present.text import count_text, size_text, theta_text
@@ -71,22 +77,51 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
 @click.argument("what", metavar="MODEL|DIGEST")
 @click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")
 def show(what: str, as_json: bool) -> None:
-    """Show a model (namespace/name, with @version if need be), or an organ by 8 or more characters of its digest."""
+    """Show a model (namespace/name, with @version if need be), or an organ by 8 or more characters of its digest.
+
+    A chimera is also found by sha256: and the digest of its lock, any model by that of its file. Of a chimera the
+    recipe is shown, what was found and predicted, and the verdicts; of a computed organ, how it was made.
+    """
     with Registry.open() as registry, registry.catalog.reading() as session:
-        model = None
-        if not what.startswith("sha256:"):
-            try:
-                model = model_by_name(session, parse_model_name(what))
-            except (BadName, NotFound):
-                if not looks_like_prefix(what):
-                    raise
-        values = organ_page(session, what) if model is None else model_page(session, model)
+        model = _model(session, what)
+        values = organ_page(session, what) if model is None else _model_values(session, model)
     if as_json:
         print_json(values)
     elif model is None:
         print_organ(values)
+        print_made(values["made"])
     else:
         print_model(values)
+        if values["chimera"] is not None:
+            print_chimera(values["chimera"])
+
+
+def _model(session: Session, what: str) -> Model | None:
+    """The model that `what` means; None where it can only be an organ."""
+    if what.startswith("sha256:"):
+        return _model_by_digest(session, what)
+    try:
+        return model_by_name(session, parse_model_name(what))
+    except (BadName, NotFound):
+        if not looks_like_prefix(what):
+            raise
+    return None
+
+
+def _model_by_digest(session: Session, what: str) -> Model | None:
+    """An organ comes first."""
+    try:
+        organs_by_prefix(session, what)
+    except NotFound as no_organ:
+        try:
+            return model_by_digest(session, what)
+        except NotFound:
+            raise NotFound(f"{no_organ}, nor that of a model, of its file or of its lock") from None
+    return None
+
+
+def _model_values(session: Session, model: Model) -> Values:
+    return model_page(session, model) | {"chimera": chimera_values(session, model)}
 
 
 def _print_models(found: list[Values], numbers: Values | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import webbrowser
 from collections.abc import Sequence
+from ipaddress import ip_address
 
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
@@ -31,18 +32,29 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME", help="A name to be served under; * for any. Repeatable."
 )
-@click.option("--reload", is_flag=True, help="For developers: one process, started anew when the code changes.")
+@click.option("--no-jobs", is_flag=True, help="Leave the queue of jobs alone: `organ work` elsewhere does them.")
+@click.option(
+    "--reload", is_flag=True, help="For developers: one process, started anew when the code changes; no jobs."
+)
 def serve(
-    host: str, port: int, open_browser: bool, workers: int, threads: int, allowed: tuple[str, ...], reload: bool
+    host: str,
+    port: int,
+    open_browser: bool,
+    workers: int,
+    threads: int,
+    allowed: tuple[str, ...],
+    no_jobs: bool,
+    reload: bool,
 ) -> None:
     """Browse the registry in a web browser.
 
     Requests are answered that ask for this machine by a name of the loopback, by HOST, or by a NAME that is allowed.
-    SIGTERM lets what is under way end, for 30 seconds at most.
+    What writes or runs something is there only where HOST is the loopback and no NAME is allowed; a process beside the
+    server does what is queued. SIGTERM lets what is under way end, for 30 seconds at most.
     """
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
-    web = WebSettings(hosts=served_hosts(shown_host, allowed))
+    web = WebSettings(hosts=served_hosts(shown_host, allowed), writes=may_write(host, allowed))
     if not reload:
         check_free(host, port)
     with Registry.open() as registry:
@@ -56,13 +68,23 @@ def serve(
         if reload:
             _serve_developer(registry, host, port, web)
         else:
-            serve_forever(registry, ServerSettings(host, port, workers, threads), web)
+            serve_forever(registry, ServerSettings(host, port, workers, threads, jobs=not no_jobs), web)
 
 
 def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:
     """The names that requests may ask for, of a server that listens on `shown_host` (an IPv6 address in brackets)."""
     own = () if shown_host.strip("[]") in EVERYWHERE else (shown_host,)
     return LOOPBACK_HOSTS | {name.lower() for name in (*own, *allowed)}
+
+
+def may_write(host: str, allowed: Sequence[str]) -> bool:
+    """Whether only this machine can ask: it listens on the loopback, and not for other names, as behind a proxy."""
+    if allowed:
+        return False
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
 
 
 def _serve_developer(registry: Registry, host: str, port: int, web: WebSettings) -> None:

@@ -14,4 +14,8 @@ pipeline    their coordinator: the whole journey of one model, with bounded memo
 measuring   measurements without a registry
 records     what a run found out, as the catalog takes it
 service     `ingest`: many models, one outcome each
+transplant  a plan over files instead of registered models
+composed    the file that it makes, which reads like a plain one
+placing     a file that is put together onto the disk
+jobs        a queue of what takes longer than a request, and its runner
 """

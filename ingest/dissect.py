@@ -8,27 +8,13 @@ from dataclasses import dataclass
 from ingest.files import OpenFile
 from registry.anatomy import Place, place_of
 from registry.errors import BadGguf
-from registry.gguf import Field, Header, TensorInfo, ValueType, padded, read_header
+from registry.gguf import Header, TensorInfo, ValueType, padded, read_header
+from registry.gguf.pieces import Span, around, large_values
 from registry.gguf.tokenizer import tokenizer_reasons
 from registry.gguf.types import UNQUANTISED
 
-STRING_BLOB_MIN_BYTES = 64 * 1024
 ODD_PADDING_MAX_BYTES = 16 * 1024 * 1024
 """Padding that is not zero is kept in memory and in one blob."""
-ARRAY_BLOB_MIN_BYTES = 4096
-"""Metadata arrays above this (vocabularies, merges) are blobs of their own, shared by every relative of the model."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of a file."""
-
-    offset: int
-    size_bytes: int
-
-    @property
-    def end(self) -> int:
-        return self.offset + self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +36,7 @@ class DissectedFile:
 
     def literals(self) -> Iterator[Span]:
         """The header without its large arrays, in file order."""
-        position = 0
-        for array in self.arrays:
-            yield Span(position, array.offset - position)
-            position = array.end
-        yield Span(position, self.header.end - position)
+        return around(self.arrays, self.header.end)
 
     def literal_bytes(self) -> bytes:
         """What is kept word for word: the literals, then the odd paddings, one after another."""
@@ -65,11 +47,7 @@ class DissectedFile:
 def dissect(source: OpenFile) -> DissectedFile:
     """Read the header of `source` and look at its paddings; raises BadGguf, BadSource."""
     header = read_header(source)
-    arrays = tuple(
-        Span(field.offset, field.size_bytes)
-        for field in header.fields
-        if field.size_bytes > (ARRAY_BLOB_MIN_BYTES if field.is_array else STRING_BLOB_MIN_BYTES)
-    )
+    arrays = large_values(header)
     paddings = tuple(_paddings(source, header))
     flags = tuple(_flags(header, bool(paddings)))
     return DissectedFile(source, header, arrays, paddings, flags, tuple(tokenizer_reasons(source, header)))
@@ -78,27 +56,6 @@ def dissect(source: OpenFile) -> DissectedFile:
 def places(header: Header) -> list[Place]:
     """The place of every tensor, in listing order."""
     return [place_of(tensor.name) for tensor in header.tensors]
-
-
-def shown_value(field: Field) -> str:
-    """A metadata value as text for reading: arrays and long strings by their size."""
-    if field.is_array:
-        assert field.element_type is not None
-        return f"[{field.count} × {field.element_type.name.lower()}]"
-    if field.value is None:
-        return f"[string of {field.size_bytes} bytes]"
-    if isinstance(field.value, bytes):
-        return field.value.decode("utf-8", errors="backslashreplace")
-    if isinstance(field.value, bool):
-        return "true" if field.value else "false"
-    return str(field.value)
-
-
-def shown_type(field: Field) -> str:
-    """A metadata type as text: `string`, `array of int32`."""
-    if field.element_type is not None:
-        return f"array of {field.element_type.name.lower()}"
-    return field.type.name.lower()
 
 
 def _paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:

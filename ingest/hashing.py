@@ -15,10 +15,11 @@ from dataclasses import dataclass
 import xxhash
 
 from ingest.buffers import BUFFER_BYTES, BufferPool, Cancelled, SharedBuffer
-from ingest.dissect import DissectedFile, Span
+from ingest.dissect import DissectedFile
 from ingest.stages import Stages
 from registry.digest import Digest, digest_of
 from registry.gguf import ByteSource, MemorySource, TensorInfo
+from registry.gguf.pieces import Span
 from registry.store.codec import BYTES_CODEC, Codec
 
 KEPT_CHUNKS_MAX = 8

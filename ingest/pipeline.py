@@ -21,9 +21,10 @@ from ingest.storing import PieceWriter
 from ingest.tasks import Progress, Tasks
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.organs import measured_organs
+from registry.catalog.records import OrganKey
 from registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs
 from registry.catalog.register.ingests import renew_lease
-from registry.catalog.register.organs import OrganKey, shape_text
+from registry.catalog.register.organs import shape_text
 from registry.digest import Digest
 from registry.errors import OrganError
 from registry.measure import Measurement

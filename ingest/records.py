@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ingest.directory.virtual import names_text
-from ingest.dissect import DissectedFile, places, shown_type, shown_value
+from ingest.dissect import DissectedFile, places
 from ingest.files import Origin
 from ingest.opening import by_file
 from ingest.pipeline import Gathered
@@ -13,14 +13,11 @@ from registry.anatomy import OrganType
 from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from registry.catalog.register.organs import shape_text
 from registry.digest import Digest, digest_of
-from registry.gguf import Header, ValueType
-from registry.gguf.read import read_array
+from registry.gguf import Header
+from registry.gguf.pieces import shown_type, shown_value, tags_of
 from registry.gguf.types import UNQUANTISED
 from registry.names import ModelName
 from registry.relatives.declared import DeclaredParent, folded, numbered_parents
-
-TAGS_KEY = "general.tags"
-TAGS_MAX_BYTES = 16 * 1024
 
 
 def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
@@ -41,7 +38,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         size_label=header.text("general.size_label"),
         metadata=tuple((field.key, shown_type(field), shown_value(field)) for field in header.fields),
         files=records,
-        tags=tuple(_tags(files[0])),
+        tags=tuple(tags_of(files[0].source, header)),
         parents=tuple(_parents(header, kind, origin)),
         flags=tuple(dict.fromkeys(_flags(files, origin))),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),
@@ -116,15 +113,6 @@ def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None
         return None
     edited = tuple(name for origin in origins for name in origin.edited)
     return Origin(origins[0].name, model_digest([origin.sha256 for origin in origins]), edited)
-
-
-def _tags(file: DissectedFile) -> Iterator[str]:
-    """What `general.tags` holds, as far as it is text of a bearable length."""
-    field = file.header.field(TAGS_KEY)
-    if field is None or field.element_type is not ValueType.STRING or field.size_bytes > TAGS_MAX_BYTES:
-        return
-    for tag in read_array(file.source, field):
-        yield bytes(tag).decode("utf-8", errors="replace")
 
 
 def _complete(header: Header, kind: str, placements: Sequence[PlacementRecord]) -> bool:

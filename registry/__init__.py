@@ -1,6 +1,7 @@
 """The organ registry: keeps the parts of language models, and composes them.
 
     errors, digest, settings    what everything else stands on
+    amounts, notebook           numbers as people read them, values as HTML for notebooks
     gguf                        the container format, pure
     anatomy                     tensor names to places
     measure, lineage            arrays in, numbers out

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 
 class OrganType(StrEnum):
@@ -50,6 +51,14 @@ class Place:
     slot: str
 
 
+TOKEN_EMBEDDING = Place(OrganType.EMBED, Tower.TEXT, None, "token_embd")
+"""Tokens to vectors; every text model has it."""
+OUTPUT_MATRIX = Place(OrganType.EMBED, Tower.TEXT, None, "output")
+"""Vectors to tokens; models with tied embeddings have none and use the one above."""
+
+Group: TypeAlias = tuple[str, int, str]
+"""Tower, block and name of organs that only work together."""
+
 EXAMPLE_SLOTS = ("ffn_up", "ffn_down")
 """For help texts."""
 
@@ -73,6 +82,35 @@ _TOWERS = (
     ("conv1d", Tower.AUDIO),
 )
 _TOWER_PREFIX = re.compile(r"(enc|dec|v|a)\.")
+
+# What stays of a name before the slot where a model has several stacks of blocks.
+_STACK = re.compile(r"([a-z_]+blk|convnext|posnet|sam)\.")
+
+# Of each type whose organs work in groups: the groups that a block may have beside the usual one, and the usual one.
+_GROUPS: dict[OrganType, tuple[tuple[tuple[str, re.Pattern[str]], ...], str]] = {
+    OrganType.ORGAN: (
+        (
+            ("shared experts", re.compile(r"_shexp")),
+            ("chunk experts", re.compile(r"_chexps")),
+            ("experts", re.compile(r"_exps|^ffn_gate_inp|^exp_probs_b|^ffn_(gate|up|down)\.\d+|^ffn_latent_")),
+            ("second feed-forward", re.compile(r"^ffn_\w+_1$")),
+            ("image feed-forward", re.compile(r"^vis_")),
+            ("layer input", re.compile(r"^(inp_gate|proj)$")),
+        ),
+        "feed-forward",
+    ),
+    OrganType.SKELETON: (
+        (
+            ("cross attention", re.compile(r"^cross_attn")),
+            ("image attention", re.compile(r"^vis_attn")),
+            ("indexer", re.compile(r"^indexer\.")),
+            ("state space", re.compile(r"^ssm_")),
+            ("time mixing", re.compile(r"^time_mix_")),
+            ("convolution", re.compile(r"conv")),
+        ),
+        "attention",
+    ),
+}
 
 # Asked in this order; the first that is found in the slot decides. Norm stands first: `attn_norm` is a norm.
 _RULES: tuple[tuple[OrganType, re.Pattern[str]], ...] = (
@@ -128,6 +166,20 @@ def adapted_tensor(name: str) -> str | None:
         if name.endswith(suffix):
             return name.removesuffix(suffix)
     return None
+
+
+def group_of(place: Place) -> Group | None:
+    """The organs that `place` only works together with: gate, up and down; a router and its experts; one attention.
+
+    Biases are in the group of their weight. None for what stands alone: norms, embeddings, all outside the blocks.
+    """
+    if place.block is None or place.type not in _GROUPS:
+        return None
+    stack = _STACK.match(place.slot)
+    slot = place.slot[stack.end() if stack else 0 :].removesuffix(".bias")
+    known, usual = _GROUPS[place.type]
+    name = next((name for name, pattern in known if pattern.search(slot)), usual)
+    return place.tower.value, place.block, (stack.group() if stack else "") + name
 
 
 def _block_and_slot(name: str) -> tuple[int | None, str]:

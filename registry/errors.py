@@ -8,7 +8,10 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── BadSource           a path that is no regular file, or changed while it was read
 │   ├── BadDigest           not a digest, or a prefix too short to be one
 │   ├── BadName             a model name that breaks the rules of names
-│   └── BadQuery            a search that means nothing: the term, and the nearest one that would
+│   ├── BadOrgan            an organ whose values cannot be computed with
+│   ├── BadQuery            a search that means nothing: the term, and the nearest one that would
+│   ├── BadRecipe           a recipe: the list of what is wrong with it, each with the field
+│   └── BadLock             a lock that is none, or not in canonical form
 ├── BadSetting              a setting that means nothing here
 ├── UnsupportedDType        no kernel for this tensor type here
 ├── NotFound                no such model, organ or blob
@@ -23,8 +26,10 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── SchemaTooNew        written by a newer version of this program
 │   └── BadValue            a value that one of the databases would refuse
 ├── Busy                    another process holds the lock that this one needs
+│   └── QueueFull           as many jobs wait as may
 ├── TooSlow                 a question to the database that was stopped: the seconds that it was given
-└── NotAssemblable          the model cannot be written as a GGUF, and why
+├── NotAssemblable          the model cannot be written as a GGUF, and why
+└── NotComposable           a plan that must not be made: what was found that refuses it, or is not accepted
 """
 
 from __future__ import annotations
@@ -79,6 +84,10 @@ class BadName(BadInput):
     """A model name or namespace that breaks the rules of names."""
 
 
+class BadOrgan(BadInput):
+    """An organ whose values cannot be computed with, or would not fit what they are to be written as."""
+
+
 class BadQuery(BadInput):
     """A query, or a part of it, that means nothing here."""
 
@@ -86,6 +95,23 @@ class BadQuery(BadInput):
         super().__init__(f"{term[:80]!r}: {reason}")
         self.term = term
         self.reason = reason
+
+
+class BadRecipe(BadInput):
+    """A recipe that is refused as a whole, with everything that is wrong with it.
+
+    `reasons` are pairs of a field, such as `grafts[1].blocks` (empty for the text as a whole), and a sentence.
+    """
+
+    def __init__(self, where: str, reasons: Sequence[tuple[str, str]]) -> None:
+        said = [f"{field}: {sentence}" if field else sentence for field, sentence in reasons]
+        super().__init__(f"{where}: {'; '.join(said)}")
+        self.where = where
+        self.reasons = tuple(reasons)
+
+
+class BadLock(BadInput):
+    """A lock that is none, or not in canonical form."""
 
 
 class BadSetting(OrganError):
@@ -149,6 +175,14 @@ class Busy(OrganError):
     """Another process holds the lock that this one needs."""
 
 
+class QueueFull(Busy):
+    """As many jobs wait as may; `waiting` is how many."""
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} jobs wait already: wait until some are done, or cancel some")
+        self.waiting = waiting
+
+
 class TooSlow(OrganError):
     """A question to the database that took longer than it was given, and was stopped."""
 
@@ -163,3 +197,13 @@ class NotAssemblable(OrganError):
     def __init__(self, model: str, reasons: Sequence[str]) -> None:
         super().__init__(f"{model} cannot be assembled: {'; '.join(reasons)}")
         self.reasons = tuple(reasons)
+
+
+class NotComposable(OrganError):
+    """A plan that must not be made, with the sentences of what refuses it and the codes that are not accepted."""
+
+    def __init__(self, refusals: Sequence[str], unaccepted: Sequence[str]) -> None:
+        wanted = f"accept {', '.join(unaccepted)} to make it all the same" if unaccepted else ""
+        super().__init__("; ".join([*refusals, *([wanted] if wanted else [])]))
+        self.refusals = tuple(refusals)
+        self.unaccepted = tuple(unaccepted)

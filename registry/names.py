@@ -16,6 +16,7 @@ RESERVED_NAMESPACES = frozenset(
         "compose",
         "contributors",
         "healthz",
+        "jobs",
         "lineage",
         "metrics",
         "models",

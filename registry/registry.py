@@ -14,6 +14,10 @@ from registry.catalog.search import MODELS, FacetCounts, ModelsPage, Query, Sear
 from registry.settings import Settings
 
 if TYPE_CHECKING:
+    from registry.compose.builder import Composition
+    from registry.compose.recipe import Recipe
+    from registry.digest import Digest
+    from registry.present.registered import RegisteredModel
     from registry.store import BlobStore
 
 
@@ -53,6 +57,9 @@ class Registry:
 
             self._blobs = BlobStore(self.settings.blobs)
         return self._blobs
+
+    def __repr__(self) -> str:
+        return f"<Registry in {str(self.settings.home)!r}>"
 
     def __enter__(self) -> Registry:
         return self
@@ -102,6 +109,44 @@ class Registry:
         """A page of models: `registry.models("coder license:mit sort:-theta")`. Raises BadQuery."""
         with self.catalog.reading() as session:
             return found_models(search_models(session, parse_query(query, MODELS), limit, after))
+
+    def model(self, name: str) -> RegisteredModel:
+        """The model called `name`, with its organs and relatives: `registry.model("acme/tiny").organs`.
+
+        `name` may also be `sha256:` and what the digest of a model, a file or a lock begins with. Raises NotFound, with
+        the nearest name, Ambiguous, BadName, BadDigest.
+        """
+        from registry.catalog.queries.composing import model_by_text  # these know lineage, which is done in numpy
+        from registry.present.registered import registered_value
+
+        with self.catalog.reading() as session:
+            return registered_value(session, model_by_text(session, name))
+
+    def assemble(self, name: str, path: str | Path) -> Digest:
+        """Write the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.
+
+        It is the file that came in, byte for byte; of a model that came in shards, one file of all of them. Raises what
+        `model` does, NotAssemblable, StoreError, DiskFull; then `path` is as it was.
+        """
+        from registry.catalog.queries.composing import model_by_text
+        from registry.chimera.layout import plan_merged
+        from registry.chimera.place import place_file
+
+        target = Path(path)
+        with self.catalog.reading() as session:
+            (plan,) = plan_merged(session, self.blobs, model_by_text(session, name), target.name)
+        return place_file(self.blobs, plan, target)
+
+    def compose(self, base: str | Recipe) -> Composition:
+        """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`.
+
+        `base` is a model's name, or a whole recipe (`registry.compose.reading.read_recipe` reads one from text).
+        """
+        from registry.compose.builder import Composition  # with the codecs, which searches never load
+        from registry.compose.recipe import Recipe
+
+        recipe = Recipe(base) if isinstance(base, str) else base
+        return Composition(recipe, self.catalog, lambda: self.blobs)
 
     def close(self) -> None:
         """Give the database connections back."""

@@ -9,8 +9,14 @@ from pathlib import Path
 import pytest
 
 from registry import Registry
-from registry.errors import BadQuery
-from tests.trips import ingest_file, little_model
+from registry.catalog.queries.composing import model_by_text
+from registry.chimera.layout import plan_shards
+from registry.chimera.place import place_file
+from registry.digest import digest_of
+from registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
+from registry.gguf import MemorySource, read_header
+from tests.builders import text, unsigned
+from tests.trips import block_tensors, ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -63,6 +69,96 @@ def test_a_query_that_means_nothing_is_refused(query: str, registry: Registry) -
         registry.search(query)
     with pytest.raises(BadQuery):
         registry.count(query)
+
+
+def test_a_model_is_given_whole_by_its_name_or_by_what_a_digest_begins_with(filled: Registry) -> None:
+    model = filled.model("little")
+    assert (model.name, model.architecture, model.license) == ("local/little@1", "llama", "apache-2.0")
+    assert (model.kind, model.title, model.complete) == ("model", "Little", True)
+    assert model.size_bytes == len(little_model())
+    assert [organ.name for organ in model.organs] == [spec.name for spec, _ in block_tensors()]
+    assert model.parameters == sum(spec.elements for spec, _ in block_tensors())
+    for name in ("local/little", "little@1", f"sha256:{model.digest}", f"sha256:{model.digest[:12]}"):
+        assert filled.model(name) == model
+    assert (model.is_chimera, model.recipe, model.lock_id, model.relatives) == (False, None, None, ())
+
+
+def test_the_organs_of_a_model_are_those_that_a_search_finds(filled: Registry) -> None:
+    model = filled.model("little")
+    assert sorted(model.organs, key=repr) == sorted(filled.search("model:local/little"), key=repr)
+    organ = model.organ("blk.1.ffn_up.weight")
+    assert (organ.type, organ.block, organ.slot, organ.dtype, organ.shape) == ("organ", 1, "ffn_up", "F16", (64, 128))
+    with pytest.raises(
+        NotFound, match=r"local/little@1 has no organ 'blk.1.ffn_upp.weight'; did you mean blk.1.ffn_up"
+    ):
+        model.organ("blk.1.ffn_upp.weight")
+
+
+def test_a_model_knows_its_relatives_in_both_directions(filled: Registry, tmp_path: Path) -> None:
+    close = [
+        text("general.base_model.0.name", "Little"),
+        unsigned("general.base_model.count", 1),
+        text("general.finetune", "Close"),
+    ]
+    (tmp_path / "close.gguf").write_bytes(little_model("Close", more=close))
+    ingest_file(filled, tmp_path / "close.gguf")
+    edges = {(one.direction, one.model, one.evidence) for one in filled.model("close").relatives}
+    assert ("parent", "local/little@1", "declared") in edges
+    assert ("child", "local/close@1", "declared") in {
+        (one.direction, one.model, one.evidence) for one in filled.model("little").relatives
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        ("nobody", NotFound),
+        ("little@2", NotFound),
+        (f"sha256:{'0' * 64}", NotFound),
+        ("", BadName),
+        ("a b", BadName),
+        ("../little", BadName),
+        ("sha256:12", BadName),
+    ],
+)
+def test_a_model_that_is_not_there_is_told(
+    filled: Registry, tmp_path: Path, name: str, error: type[OrganError]
+) -> None:
+    with pytest.raises(error):
+        filled.model(name)
+    with pytest.raises(error):
+        filled.assemble(name, tmp_path / "x.gguf")
+    assert not (tmp_path / "x.gguf").exists()
+
+
+def test_a_model_is_written_as_it_came_in(filled: Registry, tmp_path: Path) -> None:
+    for path in (tmp_path / "back.gguf", str(tmp_path / "back.gguf")):
+        assert filled.assemble("little", path) == digest_of(little_model())
+        assert Path(path).read_bytes() == little_model()
+
+
+def test_a_model_in_shards_is_written_as_one_file(filled: Registry, tmp_path: Path) -> None:
+    with filled.catalog.reading() as session:
+        plans = plan_shards(session, filled.blobs, model_by_text(session, "little"), "cut", 60_000)
+    for plan in plans:
+        place_file(filled.blobs, plan, tmp_path / plan.name)
+    assert len(plans) > 1
+    ingest_file(filled, tmp_path / plans[0].name)
+    digest = filled.assemble("cut", tmp_path / "whole.gguf")
+    data = (tmp_path / "whole.gguf").read_bytes()
+    assert digest == digest_of(data)
+    assert read_header(MemorySource(data)).tensors == read_header(MemorySource(little_model())).tensors
+
+
+def test_what_cannot_be_written_leaves_what_was_there(filled: Registry, tmp_path: Path) -> None:
+    for path in (tmp_path / "no" / "x.gguf", tmp_path):
+        with pytest.raises(StoreError):
+            filled.assemble("little", path)
+    assert tmp_path.is_dir()
+
+
+def test_a_registry_says_where_it_is(registry: Registry, tmp_path: Path) -> None:
+    assert repr(registry) == f"<Registry in '{tmp_path / 'home'}'>"
 
 
 def test_a_search_loads_neither_numpy_nor_the_codecs(filled: Registry) -> None:

@@ -7,6 +7,8 @@ errors        what goes wrong, as an answer
 asked         what an address asks for, checked
 links         addresses within the catalog, and what may be a link to elsewhere
 security      names that are served, sizes, headers
+writing       who may write
+forms         forms of pages that write
 turns         one page at a time in each process
 memory        answers that are kept until the catalog changes
 shown         numbers as text and as classes of the stylesheet
@@ -14,6 +16,7 @@ scales        the colours
 pages         the pages, one file each
 charts        pictures, numbers in and SVG out
 api           the API for programs, and the document that describes it
+made          what was made here as files: texts of chimeras, what jobs leave
 downloads     organs and models as files:
   contents      rows to what can be handed out
   streams       bytes on their way out, each blob checked
@@ -25,4 +28,5 @@ health        for whoever watches the process
 metrics       for Prometheus
 server        gunicorn with our settings
   worker        its threads never wait for a slow client without end
+  runner        the process beside it that works at jobs
 """

@@ -9,9 +9,11 @@ from web.answers import REGISTRY_KEY, SETTINGS_KEY
 from web.api import api
 from web.downloads import downloads
 from web.errors import answer_errors
+from web.forms import form_token
 from web.health import health
 from web.hub import hub
 from web.links import twin_address
+from web.made import made
 from web.memory import remember_answers
 from web.metrics import count_requests, metrics
 from web.pages import pages
@@ -19,10 +21,12 @@ from web.security import secure
 from web.settings import WebSettings
 from web.shown import FILTERS
 from web.turns import take_turns
+from web.writing import may_write
 
 NAVIGATION = (
     *(("pages.organs", "Organs"), ("pages.models", "Models"), ("pages.compare", "Compare")),
-    *(("pages.lineage", "Lineage"), ("pages.reports", "Reports"), ("pages.reference", "API")),
+    *(("pages.compose", "Compose"), ("pages.lineage", "Lineage"), ("pages.reports", "Reports")),
+    ("pages.reference", "API"),
 )
 """Endpoint and label of what stands at the head of every page."""
 
@@ -35,12 +39,13 @@ def create_app(registry: Registry, settings: WebSettings | None = None) -> Flask
     app.extensions[SETTINGS_KEY] = settings
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, twin_address=twin_address)
+    app.jinja_env.globals.update(form_token=form_token, may_write=may_write)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     count_requests(app)
     secure(app, settings)
     answer_errors(app)
     remember_answers(app, settings)
     take_turns(app, settings)
-    for blueprint in (pages, api, health, metrics, downloads, hub):
+    for blueprint in (pages, api, health, metrics, downloads, made, hub):
         app.register_blueprint(blueprint)
     return app

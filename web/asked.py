@@ -8,10 +8,11 @@ from flask import request
 
 from registry.catalog.search import Query, Vocabulary, parse_query
 from registry.catalog.search.cursor import PAGE_MAX
-from registry.errors import BadQuery
+from registry.errors import BadQuery, NotFound
 from web.answers import wants_csv
 
 LIMIT_DEFAULT = 50
+JOB_MAX = 2**63 - 1
 
 
 def asked_query(vocabulary: Vocabulary, default_sort: str | None = None) -> Query:
@@ -46,3 +47,10 @@ def asked_switch(name: str) -> bool:
     if value not in ("0", "1"):
         raise BadQuery(name, "0 or 1")
     return value == "1"
+
+
+def parsed_job(text: str) -> int:
+    """The number of a job that stands in an address; raises NotFound for what is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
+        raise NotFound(f"{text[:40]!r} is no number of a job")
+    return int(text)

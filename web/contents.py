@@ -130,6 +130,12 @@ def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
     return _of_plan(plan, plan_digest(plan), immutable=immutable)
 
 
+def literal_file(name: str, data: bytes, *, immutable: bool) -> Content:
+    """A file of these bytes."""
+    digest = digest_of(data)
+    return _of_plan(FilePlan(name, len(data), digest, data, ()), digest, sha256=digest, immutable=immutable)
+
+
 def public_names(own: Sequence[str]) -> list[str]:
     """The names under which the files of a model are handed out: their own, where anybody can make a file of that name.
 

@@ -15,6 +15,7 @@ from registry.errors import (
     BadQuery,
     Busy,
     NotAssemblable,
+    NotComposable,
     NotFound,
     OrganError,
     TooSlow,
@@ -28,6 +29,7 @@ STATUS: tuple[tuple[type[OrganError], int], ...] = (
     (BadDigest, 404),
     (Ambiguous, 409),
     (NotAssemblable, 409),
+    (NotComposable, 409),
     (UnsupportedDType, 409),
     (BadInput, 400),
     (Busy, 503),
@@ -35,7 +37,9 @@ STATUS: tuple[tuple[type[OrganError], int], ...] = (
 )
 """The first kind that fits decides; anything else is 500, and its sentence stays in the log."""
 RETRY_SECONDS = 5
-PARAMETERS = frozenset({"after", "against", "by", "counts", "first", "limit", "ranked", "second", "table"})
+PARAMETERS = frozenset(
+    ("add", "after", "against", "by", "cell", "counts", "first", "limit", "order", "ranked", "second", "table")
+)
 """Parameters that a BadQuery may name itself; any other term stands in the query `q`."""
 
 
@@ -94,10 +98,12 @@ def _title(status: int) -> str:
 
 _TITLES = {
     400: "This was not understood",
+    403: "Not from here",
     404: "Nothing is kept here",
     405: "Not this way",
     409: "Not possible as it stands",
     414: "Too long an address",
+    415: "Not in this form",
     421: "Another name",
     503: "Busy just now",
 }

@@ -15,6 +15,7 @@ from registry.catalog.tables import Model
 from registry.errors import NotFound
 from registry.names import ModelName, parse_model_name
 from registry.present.card import CARD_VERSION, card
+from registry.present.chimera import chimera_values
 from web.contents import model_file, public_names
 from web.streams import ByteSource, Content
 
@@ -105,7 +106,9 @@ def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
         data = pointer.encode("ascii")
         entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), len(data)))
     if README not in (name for name, _ in named):
-        text = card(model, named).encode()
+        made = chimera_values(session, model)
+        # Verdicts come later, and a revision keeps its text.
+        text = card(model, named, None if made is None else made | {"verdicts": None}).encode()
         object_id = _git_id(text)
         entries.append(Entry(README, Content(README, len(text), object_id, _opener(text)), object_id, 0))
     return tuple(entries)

@@ -12,6 +12,7 @@ from gunicorn.app.base import BaseApplication
 from registry.registry import Registry
 from web.app import create_app
 from web.metrics import child_exit, prepare_metrics
+from web.runner import KeepingArbiter
 from web.settings import WebSettings
 from web.streams import allow_streams
 from web.worker import PatientWorker
@@ -48,6 +49,8 @@ class ServerSettings:
     """After which a body must have come, or come fast."""
     send_seconds: float = 30
     """Within which a client must take each piece of an answer."""
+    jobs: bool = False
+    """Whether a process beside the others works at the queue of jobs."""
 
     @property
     def streams(self) -> int:
@@ -93,6 +96,13 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         }
         for name, value in settings.items():
             self.cfg.set(name, value)
+
+    def run(self) -> None:
+        """Serve, with a runner of jobs beside if that is wanted; exits the process."""
+        if self.limits.jobs:
+            KeepingArbiter(self, self._registry.settings).run()
+        else:
+            super().run()
 
     def load(self) -> Any:
         app = create_app(self._registry, self._web)

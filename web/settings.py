@@ -14,6 +14,9 @@ class WebSettings:
     hosts: frozenset[str] = LOOPBACK_HOSTS
     """The names that requests may ask for, without a port. A page of another origin that has its own name lead to this
     machine (DNS rebinding) asks for another one, and is refused. `*` allows any."""
+    writes: bool = False
+    """Whether what writes or runs something is there. Only for a server that nobody but this machine can reach: there
+    are no accounts yet."""
     search_seconds: float = 2.0
     """A search that takes longer is stopped."""
     counts_seconds: float = 0.5

@@ -1,4 +1,4 @@
-"""Load a file of the zoo in llama.cpp, let it write, and measure its perplexity on the two samples.
+"""Load a file of the zoo in llama.cpp, let it write, and measure its perplexity on the two built-in texts.
 
     python examples/zoo/runtime.py MODEL.gguf [ADAPTER.gguf]
 
@@ -10,12 +10,12 @@ import json
 import math
 import sys
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import xllamacpp
 
-SAMPLES = {"code": "sample_code.txt", "prose": "sample_prose.txt"}
+from registry.validation.texts import built_in_texts
+
 PROMPTS = {"code": "def read_lines(path):\n    ", "prose": "The file is opened for reading, and "}
 VOCABULARY = 2048
 CONTEXT = 256
@@ -27,13 +27,12 @@ def main() -> None:
     """Check the file named on the command line and print what was found."""
     model, *adapters = sys.argv[1:]
     server = _server(model, adapters)
-    folder = Path(__file__).parent
     found: dict[str, Any] = {"tokens": {}, "perplexity": {}, "written": {}}
-    for kind, name in SAMPLES.items():
-        tokens = _ask(server, "/tokenize", {"content": (folder / name).read_text(), "add_special": True})["tokens"]
-        found["tokens"][kind] = tokens
-        found["perplexity"][kind] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
-        found["written"][kind] = _write(server, PROMPTS[kind])
+    for text in built_in_texts():
+        tokens = _ask(server, "/tokenize", {"content": text.text, "add_special": True})["tokens"]
+        found["tokens"][text.name] = tokens
+        found["perplexity"][text.name] = _perplexity(server, tokens[: SCORED_TOKENS + 1])
+        found["written"][text.name] = _write(server, PROMPTS[text.name])
     print(json.dumps(found))
 
 

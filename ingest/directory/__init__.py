@@ -14,7 +14,6 @@
     staging     a folder that appears whole or not at all
     contents    what is taken apart: GGUF files, or a model of the registry
     extract     taking apart: contents to a folder
-    place       a virtual file onto the disk
 
 A *stretch* is some consecutive bytes of `header.bin`. A *fresh* header is one that is written anew because the one that
 came with the folder does not fit its organs any more, or because none came.

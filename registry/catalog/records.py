@@ -78,8 +78,39 @@ class ModelRecord:
     unassemblable: tuple[str, ...] = ()
     complete: bool = True
     contributor: str = "local"
+    action: str = "ingest"
+    """What the event log calls it."""
     placements: tuple[PlacementRecord, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         # Frozen, so the derived order over all files is set once, here.
         object.__setattr__(self, "placements", tuple(one for file in self.files for one in file.placements))
+
+
+OrganKey = tuple[str, str, str]
+"""Digest, dtype and shape: what makes an organ. Two tensors of zeros with other shapes are two organs of one blob."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComputationRecord:
+    """How an organ was computed: `sources` are the organs that went in, each with the act that used it."""
+
+    key: str
+    made: str
+    organ: OrganKey
+    sources: tuple[tuple[OrganKey, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChimeraRecord:
+    """What is known of a model because it was composed here; texts are JSON."""
+
+    lock_id: Digest
+    base_model_id: int
+    recipe: str
+    findings: str
+    prediction: str
+    origins: str
+    parents: tuple[tuple[int, str], ...]
+    """Models that it came from, each with the act."""
+    computations: tuple[ComputationRecord, ...]

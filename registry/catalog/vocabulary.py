@@ -19,6 +19,8 @@ REACHABLE_STATES = ("visible", "yanked")
 """Of models that are shown and handed out to who knows their names; searches find visible ones alone."""
 MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
+VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
+JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
 EVIDENCE = ("declared", "recorded", "measured")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

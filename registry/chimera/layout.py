@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.queries.blobs import BlobRow, blobs_by_id
 from registry.catalog.queries.models import files_of, tensor_blobs_of
-from registry.catalog.tables import Model
-from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, check_usable, plan_model
+from registry.catalog.tables import Model, ModelFile
+from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, check_usable, plan_file, plan_model
 from registry.chimera.stream import FileStream
 from registry.errors import CorruptBlob, NotAssemblable
 from registry.gguf import (
@@ -36,7 +36,10 @@ SHARDS_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class _Parsed:
+class ReadHeader:
+    """The header of one file of a model, and the source of which it was read."""
+
+    file: ModelFile
     source: HeaderSource
     header: Header
 
@@ -75,35 +78,54 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
     return plans
 
 
-def _contents(session: Session, store: BlobStore, model: Model) -> tuple[_Parsed, list[TensorSpec]]:
+def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader:
+    """The header of a model's first file, which has all of its metadata. Raises CorruptBlob, MissingBlob."""
+    file = files_of(session, model.id)[0]
+    return _parse(store, plan_file(session, file, 0, file.header_bytes), file)
+
+
+def plan_new_file(
+    name: str, header: bytes, tensors: Sequence[TensorSpec], alignment: int, blobs: Sequence[BlobRow]
+) -> FilePlan:
+    """A file of `header`, padding included, and `tensors` behind it, whose bytes are those of `blobs`, one each."""
+    slices = []
+    offset = len(header)
+    for tensor, blob in zip(tensors, blobs, strict=True):
+        slices.append(PlannedSlice(offset, tensor.size_bytes, blob, 0, tensor.name))
+        offset += padded(tensor.size_bytes, alignment)
+    return FilePlan(name, offset, None, header, tuple(slices))
+
+
+def _contents(session: Session, store: BlobStore, model: Model) -> tuple[ReadHeader, list[TensorSpec]]:
     """The first file's header, and the tensors of all files in order."""
     check_assemblable(model)
     parsed = [
-        _parse(store, plan, file.header_bytes)
+        _parse(store, plan, file)
         for plan, file in zip(plan_model(session, model), files_of(session, model.id), strict=True)
     ]
     tensors = [TensorSpec(tensor.name, tensor.shape, tensor.dtype) for one in parsed for tensor in one.header.tensors]
     return parsed[0], tensors
 
 
-def _parse(store: BlobStore, plan: FilePlan, header_bytes: int) -> _Parsed:
+def _parse(store: BlobStore, plan: FilePlan, file: ModelFile) -> ReadHeader:
+    header_bytes = file.header_bytes
     collected = bytearray()
     head = FilePlan(plan.name, header_bytes, None, b"", tuple(_up_to(plan.slices, header_bytes)))
     with FileStream(store, head) as stream:
         for view in stream:
             collected += view
-    source = HeaderSource(bytes(collected), plan.size_bytes, plan.name)
+    source = HeaderSource(bytes(collected), file.size_bytes, plan.name)
     header = read_header(source)
     if header.end != header_bytes:
         raise CorruptBlob(plan.name, f"its header ends at {header.end}, {header_bytes} is recorded")
-    return _Parsed(source, header)
+    return ReadHeader(file, source, header)
 
 
 def _up_to(slices: Sequence[PlannedSlice], end: int) -> list[PlannedSlice]:
     return [piece for piece in slices if piece.offset_bytes < end]
 
 
-def _metadata(parsed: _Parsed) -> list[Metadata]:
+def _metadata(parsed: ReadHeader) -> list[Metadata]:
     return [carry_over(parsed.source, field) for field in parsed.header.fields if field.key not in SPLIT_KEYS]
 
 
@@ -135,10 +157,5 @@ def _plan(
     alignment: int,
     rows: Mapping[str, BlobRow],
 ) -> FilePlan:
-    literal = encode_header(metadata, tensors, alignment)
-    slices = []
-    offset = len(literal)
-    for tensor in tensors:
-        slices.append(PlannedSlice(offset, tensor.size_bytes, rows[tensor.name], 0, tensor.name))
-        offset += padded(tensor.size_bytes, alignment)
-    return FilePlan(name, offset, None, literal, tuple(slices))
+    header = encode_header(metadata, tensors, alignment)
+    return plan_new_file(name, header, tensors, alignment, [rows[tensor.name] for tensor in tensors])

@@ -6,6 +6,7 @@
     header      Header, Field, TensorInfo: what a file says
     read        the strict reader
     write       the exact writer
+    pieces      the values that are kept by themselves, and all as text for reading
     split       several shards as one model
     tokenizer   oddities of a vocabulary that crash loaders
     quants      values of a tensor type and back, by the `gguf` package's kernels

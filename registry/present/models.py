@@ -7,8 +7,10 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.composing import chimera_of
 from registry.catalog.queries.model_search import ModelPage
 from registry.catalog.queries.models import (
+    composed_among,
     files_of,
     ingest_of,
     metadata_of,
@@ -16,18 +18,19 @@ from registry.catalog.queries.models import (
     type_means,
 )
 from registry.catalog.queries.totals import running_totals
+from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Model, Placement
 from registry.present.facts import facts
 from registry.present.relatives import lineage_values
 from registry.present.values import Values
 
 
-def model_summary(model: Model) -> Values:
-    """A model as a line of a list."""
+def model_summary(model: Model, *, composed: bool = False) -> Values:
+    """A model as a line of a list; `composed` is whether it was composed here."""
     return {
         "name": model.full_name,
         "title": model.title,
-        "kind": model.kind,
+        "kind": CHIMERA if composed else model.kind,
         "architecture": model.architecture,
         "parameters": model.parameters,
         "tensors": model.tensors,
@@ -43,14 +46,19 @@ def model_summary(model: Model) -> Values:
 
 def models_values(page: ModelPage) -> Values:
     """A page of models."""
-    return {"items": [model_summary(model) for model in page.items], "next": page.next, "notes": list(page.notes)}
+    return {
+        "items": [model_summary(model, composed=model.id in page.composed) for model in page.items],
+        "next": page.next,
+        "notes": list(page.notes),
+    }
 
 
 def model_page(session: Session, model: Model) -> Values:
     """A model with everything that is shown of it."""
     ingest = ingest_of(session, model.id)
     metadata, placements = metadata_of(session, model.id), placements_of(session, model.id)
-    return model_summary(model) | {
+    composed = bool(composed_among(session, [model.id]))
+    return model_summary(model, composed=composed) | {
         "description": model.description,
         "flags": json.loads(model.flags),
         "unassemblable": json.loads(model.unassemblable),
@@ -66,8 +74,17 @@ def model_page(session: Session, model: Model) -> Values:
         "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
         "placements": [_placed(*row) for row in placements],
         "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
+        "composed": _composed(session, model),
         **lineage_values(session, model),
     }
+
+
+def _composed(session: Session, model: Model) -> Values | None:
+    """By which lock and of which models it was composed here; None of any other model."""
+    chimera = chimera_of(session, model.id)
+    if chimera is None:
+        return None
+    return {"lock_id": chimera.lock_id, "parents": json.loads(chimera.origins)["parents"]}
 
 
 def placements_values(session: Session, model_id: int) -> list[Values]:

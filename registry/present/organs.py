@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.chimeras import organs_made_of
 from registry.catalog.queries.organs import measurements_of, organs_by_prefix, places_of_organ
 from registry.catalog.tables import Measurement
+from registry.present.chimera import made_values
 from registry.present.models import placement_values
 from registry.present.values import Values
 
@@ -14,7 +18,8 @@ def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Value
     """The organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
 
     Bytes that stand under several dtypes or shapes are several organs: `also` has what was measured of the others.
-    With `visible`, only organs that a visible or yanked model has.
+    `made` says how it was computed, if it was, and `made_into` what was computed from it. With `visible`, only organs
+    that a visible or yanked model has.
     """
     rows = organs_by_prefix(session, prefix, visible=visible)
     organ, blob = rows[0]
@@ -41,6 +46,8 @@ def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Value
             for one, _ in rows
             for placement, model in places_of_organ(session, one.id)
         ],
+        "made": made_values(session, blob.digest),
+        "made_into": [asdict(one) for one in organs_made_of(session, blob.digest)],
     }
 
 

@@ -109,6 +109,7 @@ def _wells(session: Session, limit: int) -> Table:
 
 _KIND_WORDS = {
     ("model", True): ("complete model", "complete models"),
+    ("chimera", True): ("chimera, composed here", "chimeras, composed here"),
     ("model", False): ("model of which only a part is here", "models of which only a part is here"),
     ("adapter", True): ("adapter, a small change to another model", "adapters, small changes to other models"),
     ("vocabulary", True): ("vocabulary, words without weights", "vocabularies, words without weights"),

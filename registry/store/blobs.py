@@ -7,13 +7,13 @@ files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from registry.digest import Digest, digest_of
-from registry.errors import CorruptBlob, MissingBlob
+from registry.errors import CorruptBlob, EncodingFault, MissingBlob
 from registry.store.codec import (
     BYTES_CODEC,
     START_BYTES,
@@ -81,6 +81,30 @@ class BlobStore:
             return writer.finish()
         except BaseException:
             writer.discard()
+            raise
+
+    def put_organ(self, digest: Digest, size_bytes: int, codec: Codec, read: Callable[[int], bytes]) -> StoredBlob:
+        """Store an organ whose digest is known; `read(size)` gives its next plain bytes.
+
+        Raises EncodingFault when they are not what the digest names.
+        """
+        hashed = hashlib.sha256()
+        writer: BlobWriter | None = None
+        try:
+            for begin in range(0, size_bytes, codec.chunk_bytes):
+                plain = read(min(codec.chunk_bytes, size_bytes - begin))
+                hashed.update(plain)
+                chunk = encode_chunk(codec if writer is None else writer.codec, plain)
+                if writer is None:
+                    writer = BlobWriter(self, digest, size_bytes, codec_for_blob(codec, chunk))
+                    chunk = chunk if writer.codec == codec else encode_chunk(writer.codec, plain)
+                writer.append(chunk)
+            if hashed.hexdigest() != digest:
+                raise EncodingFault(f"the bytes to be stored as {digest} have the digest {hashed.hexdigest()}")
+            return (writer or BlobWriter(self, digest, size_bytes, codec)).finish()
+        except BaseException:
+            if writer is not None:
+                writer.discard()
             raise
 
     def open(self, address: BlobAddress) -> BlobReader:

@@ -28,6 +28,11 @@ ZOO_PAGES = {
     "adapter": f"/models/{ADAPTER}",
     "compare": "/compare",
     "compared": f"/compare?first={BASE}&second={TUNED}",
+    "compose": "/compose",
+    "composing": f"/compose?base={BASE}&cell=organ:2&graft=from:{TUNED}+type:organ+blocks:1",
+    "chimeras": "/chimeras",
+    "chimera": "/chimeras/{lock}",
+    "chimera by change": "/chimeras/{lock}?by=change",
     "lineage": "/lineage",
     "values": "/organs/{organ}/weights",
     "reports": "/reports",
@@ -36,6 +41,7 @@ ZOO_PAGES = {
     "scale": "/reports/scale",
     "wells": "/reports/wells",
     "report on a model": f"/models/{BASE}/report",
+    "jobs": "/jobs",
     "API": "/api",
     "error": "/nowhere",
 }
@@ -48,11 +54,16 @@ ODD_PAGES = {
     "hostile query": '/organs?q="><script>alert(1)</script>',
     "compare": "/compare",
     "compared": f"/compare?first={ODD}&second={WIDE}",
+    "composing on a hostile model": f"/compose?base={ODD}&cell=organ:1",
+    "composing on a wide model": f"/compose?base={WIDE}&cell=organ:1",
     "lineage": "/lineage",
     "ranking": "/reports/ranking",
     "report on a model": f"/models/{ODD}/report",
 }
-EMPTY_PAGES = {name: ZOO_PAGES[name] for name in ("home", "organs", "models", "compare", "lineage", "reports", "API")}
+EMPTY_PAGES = {
+    name: ZOO_PAGES[name]
+    for name in ("home", "organs", "models", "compare", "compose", "chimeras", "lineage", "reports", "API")
+}
 PHONE_WIDTHS = (360, 390)
 WITHOUT_SCRIPT = {"java_script_enabled": False}
 

@@ -35,6 +35,8 @@ class Site:
     live: Live
     organ: str = ""
     """The digest of an organ of it that has relatives; stands for `{organ}` in addresses."""
+    lock: str = ""
+    """The digest of a chimera's lock; stands for `{lock}`."""
 
     @property
     def address(self) -> str:
@@ -42,19 +44,21 @@ class Site:
 
     def at(self, path: str) -> str:
         """The whole address of a page."""
-        return f"{self.address}{path.format(organ=self.organ)}"
+        return f"{self.address}{path.format(organ=self.organ, lock=self.lock)}"
 
 
 @contextmanager
 def serving_zoo(folder: Path) -> Iterator[Site]:
-    """The shipped models."""
+    """The shipped models, and a chimera of two of them."""
     with Registry.open(folder / "zoo") as registry:
         for path in sorted(ZOO.glob("*.gguf")):
             ingest_file(registry, path)
+        made = registry.compose(BASE).graft(TUNED, type="organ").purify("fractal", slot="ffn_up", blocks=3)
+        lock = made.accept("likely-degraded").plan().register().lock_id
     with serving(folder / "zoo", folder / "zoo.log") as live:
         query = quote(f"model:{BASE} slot:ffn_down block:1")
         organ = json.loads(live.get(f"/organs.json?limit=1&q={query}"))["items"][0]["digest"]
-        yield Site(live, organ)
+        yield Site(live, organ, lock)
 
 
 @contextmanager

@@ -111,7 +111,8 @@ def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Pat
         ingest_file(registry, tmp_path / "little.gguf")
         with registry.catalog.writing() as session:
             kept = running_totals(session)
-            session.execute(text("DROP TABLE totals"))
+            for table in ("totals", "scores", "verdicts", "computations", "chimeras", "jobs"):  # later ones
+                session.execute(text(f"DROP TABLE {table}"))
             session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
     with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session) == kept

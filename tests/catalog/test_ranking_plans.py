@@ -17,8 +17,11 @@ from sqlalchemy.sql import visitors
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
 from registry.catalog.queries import planning
+from registry.catalog.queries.fitting import fitting_models
 from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.models import model_by_name
 from registry.catalog.search import MODELS, parse_query
+from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.catalog.search.catalogs import drawn, place
 
@@ -95,12 +98,14 @@ def ask_everything(registry: Registry) -> None:
             registry.search(text, limit=3, after=page.next)
     for text in (*COUNTED, *MORE):
         registry.count(text)
+    base = registry.search("sort:-size", limit=1).items[0].model
+    _ask_what_fits(registry, base)
     for sort in ("theta", "-spectral", "z"):
         last = registry.search(f"sort:{sort}", limit=1000)
         while last.next is not None and len(last) == 1000 and last.items[-1].spectral_signal is not None:
             last = registry.search(f"sort:{sort}", limit=1000, after=last.next)
     organ = registry.search("type:organ sort:-theta", limit=1).items[0]
-    for more in ("", "unique:organ", "arch:qwen2 block:3", "coder theta>=40"):
+    for more in ("", "unique:organ", "arch:qwen2 block:3", "coder theta>=40", f"fits:{base}"):
         registry.search(f"like:{organ.digest} {more}")
     with registry.catalog.reading() as session:
         for text in OF_MODELS:
@@ -108,6 +113,17 @@ def ask_everything(registry: Registry) -> None:
                 page_ = search_models(session, parse_query(text, MODELS), 3, ranked=ranked)
                 if page_.next is not None:
                     search_models(session, parse_query(text, MODELS), 3, page_.next, ranked=ranked)
+
+
+def _ask_what_fits(registry: Registry, base: str) -> None:
+    for text in ("", "type:organ theta>=40", "block:2-3 sort:-spectral", "unique:organ", "license:mit sort:z"):
+        for minus in ("", "-"):
+            page = registry.search(f"{minus}fits:{base} {text}", limit=3)
+            if page.next is not None:
+                registry.search(f"{minus}fits:{base} {text}", limit=3, after=page.next)
+            registry.count(f"{minus}fits:{base} {text}")
+    with registry.catalog.reading() as session:
+        fitting_models(session, model_by_name(session, parse_model_name(base)).id)
 
 
 @pytest.fixture(scope="module")

@@ -292,7 +292,7 @@ def alike_by_hand(placed: Placed, text: str, organ: int) -> list[tuple[float, in
     for row_id, (row, model) in sorted(placed.visible.items()):
         if row.slot not in slots or row.shape != shape or row.organ not in placed.prints:
             continue
-        if not takes(query, row, model) or (query.unique and row.organ in firsts):
+        if not takes(placed, query, row, model) or (query.unique and row.organ in firsts):
             continue
         firsts.add(row.organ)
         (value,) = correlations(own, [placed.prints[row.organ]])
@@ -301,7 +301,9 @@ def alike_by_hand(placed: Placed, text: str, organ: int) -> list[tuple[float, in
     return sorted(found, reverse=True)
 
 
-@pytest.mark.parametrize("more", ["", "unique:organ", "arch:llama", "block:0 -dtype:F16", "theta>=40 unique:organ"])
+@pytest.mark.parametrize(
+    "more", ["", "unique:organ", "arch:llama", "-fits:acme/tiny", "block:0 -dtype:F16", "theta>=40 unique:organ"]
+)
 def test_the_likes_of_an_organ_are_ranked_by_correlation_among_its_slot_and_shape(more: str, many: Many) -> None:
     registry, placed = many
     tried = 0

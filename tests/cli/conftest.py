@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from registry.registry import Registry
+from tests.cli.parents import Parents, ingest_parents
 from tests.cli.running import Organ
 from tests.trips import little_model
 
@@ -30,3 +33,33 @@ def filled(organ: Organ, model: Path) -> Organ:
     """The command with a registry that holds `local/little@1`."""
     organ.done("ingest", model)
     return organ
+
+
+@pytest.fixture(scope="session")
+def family(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
+    """A folder with a registry in `home` and the files of its three models in `parents`; tests take copies of it."""
+    folder = tmp_path_factory.mktemp("family")
+    (folder / "home").mkdir()
+    shutil.copy(migrated_database, folder / "home")
+    ingest_parents(folder / "home", folder / "parents")
+    return folder
+
+
+@pytest.fixture
+def kept(family: Path, tmp_path: Path) -> Iterator[Registry]:
+    """A registry that holds a base, a fine-tune of it and a stranger."""
+    shutil.copytree(family / "home", tmp_path / "kept")
+    with Registry.open(tmp_path / "kept") as opened:
+        yield opened
+
+
+@pytest.fixture
+def parents(family: Path, tmp_path: Path) -> Parents:
+    """The files of the three models."""
+    return Parents(Path(shutil.copytree(family / "parents", tmp_path / "parents")))
+
+
+@pytest.fixture
+def composer(kept: Registry) -> Organ:
+    """The command with the registry that holds the three."""
+    return Organ(kept.settings.home)

@@ -14,7 +14,10 @@ from registry.registry import Registry
 from tests.cli.running import Organ
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = ("ingest", "models", "show", "assemble", "verify", "sweep", "serve", "demo")
+COMMANDS = (
+    *("ingest", "models", "show", "assemble", "verify", "sweep", "serve", "demo"),
+    *("compat", "compose", "purify", "transplant", "graft", "work", "jobs"),
+)
 
 
 def start(*arguments: object, home: Path, **environment: str) -> subprocess.Popen[str]:

@@ -111,6 +111,18 @@ def test_the_likes_of_an_organ_show_how_alike_they_are(registry: Registry, organ
     assert second.split()[1] == digest(2)[:12]
 
 
+def test_what_fits_a_model_is_found_counted_and_explained(registry: Registry, organ: Organ) -> None:
+    others = (Row(organ=2), Row(organ=3, slot="ffn_down"), Row(organ=4, shape="64x32"))
+    place(registry, [ModelRow((Row(organ=1),), name="base"), ModelRow(others, name="donor")])
+    assert organ.done("search", "-q", "fits:acme/base").lines == [digest(2)]
+    assert "1 organs at their places" in organ.done("search", "fits:acme/base", "--facets").out
+    assert (
+        "note: no model here is called acme/bas; the nearest is fits:acme/base"
+        in organ.done("search", "fits:acme/bas").err
+    )
+    assert "fits:" in organ.done("search", "--help").out
+
+
 def test_what_finds_nothing_says_so_and_names_the_nearest(filled: Organ) -> None:
     ended = filled.done("search", "slot:ffn_upp")
     assert ended.out == ""

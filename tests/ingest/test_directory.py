@@ -17,9 +17,9 @@ from ingest.directory.folder import OPEN_FILES_MAX, Folder, is_organ_directory
 from ingest.directory.layout import DEVICES, organ_files, path_segments, safe_file_name
 from ingest.directory.opening import open_directory
 from ingest.directory.organfile import HEAD_MAX_BYTES, encode_head, parse_head
-from ingest.directory.place import place_virtual
 from ingest.directory.virtual import VirtualFile
 from ingest.opening import open_files
+from ingest.placing import place_virtual
 from ingest.sources import directory_source, find_sources
 from registry.digest import digest_of
 from registry.errors import BadSource, DiskFull, OrganError, StoreError

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
+from ingest.jobs.asking import ask_for
+from ingest.jobs.runner import Runner
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.register.jobs import claim_job, enqueue_job, fail_job, finish_job, job_json
+from registry.catalog.register.verdicts import add_verdict
 from registry.gguf import ValueType
+from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.builders import array, file_bytes, text
 from tests.kin import kin_tensors, parent_entries
@@ -36,6 +45,46 @@ def little(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
         yield client
 
 
+def put_hostile_chimera(registry: Registry) -> str:
+    """A chimera of the hostile models that says and is said as bad things as it can; the digest of its lock.
+
+    Its extraction is the third job.
+    """
+    recipe = registry.compose("local/hostile").graft("local/plain", type="organ")
+    recipe = recipe.purify("fractal", slot="ffn_up", blocks=1)
+    for key, said in (("general.name", HOSTILE), ("general.description", HOSTILE_LINK), (f"acme.{HOSTILE}", HOSTILE)):
+        recipe = recipe.metadata(key, said)
+    made = recipe.plan().register()
+    with registry.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name(made.model))
+        add_verdict(session, model.id, HOSTILE, "broken", HOSTILE, json.dumps(hostile_report()))
+    ask_for(registry, "extract", {"model": made.model})
+    Runner(registry, Event()).run(once=True)
+    return made.lock_id
+
+
+def hostile_report() -> dict[str, Any]:
+    """A verdict's report in which everything that a runtime may say is an attack."""
+    failure = {"kind": "crashed", "reason": HOSTILE}
+    score = {"text": "code", "perplexity": 1e300, "standard_error": None, "tokens": 3}
+    broken = {"name": "local/hostile@1", "failure": failure, "scores": [], "written": None, "log": HOSTILE}
+    ran = {**broken, "failure": None, "scores": [score], "written": LOOP_BOMB + HOSTILE}
+    return {
+        "model": HOSTILE,
+        "verdict": "broken",
+        "reason": HOSTILE,
+        "runtime": HOSTILE,
+        "tokens": 3,
+        "base": ran,
+        "chimera": broken | {"written": HOSTILE},
+        "control": None,
+        "control_remark": HOSTILE_LINK,
+        "donors": [ran | {"name": "local/plain@1"}],
+        "zeroed": [HOSTILE],
+        "texts": [{"name": "code", "digest": "0" * 64, "ratio": None, "recovered": None}],
+    }
+
+
 @pytest.fixture
 def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
     """A client of a catalog in which whatever a contributor may write is an attack."""
@@ -61,5 +110,15 @@ def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
     second.write_bytes(file_bytes(metadata, kin_tensors(alike=0.99)))
     for path in (first, second):
         ingest_file(registry, path, "local/hostile" if path is first else None)
+    with registry.catalog.writing() as session:
+        enqueue_job(session, HOSTILE[:32], {HOSTILE: [HOSTILE_LINK]}, HOSTILE)
+        claim = claim_job(session, [HOSTILE[:32]])
+        assert claim is not None
+        finish_job(session, claim, job_json({"model": HOSTILE_LINK + "/" + HOSTILE, "organ": HOSTILE_LINK}, "result"))
+        enqueue_job(session, "hostile", {})
+        claim = claim_job(session, ["hostile"])
+        assert claim is not None
+        fail_job(session, claim, HOSTILE)
+    put_hostile_chimera(registry)
     with create_app(registry).test_client() as client:
         yield client

@@ -31,6 +31,16 @@ QUERIES = {
         f"against={HOSTILE}",
     ),
     "/compare": ("first=local/hostile&second=local/plain", f"first={HOSTILE}&second={HOSTILE}"),
+    "/chimeras": ("limit=1", f"after={HOSTILE}"),
+    "/chimeras/<lock>": ("by=change", "by=spectral", f"by={HOSTILE}"),
+    "/compose": (
+        "base=local/hostile",
+        "base=local/plain&cell=organ:0&graft=from:local/hostile",
+        f"base=local/plain&graft={HOSTILE}&name={HOSTILE}&meta={HOSTILE}&cell=norm:0",
+        "base=local/plain&add=graft&from=local/hostile",
+        f"base={HOSTILE}&q={HOSTILE}",
+    ),
+    "/compose/fits": ("base=local/plain&donor=local/hostile", f"base=local/plain&donor={HOSTILE}"),
     "/lineage": ("model=local/plain", f"model={HOSTILE}"),
 }
 """More ways to ask for a page, by its rule; its twins are asked the same."""
@@ -39,7 +49,10 @@ QUERIES = {
 def arguments(client: FlaskClient) -> dict[str, str]:
     """A value for each name that rules have in angle brackets."""
     values = client.get("/models/local/hostile.json").get_json()
+    (chimera,) = client.get("/chimeras.json").get_json()["items"]
     return {
+        "lock": chimera["lock_id"],
+        "text": "card.md",
         "namespace": "local",
         "name": "hostile",
         "digest": values["placements"][-1]["digest"],
@@ -53,6 +66,7 @@ def arguments(client: FlaskClient) -> dict[str, str]:
         "user": "local",
         "repo": "hostile",
         "tag": "latest",
+        "job": "1",
     }
 
 
@@ -102,7 +116,8 @@ def test_line_104_nothing_from_outside_acts_in_any_page(answers: list[tuple[str,
         for element in page.elements:
             assert not [name for name in element.attributes if name.startswith("on")], (address, element)
             assert "style" not in element.attributes, (address, element)
-        assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"], address
+        scripts = [one.attributes.get("src") for one in page.named("script")]
+        assert scripts in (["/static/catalog.js"], ["/static/catalog.js", "/static/compose.js"]), address
         assert not page.named("iframe") + page.named("object") + page.named("embed") + page.named("base"), address
         outside = [link for link in page.links() if not link.startswith(("/", "#", "?")) or link.startswith("//")]
         assert [link for link in outside if not re.match(r"https?://[^\"'<>\s]+\Z", link)] == [], address
@@ -168,7 +183,9 @@ def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[
 
 
 def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
-    for address in ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/compare", "/lineage", "/reports"):
+    addresses = ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/compare", "/lineage", "/reports")
+    composing = ("/compose", "/compose?base=local/base&graft=from:local/tuned&accept=a&accept=b", "/compose/fits")
+    for address in (*addresses, *composing):
         page = little.get(address).text
         twin = re.search(r'<a href="([^"]+)">this page as JSON</a>', page)
         assert twin is not None, address

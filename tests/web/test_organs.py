@@ -58,6 +58,31 @@ def test_a_chosen_bar_takes_its_filter_out_again(little: FlaskClient) -> None:
     assert parse_qs(urlsplit(unescape(chosen)).query)["q"] == ["type:organ"]
 
 
+def test_what_fits_a_model_is_a_filter_like_any_other(little: FlaskClient) -> None:
+    values = little.get("/organs.json?q=fits:local/base&limit=1000").get_json()
+    assert {one["model"] for one in values["items"]} == {"local/tuned@1", "local/stranger@1"}
+    assert {one["block"] for one in values["items"]} == {0, 1, None}, "the base has two blocks, the stranger three"
+    assert values["facets"]["total"] == len(values["items"]) > 0
+    assert values["facets"]["exact"]
+    page = little.get("/organs?q=fits:local/base type:organ").text
+    terms = {text: unescape(link) for link, text in re.findall(r'<a href="([^"]+)"[^>]*>(fits:[^<×]+)', page)}
+    (taken_out,) = [link for text, link in terms.items() if text.strip() == "fits:local/base"]
+    assert parse_qs(urlsplit(taken_out).query)["q"] == ["type:organ"]
+    bars = re.findall(r'<li[^>]*><a href="([^"]+)"[^>]*title="θ (\d+)° to \d+°: ([\d,]+)"', page)
+    for link, _, count in bars:
+        found = little.get(unescape(link).replace("/organs", "/organs.json", 1)).get_json()["items"]
+        assert len([one for one in found if one["model"] != "local/base@1" and one["block"] != 2]) == int(count)
+        assert len(found) == int(count)
+
+
+def test_a_base_that_is_not_there_is_noted_with_the_nearest(little: FlaskClient) -> None:
+    assert little.get("/organs.json?q=fits:local/bas").get_json()["notes"] == [
+        "no model here is called local/bas; the nearest is fits:local/base"
+    ]
+    assert "the nearest is fits:local/base" in little.get("/organs?q=fits:local/bas").text
+    assert little.get("/api/v1/organs?q=fits:local/*").status_code == 400
+
+
 def test_pages_follow_each_other_by_links_alone(little: FlaskClient) -> None:
     seen: list[str] = []
     address: str | None = "/organs?q=sort:size&limit=7"

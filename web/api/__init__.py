@@ -1,18 +1,20 @@
-"""The API below `/api/v1`: read-only, described by the OpenAPI document that is made from its routes.
+"""The API below `/api/v1`, described by the OpenAPI document that is made from its routes.
 
 blueprint    the blueprint and its root
 operation    a route together with its description; what all requests have in common
+writing      the same for what writes or runs something
 parameters   parameters that operations share
 body         a body of JSON, read strictly
 refusals     what is refused, by field
-root, organs, models, reports   the operations
+recipes      a recipe in a body, and what is wrong with one
+root, organs, models, plans, chimeras, reports, jobs   the operations
 downloads    what is said of downloads, which `web.downloads` serves
 schemas      what answers look like
 examples     real answers, shortened
 document     the OpenAPI document
 """
 
-from web.api import models, organs, reports, root
+from web.api import chimeras, jobs, models, organs, plans, reports, root
 from web.api.blueprint import ROOT, api
 
-__all__ = ["ROOT", "api", "models", "organs", "reports", "root"]
+__all__ = ["ROOT", "api", "chimeras", "jobs", "models", "organs", "plans", "reports", "root"]

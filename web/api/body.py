@@ -15,24 +15,29 @@ DEPTH_MAX = 8
 """Lists and objects inside each other; what is asked here has two."""
 
 
-def asked_object(members: Sequence[str]) -> Values:
-    """The body, an object with some of `members` and no others.
+def asked_object(members: Sequence[str] | None = None) -> Values:
+    """The body, an object with some of `members` and no others; with None whoever asks looks at its members.
 
     Raises Refused (400); answers 415 for what is no JSON by its type or is packed, 413 for what is too large.
     """
+    check_json()
+    value = _parsed(request.get_data(cache=False))
+    if not isinstance(value, dict):
+        raise Refused(None, "The body is to be a JSON object.")
+    strange = [name for name in value if members is not None and name not in members]
+    if strange:
+        takes = ", ".join(members or ())
+        errors = [(name[:80], f"There is no member {name[:80]!r} here. The body has {takes}.") for name in strange]
+        raise Refused(*errors[0], more=errors[1:])
+    return value
+
+
+def check_json() -> None:
+    """Answer 415 to a body that is no JSON by its type, or is packed. No form of a page can send such a type."""
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
         abort(415, "A packed body is not accepted here: send it plain.")
     if request.mimetype != "application/json":
         abort(415, "The body is to be JSON: send it with Content-Type: application/json.")
-    value = _parsed(request.get_data(cache=False))
-    if not isinstance(value, dict):
-        raise Refused(None, "The body is to be a JSON object.")
-    strange = [name for name in value if name not in members]
-    if strange:
-        takes = ", ".join(members)
-        errors = [(name[:80], f"There is no member {name[:80]!r} here. The body has {takes}.") for name in strange]
-        raise Refused(*errors[0], more=errors[1:])
-    return value
 
 
 def _parsed(body: bytes) -> Any:

@@ -17,11 +17,17 @@ GROUPS: Mapping[str, str] = {
     "About": "What answers, and this document.",
     "Organs": "Tensors of models: searched, counted, looked up.",
     "Models": "What the organs came in with; lineage and comparison.",
+    "Chimeras": "Models composed of organs of others: planned, made, validated, and what is known of each.",
     "Reports": "What the numbers say together, with what they do not say.",
+    "Jobs": "What takes longer than a request waits in a queue: how far it is, what came of it.",
     DOWNLOADS_GROUP: "The bytes. They stand beside the pages, not below `/api/v1`, and their refusals are for people.",
 }
 DESCRIPTION = """\
-Read-only. Everything answers JSON, but downloads, which answer bytes.
+Everything answers JSON, but downloads, which answer bytes.
+
+What writes or runs something is there only where the server listens on its own machine alone, and only for programs
+and for the catalog's own pages: a request that a browser sends for another site's page is refused, by 403. What takes
+long answers 202 and a job, whose address stands in the header `Location`.
 
 A list answers `{"items", "next", "notes"}`; the next page is `after=<next>`, and its address stands in the header
 `Link` with `rel="next"`. A `next` belongs to the query that it came from.
@@ -38,6 +44,7 @@ Every page of the catalog has a twin with the same values: `/organs.json`, `/mod
 """
 _REFUSALS: Mapping[int, str] = {
     400: "The request means nothing here; `errors` says which field and why.",
+    403: "This server only reads, or a page of another site asked.",
     404: "Nothing is kept here.",
     409: "What was asked for is several things, or cannot be had in this form.",
     412: "The file is not the one that `If-Match` names.",
@@ -49,7 +56,8 @@ _REFUSALS: Mapping[int, str] = {
     500: "The stored bytes are faulty; this is told before the first byte. Later the connection is cut.",
     503: "It took too long or too much is going on; `Retry-After` has the seconds.",
 }
-_DOWNLOAD_REFUSALS = tuple(_REFUSALS)
+_API_ONLY = (403,)
+_DOWNLOAD_REFUSALS = tuple(status for status in _REFUSALS if status not in _API_ONLY)
 _CONDITIONS: Mapping[str, str] = {
     "If-None-Match": "ETags that the asker has.",
     "Range": "One range of bytes: `bytes=0-1023`. Several are answered with the whole.",
@@ -96,12 +104,12 @@ def _operation(told: Operation) -> Schema:
         "summary": told.summary,
         "description": told.description,
         "parameters": [_parameter(one) for one in told.parameters],
-        "responses": {"200": _answer(told)} | _refused("json", told.refusals),
+        "responses": {str(told.status): _answer(told)} | _refused("json", told.refusals),
     }
-    if told.body is None:
+    if told.method == "get":
         found["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
         found["responses"]["304"] = _component("responses", "NotModified")
-    else:
+    if told.body is not None:
         found["requestBody"] = {"required": True, "content": {_JSON: {"schema": ref(told.body)}}}
     return found
 
@@ -111,7 +119,9 @@ def _answer(told: Operation) -> Schema:
     example = example_answers().get(told.name)
     if example is not None:
         content["example"] = example
-    headers = {"ETag": _text_header("Strong.")} if told.body is None else {}
+    headers = {"ETag": _text_header("Strong.")} if told.method == "get" else {}
+    if told.status == 202:
+        headers["Location"] = _text_header("The job.")
     if told.is_list:
         headers["Link"] = _text_header("The next page, if there is one.", required=False)
     answer: Schema = {"description": told.summary, "content": {_JSON: content}}
@@ -145,7 +155,8 @@ def _responses() -> Schema:
     }
     for status, text in _REFUSALS.items():
         found[f"json-{status}"] = {"description": text, "content": {_JSON: {"schema": ref("Error")}}}
-        found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
+        if status in _DOWNLOAD_REFUSALS:
+            found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
         if status == 503:
             for form in ("json", "words"):
                 found[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}

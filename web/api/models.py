@@ -18,9 +18,11 @@ from registry.present.relatives import lineage_values
 from registry.present.values import Values
 from web.answers import reading, settings
 from web.api.blueprint import ROOT
+from web.api.body import asked_object
 from web.api.operation import operation
 from web.api.parameters import AFTER, FIRST, LIMIT, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
 from web.api.refusals import Refused
+from web.api.writing import ACCEPTED, queued, writing_operation
 from web.asked import asked_after, asked_limit, asked_query, asked_switch
 
 GROUP = "Models"
@@ -91,6 +93,40 @@ def model_lineage(namespace: str, name: str) -> Values:
     with reading(settings().search_seconds) as session:
         row = _model(session, namespace, name)
         return {"model": row.full_name} | lineage_values(session, row)
+
+
+@writing_operation(
+    "/measurements",
+    group=GROUP,
+    summary="Measure a model anew",
+    body="ModelRequest",
+    answer="Job",
+    status=ACCEPTED,
+    refusals=(404,),
+    example=f'{{"model": "{EXAMPLE}"}}',
+)
+def measure() -> Values:
+    """Every organ from its stored bytes, as a job. Its result has the numbers, and the largest difference of each to
+    what is recorded; nothing that is recorded changes.
+    """
+    return queued("measure", asked_object(("model",)))
+
+
+@writing_operation(
+    "/extractions",
+    group=GROUP,
+    summary="Take a model apart into files",
+    body="ModelRequest",
+    answer="Job",
+    status=ACCEPTED,
+    refusals=(404,),
+    example=f'{{"model": "{EXAMPLE}"}}',
+)
+def extract() -> Values:
+    """An organ directory as one uncompressed tar, as a job. It is at `/jobs/<job>/files/<file>`, by the result's
+    `file`, for a day.
+    """
+    return queued("extract", asked_object(("model",)))
 
 
 @operation(

@@ -10,7 +10,7 @@ OpenAPI document is made from what is said here, so that neither can say somethi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -68,6 +68,10 @@ class Operation:
     """The address of an example request, or its body."""
     body: str | None = None
     """The name of the schema of the body."""
+    status: int = 200
+    """Of an answer that is no refusal."""
+    writes: bool = False
+    """Whether it writes or runs something (`web.api.writing`)."""
 
 
 View = Callable[..., Values]
@@ -78,6 +82,11 @@ _operations: list[Operation] = []
 def operations() -> tuple[Operation, ...]:
     """All that have been declared, in the order of the reference."""
     return tuple(_operations)
+
+
+def declare(told: Operation) -> None:
+    """Let the reference have an operation, with what any request can be refused for."""
+    _operations.append(replace(told, refusals=tuple(sorted({*COMMON_REFUSALS, *told.refusals}))))
 
 
 def operation(
@@ -106,12 +115,12 @@ def operation(
             description=" ".join((view.__doc__ or "").split()),
             answer=answer,
             parameters=tuple(parameters),
-            refusals=tuple(sorted({*COMMON_REFUSALS, *refusals})),
+            refusals=tuple(refusals),
             is_list=any(parameter.name == "after" for parameter in parameters),
             example=example,
             body=body,
         )
-        _operations.append(told)
+        declare(told)
         rule = told.path.replace("{", "<").replace("}", ">")
         if body is None:
             api.add_url_rule(rule, told.name, _serve(told, view), merge_slashes=False)
@@ -130,7 +139,7 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
-        _check_address(known)
+        check_address(known)
         values = view(**arguments)
         made = json_answer(values)
         if told.is_list and values["next"] is not None:
@@ -154,8 +163,8 @@ def _only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
     return answer
 
 
-def _check_address(known: Sequence[str]) -> None:
-    """Refuse what would otherwise be ignored or guessed at: misspelt names, repeated ones, bytes that are no UTF-8."""
+def check_address(known: Sequence[str]) -> None:
+    """Raise Refused for what would otherwise be ignored or guessed at: names misspelt or repeated, bytes no UTF-8."""
     sent = request.query_string
     if not sent:
         return

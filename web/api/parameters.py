@@ -59,6 +59,9 @@ DIGEST = Parameter(
     where="path",
     required=True,
 )
+JOB = Parameter(
+    "job", "The number of the job.", {"type": "string", "pattern": "^[0-9]{1,19}$"}, "1", where="path", required=True
+)
 NAMESPACE = Parameter("namespace", "The model's namespace.", _NAME, "local", where="path", required=True)
 NAME = Parameter(
     "name",
@@ -73,4 +76,26 @@ FIRST = Parameter(
 )
 SECOND = Parameter(
     "second", "The model that it is compared with.", _FULL_NAME, "local/Zoo-B-2M-v1.0-Q8_0", required=True
+)
+LOCK = Parameter(
+    "lock",
+    "The digest of the chimera's lock, or 8 and more characters from its beginning.",
+    {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
+    "50cac442c824c933",
+    where="path",
+    required=True,
+)
+BASE = Parameter(
+    "base",
+    "The model that receives: its name, or `sha256:` and a digest of its file.",
+    {"type": "string", "maxLength": 203},
+    "local/Zoo-A-2M-v1.0-F16",
+    required=True,
+)
+DONOR = Parameter(
+    "donor",
+    "The model whose organs are held against it; an adapter is checked as one.",
+    {"type": "string", "maxLength": 203},
+    "local/Zoo-B-2M-v1.0-Q8_0",
+    required=True,
 )

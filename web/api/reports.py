@@ -12,9 +12,11 @@ from registry.reports.document import Report
 from registry.reports.overview import ROWS_DEFAULT, registry_report
 from web.answers import reading
 from web.api.blueprint import ROOT
+from web.api.body import asked_object
 from web.api.models import EXAMPLE
 from web.api.operation import Parameter, operation
 from web.api.parameters import NAME, NAMESPACE, ORGAN_ROWS, ROWS
+from web.api.writing import ACCEPTED, queued, writing_operation
 from web.asked import asked_limit
 
 GROUP = "Reports"
@@ -77,6 +79,20 @@ def report_on_model(namespace: str, name: str) -> Values:
     with reading(REPORT_SECONDS) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         return model_report(session, row, limit).values()
+
+
+@writing_operation(
+    "/reports",
+    group=GROUP,
+    summary="Keep a report",
+    body="ReportRequest",
+    answer="Job",
+    status=ACCEPTED,
+    example='{"limit": 2}',
+)
+def keep_report() -> Values:
+    """The report on the registry, or with `model` on that one, as a job whose result it is."""
+    return queued("report", asked_object(("model", "limit")))
 
 
 def _registry_report() -> Report:

@@ -20,7 +20,8 @@ def root() -> Values:
     """The program's version, the registry in figures, and where to go on."""
     with reading(settings().search_seconds) as session:
         numbers = figures(session)
-    links = {name: f"{ROOT}/{name}" for name in ("organs", "facets", "models", "compare", "reports", "openapi.json")}
+    names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
+    links = {name: f"{ROOT}/{name}" for name in names}
     return {"name": "Organ registry", "version": program_version(), "figures": numbers, "links": links}
 
 

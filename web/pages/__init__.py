@@ -6,21 +6,49 @@ organ     one organ: what was measured, where it sits, its nearest relatives
 models    models and their ranking
 model     one model: the anatomy grid, its types, its lineage, its files
 anatomy   the grid behind that page; pure
+chimeras  what was composed here: a list, and one with its recipe, prediction and verdict
+donors    where its organs come from, as letters; pure
+verdicts  what a runtime showed of it, as a table; pure
 compare   two models side by side
+compose   a base, then its cells and who could give to them, what it comes to, and the chimera into the queue
+composing what such a page is asked for, and the addresses of others
+workbench the page with a base chosen
+cells     its grid; pure
+fits      what fits a base, and why not
 lineage   families of models as graphs and lists
 reports   what was measured, in tables with words: of all models, and of one
 sections  a section of a report for a page
 charts    pictures of an organ's values and of θ along a model
+jobs      what takes longer than a request: a list, and one with its progress
 reference the API, from the document that describes it
 """
 
-from web.pages import charts, compare, home, lineage, model, models, organ, organs, reference, reports
+from web.pages import (
+    charts,
+    chimeras,
+    compare,
+    compose,
+    fits,
+    home,
+    jobs,
+    lineage,
+    model,
+    models,
+    organ,
+    organs,
+    reference,
+    reports,
+)
 from web.pages.blueprint import pages
 
 __all__ = [
     "charts",
+    "chimeras",
     "compare",
+    "compose",
+    "fits",
     "home",
+    "jobs",
     "lineage",
     "model",
     "models",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from registry.catalog.queries.composing import count_chimeras
+from registry.catalog.queries.jobs import has_jobs
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.search import search_organs
@@ -28,7 +30,13 @@ def home() -> Page:
         newest = models_values(search_models(session, parse_query("", MODELS), NEWEST_SHOWN))
     values["top_organs"] = search_values(top)["items"]
     values["newest_models"] = newest["items"]
-    return Page("home.html", values, extra=lambda: {"top_query": TOP_QUERY, "featured": _featured(values)})
+    return Page("home.html", values, extra=lambda: _more(values))
+
+
+def _more(values: Values) -> Values:
+    with reading(settings().search_seconds) as session:
+        jobs, chimeras = has_jobs(session), count_chimeras(session) > 0
+    return {"top_query": TOP_QUERY, "featured": _featured(values), "has_jobs": jobs, "has_chimeras": chimeras}
 
 
 def _featured(values: Values) -> Values | None:

@@ -8,8 +8,10 @@ from flask import request, url_for
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.models import model_by_name
+from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Model
 from registry.names import parse_model_name
+from registry.present.chimeras import made_into
 from registry.present.comparison import changes, registered_model
 from registry.present.models import model_page
 from registry.present.text import size_text
@@ -21,6 +23,7 @@ from web.links import model_address
 from web.pages.anatomy import COMPARED, READINGS, anatomy
 from web.pages.blueprint import pages
 from web.pages.charts import depth_shown
+from web.pages.donors import acts_text
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
@@ -57,7 +60,7 @@ def _against(session: Session, values: Values) -> str | None:
     asked = request.args.get("against")
     if asked:
         return model_by_name(session, parse_model_name(asked)).full_name
-    if values["kind"] != "model":
+    if values["kind"] not in ("model", CHIMERA):
         return None  # what an adapter adds is not like the weights that it is added to
     registered = [edge for edge in values["lineage"] if edge["model"] is not None]
     parents = [edge["model"] for edge in registered if edge["direction"] == "parent"]
@@ -103,11 +106,11 @@ def _whole(name: str) -> str:
     return model_address(name, "downloads.model")
 
 
-def _pull_lines(values: Values) -> list[str]:
-    """The same by commands that people have."""
-    here, (repository, _, version) = request.host_url.rstrip("/"), values["name"].partition("@")
+def pull_lines(name: str) -> list[str]:
+    """The model `name` by commands that people have: its one file, and the same for clients of the hub."""
+    here, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
     return [
-        f"curl -fLO -C - '{here}{_whole(values['name'])}'",
+        f"curl -fLO -C - '{here}{_whole(name)}'",
         f"HF_ENDPOINT={here} hf download {repository} --revision v{version}",
     ]
 
@@ -119,6 +122,7 @@ def _links(values: Values, by: str) -> Values:
     return {
         "by": by,
         "by_label": READINGS[by],
+        "can_receive": values["kind"] == "model" and values["complete"] and not values["unassemblable"],
         "grid": anatomy(values["placements"], by, changed),
         "choices": [
             {
@@ -132,7 +136,8 @@ def _links(values: Values, by: str) -> Values:
         "matrix_theta": _matrix_theta(values["placements"]),
         "downloads": _downloads(values),
         "files_shown": _files(values),
-        "pull_lines": _pull_lines(values),
+        "pull_lines": pull_lines(values["name"]),
+        "made_into": [one | {"words": acts_text(one["acts"])} for one in made_into(values["lineage"])],
         "csv": model_address(values["name"], "pages.model_csv"),
         "report_address": model_address(values["name"], "pages.dissection"),
         "lineage_address": url_for("pages.lineage", model=values["name"]),

@@ -16,6 +16,7 @@ from registry.present.values import Values
 from web.answers import Page, paged, reading, settings
 from web.pages.blueprint import pages
 from web.pages.charts import weights_shown
+from web.pages.composing import graft_address
 from web.shown import caution_of
 
 ALIKE_SHOWN = 8
@@ -61,6 +62,7 @@ def _explained(values: Values) -> Values:
         "made_of": theta_sentence(first),
         "warning": caution_of(values) if first else "",
         "likeness_meaning": MEANINGS["likeness"],
+        "graft": next(filter(None, map(graft_address, values["places"])), None),
         "weights": weights_shown(values["digest"], values["dtype"], values["shape"]),
         "downloads": [
             {"label": label, "address": url_for("downloads.organ", digest=values["digest"], form=form)}

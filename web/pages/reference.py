@@ -15,7 +15,7 @@ from web.pages.blueprint import pages
 
 ADDRESS = "localhost:8935"
 """Where examples ask: what `organ serve` listens on unless told otherwise. What the asker calls it is not repeated."""
-_METHODS = ("get", "post")
+_METHODS = ("get", "post", "put", "patch", "delete")
 _SHOWN_IN_WORDS = ("openapi",)
 """Operations whose example answer would be the whole document."""
 
@@ -80,9 +80,12 @@ def _request(path: str, told: Operation | None) -> str | None:
     """The example as a command."""
     if told is None:
         return None
-    if told.body is None:
+    if told.method == "get":
         return f"curl '{ADDRESS}{told.example}'"
-    return f"curl -H 'Content-Type: application/json' -d '{told.example}' {ADDRESS}{path}"
+    method = "" if told.method == "post" else f"-X {told.method.upper()} "
+    if told.body is None:
+        return f"curl {method or '-X POST '}'{ADDRESS}{told.example}'"
+    return f"curl {method}-H 'Content-Type: application/json' -d '{told.example}' {ADDRESS}{path}"
 
 
 def _meaning(response: Values, components: Values) -> str:

@@ -1,4 +1,5 @@
-// The catalog reads well without this. It adds keys: "/" goes to the search box, arrows walk the anatomy grid.
+// The catalog reads well without this. It adds keys: "/" goes to the search box, arrows walk the anatomy grid; and it
+// follows jobs that run without loading their page again.
 "use strict";
 
 document.addEventListener("keydown", (event) => {
@@ -39,6 +40,40 @@ function walk(cell, event) {
       return;
     }
   }
+}
+
+const FOLLOW_MS = 1000;
+const followed = document.querySelector("[data-follow]");
+if (followed) window.setTimeout(follow, FOLLOW_MS);
+
+// Jobs that run: their numbers from the page's twin; when one has changed its state, the page anew.
+async function follow() {
+  try {
+    if (!document.hidden) {
+      const answer = await fetch(followed.dataset.follow, { cache: "no-store" });
+      if (answer.status === 404) return;
+      const jobs = answer.ok ? await answer.json().then((values) => values.items ?? [values]) : null;
+      if (jobs && (jobs.length !== document.querySelectorAll("[data-job]").length || !jobs.every(shows))) {
+        window.location.reload();
+        return;
+      }
+    }
+  } catch {
+    // the server is away for a moment; it may come back
+  }
+  window.setTimeout(follow, FOLLOW_MS);
+}
+
+function shows(job) {
+  const place = document.querySelector(`[data-job="${Number(job.id)}"]`);
+  if (!place || place.dataset.state !== job.state) return false;
+  const bar = place.querySelector("progress");
+  if (bar) bar.value = job.progress;
+  const percent = place.querySelector("[data-percent]");
+  if (percent) percent.textContent = `${Math.floor(100 * job.progress)}%`;
+  const note = place.querySelector("[data-note]");
+  if (note && note.textContent !== job.note) note.textContent = job.note;
+  return true;
 }
 
 if (window.location.hash === "#q") document.getElementById("q")?.focus();

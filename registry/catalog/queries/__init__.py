@@ -5,6 +5,8 @@ models        models by name, their files, parts and placements
 organs        organs by digest, with their measurements
 search        a query to a page of organs:
   narrow        its terms against what is registered
+  bases         what fits a model, as a condition
+  fitting       what fits it, counted
   bounds        what it says of numbers
   rollup        the counts by facet and θ, in memory
   tallies       counts by the roll-up
@@ -20,5 +22,10 @@ totals        the registry in figures
 downloads     what downloads ask: versions, names of organs
 relatives     what relatives are found by
 reports       what reports are made of: sums and extremes
+composing     what composing asks of models, organs and computations
+candidates    well-known bases, and what models have in one cell of a base
+chimeras      chimeras in pages, by their locks; what was computed of an organ
+verdicts      what runtimes said
 dissections   what the report on one model is made of
+jobs          what waits, runs and has ended
 """

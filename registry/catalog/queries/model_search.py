@@ -10,10 +10,11 @@ from sqlalchemy import ColumnElement, Select, case, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.bounds import number_condition
+from registry.catalog.queries.models import composed_among, is_composed
 from registry.catalog.queries.narrow import known_values, model_conditions
 from registry.catalog.search import FoundModel, ModelsPage, Query, Sort
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.search.fields import PARTIAL
+from registry.catalog.search.fields import CHIMERA, PARTIAL
 from registry.catalog.tables import Model
 from registry.digest import Digest
 
@@ -34,6 +35,8 @@ class ModelPage:
     items: tuple[Model, ...]
     next: str | None
     notes: tuple[str, ...]
+    composed: frozenset[int] = frozenset()
+    """Ids of those that were composed here."""
 
 
 def search_models(
@@ -48,7 +51,7 @@ def search_models(
     notes: list[str] = []
     conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
     conditions += [number_condition(term, _COLUMNS[term.field]) for name in _COLUMNS for term in query.numbers(name)]
-    conditions += [Model.complete.is_(True), Model.kind == "model"] if ranked else []
+    conditions += [Model.complete.is_(True), Model.kind == "model", ~is_composed()] if ranked else []
     statement = select(Model).where(Model.state == "visible", *conditions)
     column = _COLUMNS[query.sort.field]
     if after is not None:
@@ -57,7 +60,8 @@ def search_models(
     rows = session.scalars(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
     shown = tuple(rows[:limit])
     place = Cursor(getattr(shown[-1], column.key), shown[-1].id) if len(rows) > limit else None
-    return ModelPage(shown, cursor_text(text, place) if place else None, tuple(notes))
+    composed = composed_among(session, [model.id for model in shown])
+    return ModelPage(shown, cursor_text(text, place) if place else None, tuple(notes), composed)
 
 
 def found_models(page: ModelPage) -> ModelsPage:
@@ -66,7 +70,7 @@ def found_models(page: ModelPage) -> ModelsPage:
         FoundModel(
             name=model.full_name,
             title=model.title,
-            kind=model.kind if model.complete else PARTIAL,
+            kind=shown_kind(model, page.composed),
             architecture=model.architecture,
             license=model.license,
             parameters=model.parameters,
@@ -82,12 +86,19 @@ def found_models(page: ModelPage) -> ModelsPage:
     return ModelsPage(items, page.next, page.notes)
 
 
+def shown_kind(model: Model, composed: frozenset[int]) -> str:
+    """A model's kind as people are told it."""
+    if not model.complete:
+        return PARTIAL
+    return CHIMERA if model.id in composed else model.kind
+
+
 def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:
     def shown(column: Any) -> Select[Any]:
         return select(column).where(Model.state == "visible")
 
     conditions: list[ColumnElement[bool]] = []
-    kind = case((Model.complete.is_(False), PARTIAL), else_=Model.kind)
+    kind = case((Model.complete.is_(False), PARTIAL), (is_composed(), CHIMERA), else_=Model.kind)
     for name, column in (("kind", kind), ("arch", Model.architecture), ("license", Model.license)):
         for choice in query.choices(name):
             values = choice.values if name == "kind" else known_values(session, choice, shown(column), notes)

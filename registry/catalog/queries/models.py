@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.search.parse import nearest
-from registry.catalog.tables import Blob, FilePart, Ingest, Model, ModelFile, ModelMetadata, Organ, Placement
+from registry.catalog.tables import Blob, Chimera, FilePart, Ingest, Model, ModelFile, ModelMetadata, Organ, Placement
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
 from registry.errors import NotFound
@@ -67,9 +67,19 @@ def visible_models(session: Session, limit: int = 1000) -> Sequence[Model]:
     return session.scalars(statement.limit(limit)).all()
 
 
+def is_composed() -> ColumnElement[bool]:
+    """Whether a model was composed here: such ones are in no ranking, which their parts are in already."""
+    return select(Chimera.model_id).where(Chimera.model_id == Model.id).exists()
+
+
+def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
+    """Which of `model_ids` were composed here."""
+    return frozenset(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(model_ids))))
+
+
 def ranked_models(session: Session, limit: int = 1000) -> Sequence[Model]:
     """Visible, complete models by falling mean θ; those without a θ last, then by id, so that the order is total."""
-    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model")
+    statement = select(Model).where(Model.state == "visible", Model.complete, Model.kind == "model", ~is_composed())
     order = (Model.mean_theta.is_(None), Model.mean_theta.desc(), Model.id)
     return session.scalars(statement.order_by(*order).limit(limit)).all()
 

@@ -11,11 +11,15 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, not_, or_, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.bases import Base, base_of
+from registry.catalog.queries.fitting import Fitting, fitting
 from registry.catalog.queries.rollup import FACET_COLUMNS, held_roll_up
 from registry.catalog.queries.words import models_with_words
 from registry.catalog.search import Choice, Numbers, Query
+from registry.catalog.search.fields import BASES_MAX
 from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Contributor, Facet, FacetCount, Model
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.catalog.words import folded_words
 from registry.errors import BadName
 from registry.names import parse_model_name
@@ -63,13 +67,20 @@ class Narrowed:
     """SELECT of the ids of the models to look in; None for all."""
     models_asked: Hashable = None
     """What the query says of models: the same SELECT wherever it is the same."""
+    fitting: list[Fitting] = field(default_factory=list)
     numbers: list[Numbers] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
+    def facet_filters(self) -> list[FacetFilter]:
+        """What is asked of facets, and what follows for them from the rest."""
+        follows = [(name, one.values(name)) for one in self.fitting for name in ("arch", "type", "slot")]
+        return [*self.facets, *(FacetFilter(name, values, False) for name, values in follows if values is not None)]
+
+    @property
     def facet_conditions(self) -> list[ColumnElement[bool]]:
-        """What is asked of facets, in SQL."""
-        return [one.condition for one in self.facets]
+        """The same in SQL."""
+        return [one.condition for one in self.facet_filters]
 
 
 def narrow(session: Session, query: Query) -> Narrowed:
@@ -86,6 +97,8 @@ def narrow(session: Session, query: Query) -> Narrowed:
         narrowed.models = select(Model.id).where(Model.state == "visible", *conditions)
         named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
         narrowed.models_asked = (frozenset(named), frozenset(query.words), frozenset(query.excluded_words))
+    for choice in query.choices("fits"):
+        narrowed.fitting.append(fitting(session, choice, _bases(session, choice, narrowed.notes)))
     return narrowed
 
 
@@ -163,11 +176,48 @@ def _named(session: Session, choice: Choice, notes: list[str]) -> ColumnElement[
         if condition is not None:
             conditions.append(condition)
         if not there and not choice.negated and len(notes) < NOTES_MAX:
-            shown = select(Model.namespace, Model.name).where(Model.state == "visible")
-            names = session.execute(shown.distinct().limit(NAMES_MAX))
-            notes.append(_missing("model", value, [f"{owner}/{name}" for owner, name in names]))
+            notes.append(_missing("model", value, _names(session)))
     condition = or_(*conditions) if conditions else Model.id < 0
     return not_(condition) if choice.negated else condition
+
+
+def _bases(session: Session, choice: Choice, notes: list[str]) -> list[Base]:
+    """The models that stand behind `fits:`, of each name the newest where no version is asked for."""
+    bases: dict[int, Base] = {}
+    for value in choice.values:
+        models = _newest(session, value)
+        found = {model_id: base for model_id in models if (base := base_of(session, model_id)) is not None}
+        bases |= found
+        if found or choice.negated or len(notes) >= NOTES_MAX:
+            continue
+        if models:
+            notes.append(f"{value} states no architecture, so nothing is known to fit it")
+        else:
+            notes.append(f"no model here is called {value}" + _nearest(choice.field, value, _names(session)))
+    return list(bases.values())
+
+
+def _newest(session: Session, value: str) -> list[int]:
+    """The ids of the models that `value` names: of that very name, or else of the same without case."""
+    name = parse_model_name(value)  # checked when the query was read
+    exactly = and_(Model.namespace == name.namespace, Model.name == name.name)
+    for spelled in (exactly, _spelled(f"{name.namespace}/{name.name}", Model.namespace + "/" + Model.name)):
+        rows = select(Model.id, Model.namespace, Model.name).where(spelled, Model.state.in_(REACHABLE_STATES))
+        if name.version is not None:
+            rows = rows.where(Model.version == name.version)
+        # As everywhere: a version that was withdrawn only where there is no other.
+        ordered = session.execute(rows.order_by(Model.state != "visible", Model.version.desc()).limit(NAMES_MAX))
+        newest: dict[tuple[str, str], int] = {}
+        for model_id, namespace, own in ordered:
+            newest.setdefault((namespace, own), model_id)
+        if newest:
+            return list(newest.values())[:BASES_MAX]
+    return []
+
+
+def _names(session: Session) -> list[str]:
+    shown = select(Model.namespace, Model.name).where(Model.state == "visible")
+    return [f"{owner}/{name}" for owner, name in session.execute(shown.distinct().limit(NAMES_MAX))]
 
 
 def _pattern(value: str) -> ColumnElement[bool]:
@@ -221,5 +271,9 @@ def _note_missing(choice: Choice, matches: dict[str, set[str]], notes: list[str]
 
 
 def _missing(name: str, value: str, there: Iterable[str]) -> str:
+    return f"nothing here has {name}:{value}" + _nearest(name, value, there)
+
+
+def _nearest(name: str, value: str, there: Iterable[str]) -> str:
     close = nearest(value, islice(there, NEAREST_MAX)) if len(value) <= NEAREST_MAX_LENGTH else None
-    return f"nothing here has {name}:{value}" + (f"; the nearest is {name}:{close}" if close else "")
+    return f"; the nearest is {name}:{close}" if close else ""

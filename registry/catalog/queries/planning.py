@@ -64,6 +64,8 @@ def plan_of(session: Session, narrowed: Narrowed, sort: Sort | None, limit: int)
     for name, count in drivers.items():
         if count <= GATHER_MAX and name not in ("facet_id", "theta"):
             share *= count / max(sum(everything.values()), 1)
+    for one in narrowed.fitting:
+        share *= one.share(types) if one.models(types) is None else 1.0
     in_order = PASSED_COST * min(CORRELATION * limit / max(share, 1 / max(walked, 1)), walked)
     if FETCHED_COST * drivers[best] < in_order:
         return Plan(types, best)
@@ -80,10 +82,13 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: 
     """The indexes that a filter narrows, and how many placements would be fetched by each: more than are worth it is
     as good as all."""
     drivers = {}
-    if narrowed.facets:
-        drivers["facet_id"] = sum(count_by_type(session, Narrowed(facets=narrowed.facets)).values())
+    if filters := narrowed.facet_filters:
+        drivers["facet_id"] = sum(count_by_type(session, Narrowed(facets=filters)).values())
+    of_models = [sum(models.values()) for one in narrowed.fitting if (models := one.models(types)) is not None]
     if narrowed.models is not None:
-        drivers["model"] = _count_of_models(session, narrowed.models, narrowed.models_asked)
+        of_models.append(_count_of_models(session, narrowed.models, narrowed.models_asked))
+    if of_models:
+        drivers["model"] = min(of_models)
     for column in (*RANKED_MEASURES, "block"):
         if column == own or not _narrowing(narrowed, column):
             continue

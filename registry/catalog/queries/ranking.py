@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, and_, case, func, literal, not_, or_, sele
 from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
+from registry.catalog.queries.bases import among
 from registry.catalog.queries.bounds import (
     RANKINGS,
     index_conditions,
@@ -83,13 +84,13 @@ def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
     """What the placements `entity` must be to match."""
     conditions = index_conditions(narrowed.numbers, entity)
     conditions += [placement_condition(term, entity) for term in narrowed.numbers]
-    types = [one for one in narrowed.facets if one.field == "type"]
+    types = [one for one in narrowed.facet_filters if one.field == "type"]
     conditions += [entity.type.not_in(one.values) if one.negated else entity.type.in_(one.values) for one in types]
-    if len(types) < len(narrowed.facets):
+    if len(types) < len(narrowed.facet_filters):
         conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
     if narrowed.models is not None:
         conditions.append(entity.model_id.in_(narrowed.models))
-    return conditions
+    return conditions + [one.condition(entity) for one in narrowed.fitting]
 
 
 def _in_order(
@@ -184,4 +185,7 @@ def _driven(rows: Any, plan: Plan, narrowed: Narrowed) -> Any:
         ids = select(Facet.id).where(*narrowed.facet_conditions)
         return by_index(rows.where(Placement.facet_id.in_(ids)), "facet_id")
     rows = rows.where(Placement.type.in_(plan.types))
+    if plan.driver == "model":
+        known = [models for one in narrowed.fitting if (models := one.models(plan.types)) is not None]
+        rows = rows.where(*(among(Placement.model_id, list(models)) for models in known))
     return by_index(rows, plan.driver)

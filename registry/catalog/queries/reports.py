@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Row, func, select
+from sqlalchemy import ColumnElement, Row, case, func, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.models import is_composed
+from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Lineage, Model, Organ, Placement
 
 
@@ -80,9 +82,10 @@ def thetas_at_ranks(session: Session, kind: str, ranks: Iterable[int], model_id:
 
 
 def kinds_of_models(session: Session) -> Sequence[Row[str, bool, int]]:
-    """Kind, whether complete, and how many visible models are so."""
-    statement = select(Model.kind, Model.complete, func.count()).where(Model.state == "visible")
-    return session.execute(statement.group_by(Model.kind, Model.complete).order_by(Model.kind, Model.complete)).all()
+    """Kind (`chimera` of what was composed here), whether complete, and how many visible models are so."""
+    kind = case((is_composed(), CHIMERA), else_=Model.kind).label("shown_kind")
+    statement = select(kind, Model.complete, func.count()).where(Model.state == "visible")
+    return session.execute(statement.group_by(kind, Model.complete).order_by(kind, Model.complete)).all()
 
 
 def matrix_figures(session: Session, model_id: int | None = None) -> dict[int, MatrixFigures]:
@@ -104,6 +107,7 @@ def sized_models(session: Session) -> Sequence[Row[int, str, str, int, str | Non
         Model.state == "visible",
         Model.complete,
         Model.kind == "model",
+        ~is_composed(),
         Model.mean_theta.is_not(None),
         Model.parameters > 0,
     )

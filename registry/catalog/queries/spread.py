@@ -48,7 +48,8 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
         counted, hurried = None, True
     uncounted: tuple[str, ...] = ()
     if counted is None:
-        uncounted = (*(str(term) for term in others), *(["the filter by model"] if narrowed.models is not None else []))
+        uncounted = (*(str(term) for term in others), *(one.text for one in narrowed.fitting))
+        uncounted += ("the filter by model",) if narrowed.models is not None else ()
     held = roll_up(session)
     bounded = _bounded(held, counted, theta)
     matching = held.mask(narrowed.facets)
@@ -66,7 +67,7 @@ def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = N
 
 def _in_time(session: Session, rest: Narrowed, theta: Sequence[Numbers], seconds: float | None) -> _OneByOne | None:
     """What facets cannot tell exactly, when the other filters leave few placements: those; raises TooSlow."""
-    if not rest.numbers and rest.models is None and all(_on_edges(term) for term in theta):
+    if not rest.numbers and rest.models is None and not rest.fitting and all(_on_edges(term) for term in theta):
         return None
     if seconds is None:
         return _counted_one_by_one(session, rest, theta)

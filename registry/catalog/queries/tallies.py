@@ -20,6 +20,7 @@ def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
     held = held_roll_up(session)
     if held is None:
         return _counted_by_the_database(session, narrowed)
+    filters = narrowed.facet_filters
     first, last = 0, len(BINS)
     if ranges(narrowed.numbers, "theta"):
         low, high = stretch(narrowed.numbers, "theta")
@@ -27,10 +28,10 @@ def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
         last = last if high is None else max(first, bisect_right(BINS, high))
 
     def count() -> dict[str, int]:
-        counted = sums(held.columns["type"], held.counts(first, last), held.mask(narrowed.facets))
+        counted = sums(held.columns["type"], held.counts(first, last), held.mask(filters))
         return {kind: int(number) for kind, number in sorted(counted.items()) if number}
 
-    return remembered(session, ("by type", frozenset(narrowed.facets), first, last), count)
+    return remembered(session, ("by type", frozenset(filters), first, last), count)
 
 
 def _counted_by_the_database(session: Session, narrowed: Narrowed) -> dict[str, int]:

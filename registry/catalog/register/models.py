@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 from registry.catalog.clock import now
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.models import visible_model_with_digest
-from registry.catalog.records import FileRecord, ModelRecord, PlacementRecord
+from registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
-from registry.catalog.register.organs import OrganKey, organ_key, register_organs
+from registry.catalog.register.organs import organ_key, register_organs
 from registry.catalog.register.totals import add_to_totals, count_unseen
 from registry.catalog.tables import (
     Event,
@@ -78,7 +78,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
         Event(
             at=model.created_at,
             contributor_id=model.contributor_id,
-            action="ingest",
+            action=record.action,
             model_id=model.id,
             text=model.full_name,
         )

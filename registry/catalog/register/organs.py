@@ -9,15 +9,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.blobs import BlobRow
-from registry.catalog.records import PlacementRecord
+from registry.catalog.records import OrganKey, PlacementRecord
 from registry.catalog.tables import Fingerprint, Measurement, Organ
 from registry.catalog.upsert import batches, insert_missing
 from registry.catalog.vocabulary import shown_text
 from registry.digest import Digest
 from registry.measure import Measurement as Measured
-
-OrganKey = tuple[str, str, str]
-"""Digest, dtype and shape: what makes an organ. Two tensors of zeros with other shapes are two organs of one blob."""
 
 
 def organ_key(placement: PlacementRecord) -> OrganKey:

@@ -17,6 +17,8 @@ class Kind(StrEnum):
     """One of a few words that are always the same."""
     NAME = "name"
     """A word that depends on what is registered; `*` stands for any text in it."""
+    MODEL = "model"
+    """The name of one model, with a version or without."""
     NUMBER = "number"
     WHOLE = "whole"
     """A whole number."""
@@ -35,6 +37,8 @@ class Field:
 
     example: str = ""
     """Of a number in a query."""
+    values_max: int | None = None
+    """In one query, where each costs more than a look at an index."""
 
     @property
     def is_numeric(self) -> bool:
@@ -55,8 +59,13 @@ class Vocabulary:
     """Whether `like:` and `unique:` mean something."""
 
 
+BASES_MAX = 10
+"""Models behind `fits:` in one query: what is found is compared with each."""
+
 PARTIAL = "partial"
 """The kind that is shown of a model of which only some organs are here."""
+CHIMERA = "chimera"
+"""The kind that is shown of a model that was composed here."""
 
 ALIASES = {
     "architecture": "arch",
@@ -116,6 +125,12 @@ ORGANS = Vocabulary(
         _MODEL,
         _LICENSE,
         _BY,
+        Field(
+            "fits",
+            Kind.MODEL,
+            "what can be grafted into this model, by architecture, place and shape; adapters never",
+            values_max=BASES_MAX,
+        ),
     ),
     sorts={
         "theta": _THETA.meaning,
@@ -132,7 +147,12 @@ ORGANS = Vocabulary(
 MODELS = Vocabulary(
     what="models",
     fields=_by_name(
-        Field("kind", Kind.CHOICE, "what was registered; partial where organs are missing", (*MODEL_KINDS, PARTIAL)),
+        Field(
+            "kind",
+            Kind.CHOICE,
+            "what was registered; partial where organs are missing, chimera what was composed here",
+            (*MODEL_KINDS, PARTIAL, CHIMERA),
+        ),
         _MODEL,
         _ARCH,
         _LICENSE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
@@ -11,7 +12,8 @@ from registry.catalog.search.numbers import parse_bound, parse_numbers
 from registry.catalog.search.terms import Choice, Numbers, Query, Sort, Term
 from registry.catalog.words import folded_words
 from registry.digest import parse_prefix
-from registry.errors import BadDigest, BadQuery
+from registry.errors import BadDigest, BadName, BadQuery
+from registry.names import parse_model_name
 
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50
@@ -37,7 +39,8 @@ class _Gathered:
         self.terms: list[Term] = []
         self.words: dict[str, None] = {}
         self.excluded: dict[str, None] = {}
-        self.value_count = 0
+        self.value_counts: Counter[str] = Counter()
+        """By field."""
         self.word_count = 0
         self.like: str | None = None
         self.unique = False
@@ -110,9 +113,11 @@ def _read(gathered: _Gathered, token: str) -> None:
         raise BadQuery(token, _no_field(gathered.vocabulary, match["field"]))
     term = _term(token, field, match)
     gathered.terms.append(term)
-    gathered.value_count += len(term.values) if isinstance(term, Choice) else len(term.intervals)
-    if gathered.value_count > VALUES_MAX:
+    gathered.value_counts[name] += len(term.values) if isinstance(term, Choice) else len(term.intervals)
+    if gathered.value_counts.total() > VALUES_MAX:
         raise BadQuery(token, f"a query has at most {VALUES_MAX} values")
+    if field.values_max is not None and gathered.value_counts[name] > field.values_max:
+        raise BadQuery(token, f"a query has at most {field.values_max} models behind {name}:")
 
 
 def _read_words(gathered: _Gathered, token: str) -> None:
@@ -179,6 +184,9 @@ def _term(token: str, field: Field, match: re.Match[str]) -> Choice | Numbers:
     values = _values(token, match["value"])
     if field.kind is Kind.CHOICE:
         values = [_choice(token, field, value) for value in values]
+    elif field.kind is Kind.MODEL:
+        for value in values:
+            _check_name(token, field, value)
     return Choice(field.name, tuple(dict.fromkeys(values)), negated)
 
 
@@ -204,6 +212,15 @@ def _choice(token: str, field: Field, value: str) -> str:
     close = SYNONYMS.get(value.lower()) or nearest(value, field.choices)
     meant = f"; did you mean {field.name}:{close}?" if close in field.choices else ""
     raise BadQuery(token, f"{field.name} is one of {_listed(field.choices)}{meant}")
+
+
+def _check_name(token: str, field: Field, value: str) -> None:
+    if "*" in value:
+        raise BadQuery(token, f"{field.name}: takes whole names of models, without *")
+    try:
+        parse_model_name(value)
+    except BadName as error:
+        raise BadQuery(token, str(error)) from error
 
 
 def _no_field(vocabulary: Vocabulary, name: str) -> str:

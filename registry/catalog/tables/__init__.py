@@ -6,12 +6,16 @@ organs    organs, measurements (a row a method), fingerprints
 models    models, model_files and file_parts (the exact bytes around the tensors), model_metadata, placements
 finding   facets and facet_counts (visible placements by what searches narrow by), model_words
 history   contributors, lineage, events (append-only)
+chimeras  chimeras, computations (how organs were made), verdicts and scores of runtimes
+jobs      jobs (work in a queue)
 totals    totals (the registry in numbers)
 """
 
 from registry.catalog.tables.base import Base, Timestamp
+from registry.catalog.tables.chimeras import Chimera, Computation, Score, Verdict
 from registry.catalog.tables.finding import Facet, FacetCount, ModelWord
 from registry.catalog.tables.history import Contributor, Event, Lineage
+from registry.catalog.tables.jobs import Job
 from registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
 from registry.catalog.tables.organs import Fingerprint, Measurement, Organ
 from registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
@@ -23,6 +27,8 @@ __all__ = [
     "Base",
     "Blob",
     "BlobLease",
+    "Chimera",
+    "Computation",
     "Contributor",
     "Event",
     "Facet",
@@ -31,6 +37,7 @@ __all__ = [
     "Fingerprint",
     "Ingest",
     "InlineBlob",
+    "Job",
     "Lineage",
     "Measurement",
     "Model",
@@ -39,6 +46,8 @@ __all__ = [
     "ModelWord",
     "Organ",
     "Placement",
+    "Score",
     "Timestamp",
     "Total",
+    "Verdict",
 ]

@@ -25,6 +25,7 @@ from registry.catalog.tables import (
     Fingerprint,
     Model,
     ModelFile,
+    ModelMetadata,
     ModelWord,
     Organ,
     Placement,
@@ -61,6 +62,8 @@ NAMESPACES = ("acme", "Acme", "zoo.lab", "local")
 NAMES = ("tiny", "tiny-code", "tiny_code", "A-2M", "b.c")
 TITLES = ("Zoo-A v1.0", "Für Ärzte", "coder & farmer", None, "coders")
 DESCRIPTIONS = (None, "A model's letters, ﬁne-tuned", "ΣΊΣΥΦΟΣ İstanbul", "farm 2M")
+HEADS, EXPERTS = (None, None, None, "8", "4"), (None, None, None, None, "16")
+"""Of `attention.head_count` and `expert_count`; None where nothing is stated."""
 CONTRIBUTORS = ("alice", "Bob", "carol smith", "local")
 STATES = ("visible", "visible", "visible", "visible", "quarantined", "removed", "yanked")
 
@@ -86,6 +89,10 @@ class Row:
     """What its organ's is: random, constant, or none."""
 
     @property
+    def elements(self) -> int:
+        return math.prod(map(int, self.shape.split("x")))
+
+    @property
     def signal(self) -> float | None:
         return None if self.theta is None else math.sin(math.radians(self.theta))
 
@@ -106,6 +113,7 @@ class ModelRow:
     title: str | None = None
     description: str | None = None
     tags: tuple[str, ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
     contributor: str = "alice"
     parameters: int = 1000
     size_bytes: int = 4096
@@ -161,7 +169,7 @@ def place(registry: Registry, models: Iterable[ModelRow], placed: Placed | None 
 
 def drawn(models: int, seed: int) -> list[ModelRow]:
     """Models at random. Organs stand at several places, numbers are equal or missing, and some models are hidden."""
-    chance = random.Random(seed)
+    chance, facts = random.Random(seed), random.Random(f"facts {seed}")
     organs = {number: _drawn_row(chance, number) for number in range(1, 6 * models)}
     taken: Counter[tuple[str, str]] = Counter()
     made = []
@@ -183,6 +191,7 @@ def drawn(models: int, seed: int) -> list[ModelRow]:
                 title=chance.choice(TITLES),
                 description=chance.choice(DESCRIPTIONS),
                 tags=chance.choice(((), ("letters",), ("code", "Größe"))),
+                metadata=tuple(fact for one in ARCHITECTURES if one for fact in _drawn_facts(facts, one)),
                 contributor=chance.choice(CONTRIBUTORS),
                 parameters=chance.choice((0, 1000, 1000, 7 * 10**9)),
                 size_bytes=chance.choice((0, 4096, 2**40)),
@@ -191,6 +200,11 @@ def drawn(models: int, seed: int) -> list[ModelRow]:
             )
         )
     return made
+
+
+def _drawn_facts(chance: random.Random, architecture: str) -> tuple[tuple[str, str], ...]:
+    stated = {"attention.head_count": chance.choice(HEADS), "expert_count": chance.choice(EXPERTS)}
+    return tuple((f"{architecture}.{name}", value) for name, value in stated.items() if value is not None)
 
 
 def _drawn_row(chance: random.Random, organ: int) -> Row:
@@ -253,6 +267,8 @@ def _place(session: Session, model: ModelRow, placed: Placed, chance: random.Ran
     session.flush()
     words = different_words([model.namespace, model.name, model.title, *model.tags, model.description])
     session.execute(insert(ModelWord), [{"word": word, "model_id": own.id} for word in words])
+    for position, (key, value) in enumerate(model.metadata):
+        session.add(ModelMetadata(model_id=own.id, position=position, key=key, type="uint32", value=value))
     _place_rows(session, own.id, file.id, model, placed, chance)
 
 
@@ -313,7 +329,7 @@ def _organ_id(session: Session, row: Row, placed: Placed, chance: random.Random)
     )
     session.add(blob)
     session.flush()
-    organ = Organ(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=4096)
+    organ = Organ(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=row.elements)
     session.add(organ)
     session.flush()
     placed.organs[row.organ] = organ.id

@@ -20,6 +20,13 @@ PLACES = {
     "size": "size_bytes",
     "block": "block",
 }
+FACTS = {
+    "skeleton": (
+        *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),
+        *("rope.dimension_count", "attention.sliding_window"),
+    ),
+    "organ": ("expert_count", "expert_used_count"),
+}
 MODELS = {
     "theta": "mean_theta",
     "signal": "mean_signal",
@@ -41,7 +48,7 @@ def expected_organs(placed: Placed, query: Query) -> list[Expected]:
     found = [
         Expected(row_id, getattr(row, PLACES[query.sort.field]))
         for row_id, (row, model) in placed.visible.items()
-        if takes(query, row, model)
+        if takes(placed, query, row, model)
     ]
     if query.unique:
         firsts: dict[int, int] = {}
@@ -79,17 +86,47 @@ def in_order(
     return valued + sorted((one for one in found if one.value is None), key=lambda one: one.id, reverse=down)
 
 
-def takes(query: Query, row: Row, model: ModelRow, but: str | None = None) -> bool:
+def takes(placed: Placed, query: Query, row: Row, model: ModelRow, but: str | None = None) -> bool:
     """Whether a placement matches all terms, those on the field `but` left out, and the words."""
     terms = [term for term in query.terms if term.field != but]
-    return all(_holds(term, row, model) for term in terms) and _has_words(query, model)
+    return all(_holds(placed, term, row, model) for term in terms) and _has_words(query, model)
+
+
+def fits(row: Row, model: ModelRow, base: ModelRow) -> bool:
+    """Whether the placement `row` of `model` can be grafted into `base`: the definition, in plain words."""
+    if model is base or not base.architecture or model.architecture != base.architecture or row.type == "adapter":
+        return False
+    there = [one for one in base.rows if (one.tower, one.block, one.slot) == (row.tower, row.block, row.slot)]
+    if row.shape not in {one.shape for one in there} or row.organ in {one.organ for one in there}:
+        return False
+    keys = [f"{base.architecture}.{name}" for name in FACTS.get(row.type, ())]
+    if any(dict(model.metadata).get(key) != dict(base.metadata).get(key) for key in keys):
+        return False
+    if row.dtype in {one.dtype for one in there} - {"F64"}:
+        return True
+    is_vector = row.elements == int(row.shape.split("x")[0])
+    return row.dtype == "F32" if is_vector else row.dtype not in ("F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K")
+
+
+def bases_named(placed: Placed, value: str) -> list[ModelRow]:
+    """The models that `fits:value` means: of that name, or else of the same in other letters; the newest of each."""
+    name, _, version = value.partition("@")
+    full_name = name if "/" in name else f"local/{name}"
+    there = [one for one in placed.models.values() if one.state in ("visible", "yanked")]
+    there = [one for one in there if version in ("", str(one.version))]
+    alike = [one for one in there if f"{one.namespace}/{one.name}".lower() == full_name.lower()]
+    same = [one for one in alike if f"{one.namespace}/{one.name}" == full_name] or alike
+    found: dict[tuple[str, str], ModelRow] = {}
+    for one in sorted(same, key=lambda one: (one.state == "visible", one.version)):
+        found[one.namespace, one.name] = one
+    return list(found.values())
 
 
 def spread(placed: Placed, query: Query, field: str) -> dict[str, int]:
     """The counts of a field's values, its own filter left out, the largest first."""
     counts: Counter[str] = Counter()
     for row, model in placed.visible.values():
-        if takes(query, row, model, but=field):
+        if takes(placed, query, row, model, but=field):
             counts[_text(field, row, model)] += 1
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -99,14 +136,17 @@ def histogram(placed: Placed, query: Query) -> dict[int | None, int]:
     terms = tuple(term for term in query.terms if term.field not in ("theta", "signal"))
     counts: Counter[int | None] = Counter()
     for row, model in placed.visible.values():
-        if all(_holds(term, row, model) for term in terms) and _has_words(query, model):
+        if all(_holds(placed, term, row, model) for term in terms) and _has_words(query, model):
             counts[None if row.theta is None else min(85, int(row.theta // 5) * 5)] += 1
     return dict(sorted(counts.items(), key=lambda item: (item[0] is None, item[0] or 0)))
 
 
-def _holds(term: Choice | Numbers, row: Row, model: ModelRow) -> bool:
+def _holds(placed: Placed, term: Choice | Numbers, row: Row, model: ModelRow) -> bool:
     if isinstance(term, Numbers):
         return within(term, getattr(row, PLACES[term.field]))
+    if term.field == "fits":
+        bases = [base for value in term.values for base in bases_named(placed, value)]
+        return any(fits(row, model, base) for base in bases) is not term.negated
     return _chosen(term, row, model)
 
 

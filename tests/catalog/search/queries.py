@@ -12,6 +12,7 @@ VALUES: dict[str, tuple[str, ...]] = {
     "arch": ("llama", "Qwen2", "none", "q*", "phi"),
     "license": ("mit", "none", '"llama 3, community"', "apache*", "gpl"),
     "by": ("alice", "BOB", '"carol smith"', "c*", "nobody"),
+    "fits": ("acme/tiny", "A-2M", "zoo.lab/b.c", "Acme/tiny-code@1", "ACME/tiny@1", "local/tiny_code", "acme/tiny@77"),
     "model": ("acme/tiny", "acme/*", "tiny*", "b.c", "zoo.lab/tiny@1", "*_code", "acme/tiny@77", "*", "a/b/c"),
 }
 NUMBERS: dict[str, tuple[str, ...]] = {

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from registry.catalog.search import MODELS, ORGANS, Choice, Interval, Numbers, Query, Sort, Vocabulary, parse_query
-from registry.catalog.search.fields import ALIASES, Kind
+from registry.catalog.search.fields import ALIASES, BASES_MAX, Kind
 from registry.catalog.search.numbers import NUMBER_MAX
 from registry.catalog.search.parse import QUERY_MAX_LENGTH, TERMS_MAX, VALUE_MAX_LENGTH, VALUES_MAX, WORDS_MAX, nearest
 from registry.errors import BadQuery
@@ -98,6 +98,8 @@ def test_the_sentence_of_the_design_is_understood() -> None:
         ("by:a:b", Choice("by", ("a:b",))),
         ("model:acme/tiny@2,acme/*", Choice("model", ("acme/tiny@2", "acme/*"))),
         ("license:none", Choice("license", ("none",))),
+        ("fits:acme/base", Choice("fits", ("acme/base",))),
+        ("-fits:acme/base@2,Little", Choice("fits", ("acme/base@2", "Little"), negated=True)),
         ("slot:,a,,b,", Choice("slot", ("a", "b"))),
         ("theta>=45", Numbers("theta", (Interval(low=45),))),
         ("theta>45", Numbers("theta", (Interval(low=45, low_open=True),))),
@@ -212,6 +214,11 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ),
         ("type:xyz", "type is one of skeleton, organ, embed, norm, adapter, other"),
         ("tower:visoin", "did you mean tower:vision?"),
+        ("fits:acme/*", "'fits:acme/*': fits: takes whole names of models, without *"),
+        ("fits:a/b/c", "'a/b' is no namespace: letters and digits, . _ - between them, at most 96"),
+        ("fits:acme/base@0", "'0' is no version: a whole number from 1"),
+        ('fits:"a b"', "'a b' is no name"),
+        ("fits>=acme/base", "fits is a name, not a number: write fits:VALUE"),
         ("type>organ", "type is a name, not a number: write type:VALUE"),
         ("slot<=a", "slot is a name, not a number: write slot:VALUE"),
         ("type:", "'type:': a value is missing behind it"),
@@ -271,6 +278,7 @@ def test_what_means_nothing_is_refused_in_one_sentence(text: str, sentence: str)
     [
         ("slot:ffn_up", "slot is a field of organs; models have kind, model, arch, license, by, theta, signal, params"),
         ("block:5", "block is a field of organs"),
+        ("fits:acme/base", "fits is a field of organs"),
         ("kindd:model", "did you mean kind:?"),
         ("kind:modle", "did you mean kind:model?"),
         ("sort:rank", "models sort by new, theta, signal, params, tensors, size"),
@@ -298,6 +306,8 @@ def test_the_term_that_is_wrong_is_named_and_cut() -> None:
         ("slot:" + "a," * VALUES_MAX, "slot:" + "a," * (VALUES_MAX + 1), "at most 100 values"),
         ("block:1,2 " * 50, "block:1,2 " * 49 + "block:1,2,3", "a query has at most 100 values"),
         ("slot:" + "a" * VALUE_MAX_LENGTH, "slot:" + "a" * (VALUE_MAX_LENGTH + 1), "at most 200 characters"),
+        ("fits:" + "a," * BASES_MAX, "fits:" + ",".join("abcdefghijk"), "a query has at most 10 models behind fits:"),
+        ("fits:a,b " * 5, "fits:a,b " * 5 + "-fits:a", "a query has at most 10 models behind fits:"),
         ("-".join(["ab"] * WORDS_MAX), "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
         ("-" + "-".join(["ab"] * WORDS_MAX), "-" + "-".join(["ab"] * (WORDS_MAX + 1)), "a query has at most 50 words"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from ingest import dissect as dissecting
-from ingest.dissect import places, shown_type, shown_value
+from ingest.dissect import places
 from registry.errors import BadGguf, BadSplit
 from registry.gguf import Header, read_array, read_header
 from registry.gguf import cursor as window
@@ -14,6 +14,7 @@ from registry.gguf import read as reading
 from registry.gguf import split as splitting
 from registry.gguf import tokenizer as vocabularies
 from registry.gguf import types as vocabulary
+from registry.gguf.pieces import shown_type, shown_value
 from registry.gguf.source import ByteSource
 from registry.gguf.split import REASONS_MAX, check_split, is_shard
 from registry.gguf.tokenizer import tokenizer_reasons

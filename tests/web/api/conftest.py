@@ -11,8 +11,11 @@ import pytest
 from flask.testing import FlaskClient
 
 from registry.registry import Registry
-from tests.web.api.zoo import ingest_zoo
+from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_jobs
 from web.app import create_app
+from web.settings import WebSettings
+
+WRITING = WebSettings(writes=True)
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +26,8 @@ def zoo_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) 
     shutil.copy(migrated_database, home)
     with Registry.open(home) as registry:
         ingest_zoo(registry)
+        compose_chimeras(registry)
+        put_jobs(registry)
     return home
 
 
@@ -31,6 +36,13 @@ def zoo(zoo_home: Path) -> Iterator[FlaskClient]:
     """A client of the shipped models' catalog."""
     with Registry.open(zoo_home) as registry, create_app(registry).test_client() as client:
         yield client
+
+
+@pytest.fixture
+def writing_zoo(zoo_home: Path) -> Iterator[FlaskClient]:
+    """A client of the same catalog that may ask for jobs, and cancel them; nothing works at them."""
+    with Registry.open(zoo_home) as registry:
+        yield create_app(registry, WRITING).test_client()
 
 
 @pytest.fixture

@@ -93,10 +93,10 @@ def _records(schema: Any) -> Iterable[dict[str, Any]]:
 
 @pytest.mark.parametrize("told", operations(), ids=lambda told: told.name)
 def test_the_answer_to_every_example_is_as_described(
-    zoo: FlaskClient, document: dict[str, Any], told: Operation
+    zoo: FlaskClient, writing_zoo: FlaskClient, document: dict[str, Any], told: Operation
 ) -> None:
-    answer = asked(zoo, told)
-    assert answer.status_code == 200, answer.text[:300]
+    answer = asked(writing_zoo if told.writes else zoo, told)
+    assert answer.status_code == told.status, answer.text[:300]
     value = assert_as_described(document, told, answer)
     if told.is_list:
         assert value["next"] is not None, "the example shows a next page"
@@ -192,6 +192,19 @@ def test_every_command_in_the_documentation_answers(zoo: FlaskClient) -> None:
         else:
             answer = zoo.post(match["address"], data=sent[1], content_type="application/json")
             assert answer.status_code == 200, match[0]
+
+
+WRITES = [told for told in operations() if told.writes]
+
+
+@pytest.mark.parametrize("told", WRITES, ids=lambda told: told.name)
+def test_what_writes_is_refused_where_the_server_only_reads(
+    zoo: FlaskClient, document: dict[str, Any], told: Operation
+) -> None:
+    answer = asked(zoo, told)
+    assert answer.status_code == 403
+    assert "only reads" in assert_as_described(document, told, answer)["error"]
+    assert "403" in document["paths"][told.path][told.method]["responses"]
 
 
 def test_the_reference_shows_every_operation(zoo: FlaskClient, document: dict[str, Any]) -> None:

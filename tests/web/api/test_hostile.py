@@ -171,13 +171,13 @@ def test_line_77_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) 
         answer = zoo.get("/api/v1/organs", query_string={"limit": "1", "after": changed})
         assert answer.status_code == 400
         assert answer.get_json()["errors"][0]["field"] == "after"
-    assert len(zoo.get("/api/v1/models").get_json()["items"]) == 10
+    assert len(zoo.get("/api/v1/models").get_json()["items"]) == 12
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(name=st.sampled_from([one.name for one in operations()]), data=st.data())
 def test_line_108_any_text_anywhere_is_answered_without_a_fault_of_ours(
-    zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject
+    writing_zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject
 ) -> None:
     told = next(one for one in operations() if one.name == name)
     anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -186,12 +186,14 @@ def test_line_108_any_text_anywhere_is_answered_without_a_fault_of_ours(
     for one in told.parameters:
         if one.is_in_path:
             path = path.replace(f"{{{one.name}}}", values.pop(one.name).replace("?", "").replace("#", "") or "x")
+    method = told.method.upper()
     if told.body is None:
-        answer = zoo.get(path, query_string=values)
+        answer = writing_zoo.open(path, method=method, query_string=values)
     else:
-        answer = zoo.post(path, json=data.draw(st.dictionaries(anything, st.lists(anything, max_size=3), max_size=3)))
+        body = data.draw(st.dictionaries(anything, st.lists(anything, max_size=3), max_size=3))
+        answer = writing_zoo.open(path, method=method, json=body)
     if answer.status_code == 308 or answer.mimetype != JSON:
         return  # a dot or a slash led out of the API
-    assert answer.status_code < 500
-    if answer.status_code != 200:
+    assert answer.status_code < 500 or (told.writes and answer.status_code == 503)  # the queue may be full
+    if answer.status_code != told.status:
         assert faults(document, "Error", answer.get_json()) == []

@@ -1,203 +1,333 @@
-"""What the API answers: paging, look-up, models, comparison, reports, and what goes with every answer."""
+"""Planning, composing and everything else that is asked for: over the API, from the request to what came of it."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from sqlalchemy import update
+from werkzeug.test import TestResponse
 
-from registry.catalog.tables import Model, Placement
-from registry.digest import digest_of
+from ingest.jobs.runner import Runner
+from registry.compose.reading import read_recipe
 from registry.registry import Registry
-from tests.trips import ingest_file, little_model
-from tests.web.api.against import assert_refused
+from tests.compose.bad_recipes import BAD
+from tests.kin import ingest_bytes, kin_file, kin_tensors
+from tests.trips import block_tensors, row_counts
+from tests.web.api.against import assert_as_described, assert_refused, faults
+from tests.web.conftest import HOSTILE
+from web.api.document import document as make_document
+from web.api.operation import Operation, operations
 from web.app import create_app
+from web.settings import WebSettings
 
-MODEL = "/api/v1/models/local/Zoo-A-2M-v1.0-Q8_0"
-STRANGER = "0" * 64
-
-
-def test_pages_of_organs_meet_without_gap_or_overlap(zoo: FlaskClient) -> None:
-    whole = zoo.get("/api/v1/organs?limit=1000&q=type:organ").get_json()["items"]
-    assert _paged(zoo, "/api/v1/organs?limit=7&q=type:organ") == whole
-    assert len(whole) > 100
+ROOT = "/api/v1"
+GRAFT = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ"}]}
+STRANGE = {"base": "local/base", "grafts": [{"from": "local/stranger", "type": "organ"}]}
+BODY_MAX_CHARACTERS = 200_000
 
 
-def test_pages_of_a_models_organs_are_in_the_order_of_its_files(zoo: FlaskClient) -> None:
-    whole = zoo.get("/models/local/Zoo-A-2M-v1.0-Q8_0.json").get_json()["placements"]
-    assert _paged(zoo, f"{MODEL}/organs?limit=5") == whole
-    assert len(whole) == 38
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return make_document("1")
 
 
-def test_pages_of_ranked_models_leave_out_adapters(zoo: FlaskClient) -> None:
-    ranked = _paged(zoo, "/api/v1/models?limit=4&ranked=1")
-    assert len(ranked) == 9
-    thetas = [model["mean_theta"] for model in ranked]
-    assert thetas == sorted(thetas, reverse=True)
-    assert len(_paged(zoo, "/api/v1/models?limit=4")) == 10
+@pytest.fixture
+def kin(registry: Registry, tmp_path: Path) -> Registry:
+    """A base, a fine-tune of it, and a stranger."""
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
+    ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+    return registry
 
 
-def _paged(client: FlaskClient, address: str) -> list[Any]:
-    """All items behind the links to the next page."""
-    found: list[Any] = []
-    following: str | None = address
-    while following is not None:
-        answer = client.get(following)
-        values = answer.get_json()
-        found += values["items"]
-        link = answer.headers.get("Link")
-        assert (link is None) == (values["next"] is None)
-        following = None if link is None else link.removeprefix("<").removesuffix('>; rel="next"')
-    return found
+@pytest.fixture
+def reader(kin: Registry) -> Iterator[FlaskClient]:
+    """A client of a server that only reads."""
+    with create_app(kin).test_client() as client:
+        yield client
 
 
-def test_a_place_in_one_list_is_none_in_another(zoo: FlaskClient, document: dict[str, Any]) -> None:
-    after = zoo.get(f"{MODEL}/organs?limit=5").get_json()["next"]
-    other = zoo.get(f"/api/v1/models/local/Zoo-B-2M-v1.0-Q8_0/organs?after={after}")
-    assert "another query" in assert_refused(document, other, 400, "after")
+@pytest.fixture
+def writer(kin: Registry) -> FlaskClient:
+    """A client of a server that writes, on the same registry."""
+    return create_app(kin, WebSettings(writes=True)).test_client()
 
 
-def test_facets_come_beside_a_page_only_when_they_are_asked_for(zoo: FlaskClient) -> None:
-    assert "facets" not in zoo.get("/api/v1/organs?q=type:norm").get_json()
-    beside = zoo.get("/api/v1/organs?q=type:norm&counts=1").get_json()["facets"]
-    assert beside == zoo.get("/api/v1/facets?q=type:norm").get_json()
-    assert beside["total"] == 81
+def told(name: str) -> Operation:
+    return next(one for one in operations() if one.name == name)
 
 
-def test_an_organ_is_found_by_the_beginning_of_its_digest(zoo: FlaskClient) -> None:
-    organ = zoo.get("/api/v1/organs/aadb682e").get_json()
-    assert organ == zoo.get(f"/api/v1/organs/{organ['digest']}").get_json()
-    assert {place["model"] for place in organ["places"]} == {
-        "local/Zoo-A-2M-v1.0-F16@1",
-        "local/Zoo-A-2M-v1.0-Q8_0@1",
-    }
+def post(client: FlaskClient, path: str, body: Any, **headers: str) -> TestResponse:
+    return client.post(ROOT + path, data=json.dumps(body), content_type="application/json", headers=headers)
 
 
-def test_lookup_tells_what_is_here_in_one_question(zoo: FlaskClient) -> None:
-    organs = zoo.get("/api/v1/organs?limit=1000").get_json()["items"]
-    here = list(dict.fromkeys(organ["digest"] for organ in organs))
-    asked = [*here, "sha256:" + STRANGER, here[0]]
-    found = zoo.post("/api/v1/organs/lookup", json={"digests": asked}).get_json()
-    assert found["absent"] == [STRANGER]
-    assert sorted({one["digest"] for one in found["items"]}) == sorted(here)
-    thetas = {organ["digest"]: organ["theta"] for organ in organs}
-    assert {one["digest"]: one["theta"] for one in found["items"]} == thetas
+def planned(client: FlaskClient, document: dict[str, Any], body: Any) -> Any:
+    """The answer to a plan, held against its schema."""
+    answer = post(client, "/plans", body)
+    assert answer.status_code == 200, answer.text[:300]
+    return assert_as_described(document, told("plan"), answer)
 
 
-def test_lookup_takes_a_thousand_digests(zoo: FlaskClient) -> None:
-    digests = [digest_of(str(number).encode()) for number in range(1000)]
-    assert zoo.post("/api/v1/organs/lookup", json={"digests": digests}).get_json()["absent"] == digests
+def test_a_plan_is_made_by_a_server_that_only_reads_and_writes_nothing(
+    reader: FlaskClient, kin: Registry, document: dict[str, Any]
+) -> None:
+    before = row_counts(kin)
+    found = planned(reader, document, GRAFT)
+    assert found["can_be_made"] is True
+    assert found["plan"]["lock_id"] == kin.compose(read_recipe(json.dumps(GRAFT))).plan().plan.lock().id
+    assert found["plan"]["changed"] == len(found["plan"]["parts"]) == 4
+    assert planned(reader, document, {"yaml": json.dumps(GRAFT)}) == found
+    assert (
+        planned(reader, document, {"yaml": "base: local/base\ngrafts:\n- {from: local/tuned, type: organ}\n"}) == found
+    )
+    assert row_counts(kin) == before
 
 
-def test_line_59_what_is_not_visible_counts_as_absent(registry: Registry, tmp_path: Path) -> None:
-    path = tmp_path / "little.gguf"
-    path.write_bytes(little_model())
-    ingest_file(registry, path)
-    with create_app(registry).test_client() as client:
-        organs = client.get("/api/v1/models/local/little/organs").get_json()["items"]
-        digests = sorted({organ["digest"] for organ in organs})
-        seen = client.post("/api/v1/organs/lookup", json={"digests": digests}).get_json()
-        assert seen["absent"] == []
-        assert len(seen["items"]) == len(digests)
-        with registry.catalog.writing() as session:
-            session.execute(update(Model).values(state="quarantined"))
-            session.execute(update(Placement).values(visible=False))
-        hidden = client.post("/api/v1/organs/lookup", json={"digests": digests}).get_json()
-        never = client.post("/api/v1/organs/lookup", json={"digests": [STRANGER]}).get_json()
-        assert hidden["absent"] == digests
-        assert hidden["items"] == never["items"] == []
-        for address in ("/api/v1/models/local/little", f"/api/v1/organs/{digests[0]}"):
-            assert client.get(address).status_code == 404
+def test_a_plan_that_is_refused_is_an_answer_with_its_findings(reader: FlaskClient, document: dict[str, Any]) -> None:
+    warned = planned(reader, document, STRANGE)
+    assert (warned["can_be_made"], warned["plan"]["unaccepted"]) == (False, ["unrelated-lineage"])
+    accepted = planned(reader, document, STRANGE | {"accept": ["unrelated-lineage"]})
+    assert (accepted["can_be_made"], accepted["plan"]["unaccepted"]) == (True, [])
+    refused = planned(reader, document, {"base": "local/base", "grafts": [{"from": "local/nobody", "type": "organ"}]})
+    assert refused["findings"][0]["severity"] == "refuse"
+    assert refused["plan"]["lock_id"] is None
+    for base in ("local/nobody", "../../etc", "sha256:01234567", HOSTILE):
+        found = planned(reader, document, GRAFT | {"base": base})
+        assert [one["code"] for one in found["findings"]] == ["unknown-base"], base
+        assert found["plan"] is None
 
 
-def test_a_model_is_known_with_and_without_its_version(zoo: FlaskClient) -> None:
-    assert zoo.get(MODEL).get_json() == zoo.get(f"{MODEL}@1").get_json()
-    assert zoo.get(f"{MODEL}@2").status_code == 404
-    page = zoo.get("/models/local/Zoo-A-2M-v1.0-Q8_0.json").get_json()
-    model = zoo.get(MODEL).get_json()
-    assert "placements" not in model
-    assert model == {name: page[name] for name in model}
+TEXTS = [
+    (name, text, fields)
+    for name, text, fields in BAD
+    if isinstance(text, str) and len(json.dumps(text)) < BODY_MAX_CHARACTERS and not name.startswith("too deep")
+]
+"""Those whose bodies are taken at all."""
 
 
-def test_the_twin_of_a_search_says_the_same(zoo: FlaskClient) -> None:
-    page = zoo.get("/organs.json?q=type:organ&limit=3").get_json()
-    answer = zoo.get("/api/v1/organs?q=type:organ&limit=3&counts=1").get_json()
-    assert answer == {name: page[name] for name in answer}
+@pytest.mark.parametrize(("name", "text", "fields"), TEXTS, ids=[name for name, _, _ in TEXTS])
+def test_a_bad_recipe_is_told_by_field_by_plans_and_refused_by_chimeras(
+    name: str, text: str, fields: list[str], empty_writer: FlaskClient, document: dict[str, Any]
+) -> None:
+    answer = post(empty_writer, "/plans", {"yaml": text})
+    if not text:
+        assert_refused(document, answer, 400, "yaml")
+        return
+    found = assert_as_described(document, told("plan"), answer)
+    assert [one["field"] for one in found["findings"]] == fields, name
+    assert found["plan"] is None
+    refused = post(empty_writer, "/chimeras", {"yaml": text})
+    sentence = assert_refused(document, refused, 400, fields[0] or None)
+    assert sentence[-1] in ".?", name
+    assert [one["field"] or "" for one in refused.get_json()["errors"]] == fields[:20], name
 
 
-def test_a_comparison_needs_two_models(zoo: FlaskClient, document: dict[str, Any]) -> None:
-    pair = "first=local/Zoo-A-2M-v1.0-Q8_0&second=local/Zoo-A-2M-Prose-v1.0-Q8_0"
-    assert zoo.get(f"/api/v1/compare?{pair}").get_json()["kinship"] == "close"
-    assert_refused(document, zoo.get("/api/v1/compare?first=local/Zoo-A-2M-v1.0-Q8_0"), 400, "second")
-    assert_refused(document, zoo.get("/api/v1/compare?first=a b&second=x/y"), 400, "first")
-    assert_refused(document, zoo.get(f"/api/v1/compare?{pair}x"), 404, None)
+@pytest.fixture(scope="module")
+def empty_writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+    """A client of a server that writes, with nothing registered."""
+    with Registry.open(tmp_path_factory.mktemp("empty")) as registry:
+        yield create_app(registry, WebSettings(writes=True)).test_client()
 
 
-def test_a_section_of_the_report_is_the_report_with_that_section_alone(zoo: FlaskClient) -> None:
-    whole = zoo.get("/api/v1/reports?limit=3").get_json()
-    for key, section in whole["sections"].items():
-        assert zoo.get(f"/api/v1/reports/{key}?limit=3").get_json()["sections"] == {key: section}
-    assert len(whole["sections"]["ranking"]["items"]) == 3
-    assert zoo.get("/api/v1/reports/nothing").status_code == 404
+def test_the_bodies_that_hold_no_recipe_are_refused(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+    for path in ("/plans", "/chimeras"):
+        for body in ([], "base: a", None, 5):
+            assert_refused(document, post(empty_writer, path, body), 400, None)
+        for body in ({"yaml": "base: a", "base": "a"}, {"yaml": 5}, {"yaml": None}, {"yaml": ""}):
+            assert_refused(document, post(empty_writer, path, body), 400, "yaml")
+        deep = {"base": "a", "metadata": {"k": [[[[[[[[[["x"]]]]]]]]]]}}
+        assert_refused(document, post(empty_writer, path, deep), 400, None)
+        form = empty_writer.post(ROOT + path, data={"yaml": "base: a"})
+        assert form.status_code == 415
+        assert post(empty_writer, path, {"yaml": "#" * 300_000}).status_code == 413
+        assert_refused(document, post(empty_writer, path, {"yaml": "base: " + "[" * 100_000}), 400, None)
 
 
-def test_a_report_is_made_once_until_the_catalog_changes(registry: Registry, tmp_path: Path) -> None:
-    with create_app(registry).test_client() as client:
-        before = client.get("/api/v1/reports").get_json()
-        assert before == client.get("/api/v1/reports").get_json()
-        path = tmp_path / "little.gguf"
-        path.write_bytes(little_model())
-        ingest_file(registry, path)
-        after = client.get("/api/v1/reports").get_json()
-        assert after["sections"]["figures"]["figures"]["models_count"] == 1
-        assert before["sections"]["figures"]["figures"]["models_count"] == 0
+def test_compatibility_says_how_much_of_each_type_fits_and_why_not(
+    reader: FlaskClient, document: dict[str, Any]
+) -> None:
+    answer = reader.get(f"{ROOT}/compatibility?base=local/base&donor=local/stranger")
+    found = assert_as_described(document, told("compatibility"), answer)
+    assert {one["type"]: (one["fitting"], one["total"]) for one in found["types"]}["organ"] == (4, 4)
+    assert "unrelated-lineage" in {one["code"] for one in found["findings"]}
 
 
-@pytest.mark.parametrize("address", ["", "/organs", "/facets", "/models", "/reports", "/openapi.json"])
-def test_what_has_not_changed_is_not_sent_again(zoo: FlaskClient, address: str) -> None:
-    first = zoo.get(f"/api/v1{address}")
-    tag = first.headers["ETag"]
-    assert not tag.startswith("W/")
-    again = zoo.get(f"/api/v1{address}", headers={"If-None-Match": tag})
-    assert (again.status_code, again.data) == (304, b"")
-    assert again.headers["ETag"] == tag
-    assert zoo.get(f"/api/v1{address}", headers={"If-None-Match": '"other"'}).data == first.data
+@pytest.mark.parametrize(
+    ("query", "status", "field"),
+    [
+        ("", 400, "base"),
+        ("?base=local/base", 400, "donor"),
+        ("?base=local/base&donor=local/nobody", 404, None),
+        ("?base=%00&donor=local/base", 400, "name"),
+        ("?base=local/base&donor=%3Cscript%3E", 400, "name"),
+        ("?base=local/base&donor=" + "a" * 5000, 400, "name"),
+        ("?base=sha256:00000000&donor=local/base", 404, None),
+        ("?base=local/base&donor=local/tuned&more=1", 400, "more"),
+    ],
+)
+def test_compatibility_of_what_is_not_there_is_refused(
+    query: str, status: int, field: str | None, reader: FlaskClient, document: dict[str, Any]
+) -> None:
+    assert_refused(document, reader.get(f"{ROOT}/compatibility{query}"), status, field)
 
 
-@pytest.mark.parametrize("address", ["", "/organs?limit=1", "/models", "/openapi.json"])
-def test_head_is_get_without_the_body(zoo: FlaskClient, address: str) -> None:
-    whole, head = zoo.get(f"/api/v1{address}"), zoo.head(f"/api/v1{address}")
-    assert (head.status_code, head.data) == (200, b"")
-    for name in ("ETag", "Content-Type", "Content-Length", "Link"):
-        assert head.headers.get(name) == whole.headers.get(name)
+def test_a_recipe_becomes_a_job_a_chimera_and_a_file(
+    writer: FlaskClient, kin: Registry, document: dict[str, Any]
+) -> None:
+    answer = post(writer, "/chimeras", GRAFT | {"name": "local/mixed"})
+    job = assert_as_described(document, told("compose"), answer)
+    assert answer.headers["Location"] == f"{ROOT}/jobs/{job['id']}"
+    assert answer.headers["Cache-Control"] == "no-store"
+    Runner(kin, Event()).run(once=True)
+    done = writer.get(answer.headers["Location"]).get_json()
+    assert (done["state"], done["result"]["model"]) == ("finished", "local/mixed@1")
+    lock = done["result"]["lock"]
+    found = assert_as_described(document, told("chimera"), writer.get(f"{ROOT}/chimeras/{lock}"))
+    twin = writer.get(f"/chimeras/{lock}.json").get_json()
+    del twin["placements"]
+    assert found == twin
+    listed = assert_as_described(document, told("chimeras"), writer.get(f"{ROOT}/chimeras"))
+    assert listed == writer.get("/chimeras.json").get_json()
+    for body in ({"lock": lock[:8]}, {"model": "local/mixed"}):
+        where = assert_as_described(document, told("assemble"), post(writer, "/assemblies", body))
+        with writer.get(where["address"]) as file:
+            assert hashlib.sha256(file.data).hexdigest() == where["sha256"] == done["result"]["sha256"]
+            assert len(file.data) == where["size_bytes"]
 
 
-def test_options_and_405_say_what_is_allowed(zoo: FlaskClient, document: dict[str, Any]) -> None:
-    for address, allowed in (("/organs", {"GET", "HEAD", "OPTIONS"}), ("/organs/lookup", {"POST", "OPTIONS"})):
-        options = zoo.options(f"/api/v1{address}")
-        assert options.status_code == 200
-        assert set(options.headers["Allow"].split(", ")) == allowed
-        refused = zoo.delete(f"/api/v1{address}")
-        assert_refused(document, refused, 405, None)
-        assert set(refused.headers["Allow"].split(", ")) == allowed
-    assert zoo.get("/api/v1/organs/lookup").status_code == 405
+def test_what_is_refused_or_not_accepted_is_a_conflict_and_no_job(
+    writer: FlaskClient, document: dict[str, Any]
+) -> None:
+    answer = post(writer, "/chimeras", STRANGE)
+    assert "unrelated-lineage" in assert_refused(document, answer, 409, "accept")
+    nobody = {"base": "local/base", "donor": "local/nobody", "type": "organ"}
+    assert "local/nobody" in assert_refused(document, post(writer, "/grafts", nobody), 409, "recipe")
+    assert_refused(document, post(writer, "/chimeras", {"base": "local/nobody"}), 404, None)
+    assert writer.get(f"{ROOT}/jobs").get_json()["items"] == []
 
 
-def test_pages_of_other_origins_cannot_read_answers(zoo: FlaskClient) -> None:
-    origin = {"Origin": "https://elsewhere.example"}
-    answer = zoo.get("/api/v1/models", headers=origin)
-    assert answer.headers["Cross-Origin-Resource-Policy"] == "same-origin"
-    wanted = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-    for one in (answer, zoo.options("/api/v1/organs/lookup", headers=wanted)):
-        assert [name for name, _ in one.headers if name.lower().startswith("access-control")] == []
+ASKED = [
+    ("graft", "/grafts", {"base": "local/base", "donor": "local/tuned", "type": ["organ"], "blocks": [0]}),
+    (
+        "purify",
+        "/purifications",
+        {"model": "local/base", "method": "fractal", "type": "organ", "accept": ["likely-degraded"]},
+    ),
+    ("measure", "/measurements", {"model": "local/base"}),
+    ("extract", "/extractions", {"model": "local/base"}),
+    ("report", "/reports", {"model": "local/base", "limit": 3}),
+    ("report", "/reports", {}),
+]
 
 
-def test_line_106_the_api_heeds_no_cookies_and_sets_none(zoo: FlaskClient) -> None:
-    zoo.set_cookie("session", "x")
-    answer = zoo.get("/api/v1/organs?limit=1")
-    assert answer.status_code == 200
-    assert "Set-Cookie" not in answer.headers
-    assert "Cookie" not in answer.headers.get("Vary", "")
+@pytest.mark.parametrize(("kind", "path", "body"), ASKED)
+def test_each_operation_is_a_job_of_its_kind_that_can_be_done(
+    kind: str, path: str, body: Any, writer: FlaskClient, kin: Registry
+) -> None:
+    answer = post(writer, path, body)
+    assert answer.status_code == 202, answer.text
+    assert answer.get_json()["kind"] == kind
+    assert answer.headers["Location"] == f"{ROOT}/jobs/1"
+    Runner(kin, Event()).run(once=True)
+    done = writer.get(f"{ROOT}/jobs/1").get_json()
+    assert (done["state"], done["note"]) == ("finished", "")
+
+
+@pytest.mark.parametrize(("kind", "path", "body"), [*ASKED[:4], ("compose", "/chimeras", GRAFT), ASKED[4]])
+def test_only_this_machines_programs_and_pages_may_ask(kind: str, path: str, body: Any, kin: Registry) -> None:
+    writer, reader = create_app(kin, WebSettings(writes=True)).test_client(), create_app(kin).test_client()
+    for client, headers in (
+        (reader, {}),
+        (writer, {"Origin": "http://elsewhere.example"}),
+        (writer, {"Sec-Fetch-Site": "cross-site"}),
+        (writer, {"Referer": "http://elsewhere.example/page"}),
+    ):
+        answer = post(client, path, body, **headers)
+        assert answer.status_code == 403, (kind, headers)
+        assert len(answer.get_json()["error"]) > 20
+    assert writer.get(f"{ROOT}/jobs").get_json()["items"] == []
+
+
+ODD: list[Any] = [
+    *(
+        None,
+        [],
+        "x",
+        5,
+        {"command": "sh -c 'rm -rf /'"},
+        {"model": HOSTILE},
+        {"model": None},
+        {"model": ["local/base"]},
+    ),
+    *({"model": "local/base", "runtime": "x {model}"}, {"chimera": HOSTILE}, {"chimera": "local/base", "tokens": 1e9}),
+    *(
+        {"model": "../../etc/passwd"},
+        {"base": HOSTILE, "donor": HOSTILE},
+        {"lock": "zz"},
+        {"lock": None},
+        {"lock": "0" * 99},
+    ),
+    *(
+        {"model": "\ud800"},
+        {"model": "\0"},
+        {"lock": "01234567", "model": "local/base"},
+        {"limit": -1},
+        {"limit": True},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/grafts",
+        "/purifications",
+        "/validations",
+        "/measurements",
+        "/extractions",
+        "/reports",
+        "/assemblies",
+        "/chimeras",
+    ],
+)
+def test_hostile_bodies_are_refused_in_one_sentence_each(
+    path: str, empty_writer: FlaskClient, document: dict[str, Any]
+) -> None:
+    for body in ODD:
+        if path == "/reports" and body == {"model": None}:
+            continue  # the same as no model
+        answer = post(empty_writer, path, body)
+        assert answer.status_code in (400, 404, 409), (path, body, answer.text)
+        value = answer.get_json()
+        assert faults(document, "Error", value) == []
+        assert len(value["error"]) < 1000
+        assert "Traceback" not in value["error"]
+
+
+@pytest.mark.parametrize("lock", ["zz", "1234567", "0" * 65, "%00", "\u0660" * 8, "<script>"])
+def test_what_is_no_lock_is_refused_by_its_name(lock: str, empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+    assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{lock}"), 400, "lock")
+    if "%" not in lock:
+        assert_refused(document, post(empty_writer, "/assemblies", {"lock": lock}), 400, "lock")
+
+
+def test_a_lock_that_is_not_here_is_404(empty_writer: FlaskClient, document: dict[str, Any]) -> None:
+    assert_refused(document, empty_writer.get(f"{ROOT}/chimeras/{'0' * 64}"), 404, None)
+    assert_refused(document, post(empty_writer, "/assemblies", {"lock": "0" * 8}), 404, None)
+
+
+def test_a_hostile_chimera_is_as_described(hostile: FlaskClient, document: dict[str, Any]) -> None:
+    listed = assert_as_described(document, told("chimeras"), hostile.get(f"{ROOT}/chimeras"))
+    lock = listed["items"][0]["lock_id"]
+    found = assert_as_described(document, told("chimera"), hostile.get(f"{ROOT}/chimeras/{lock}"))
+    assert found["verdicts"][0]["reason"] == HOSTILE
+    for part in found["parts"]:
+        organ = hostile.get(f"{ROOT}/organs/{part['digest']}")
+        assert_as_described(document, told("organ"), organ)
+    planned(hostile, document, found["recipe"])

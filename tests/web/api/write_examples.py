@@ -7,8 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from registry.registry import Registry
-from tests.web.api.zoo import examples, ingest_zoo
+from tests.web.api.zoo import compose_chimeras, examples, ingest_zoo, put_jobs
 from web.app import create_app
+from web.settings import WebSettings
 
 TARGET = Path(__file__).resolve().parents[3] / "web" / "api" / "examples.json"
 
@@ -17,7 +18,9 @@ def main() -> None:
     """Write the file beside the modules of the API."""
     with TemporaryDirectory() as folder, Registry.open(folder) as registry:
         ingest_zoo(registry)
-        with create_app(registry).test_client() as client:
+        compose_chimeras(registry)
+        put_jobs(registry)
+        with create_app(registry, WebSettings(writes=True)).test_client() as client:
             found = examples(client)
     TARGET.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

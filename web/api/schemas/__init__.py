@@ -4,15 +4,20 @@ values    single values, and what schemas are put together with
 organs    organs, placements, facets
 models    models, lineage, comparisons
 reports   the registry as a whole, and errors
+chimeras  plans and chimeras
+asking    bodies of requests
+jobs      what waits in the queue
 """
 
+from web.api.schemas.asking import ASKING_SCHEMAS
+from web.api.schemas.chimeras import CHIMERA_SCHEMAS
+from web.api.schemas.jobs import JOB_SCHEMAS
 from web.api.schemas.models import MODEL_SCHEMAS
 from web.api.schemas.organs import ORGAN_SCHEMAS
 from web.api.schemas.reports import REPORT_SCHEMAS
 from web.api.schemas.values import Schema
 
-SCHEMAS: dict[str, Schema] = {
-    name: schema for group in (REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS) for name, schema in sorted(group.items())
-}
+_GROUPS = (REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, JOB_SCHEMAS)
+SCHEMAS: dict[str, Schema] = {name: schema for group in _GROUPS for name, schema in sorted(group.items())}
 
 __all__ = ["SCHEMAS", "Schema"]

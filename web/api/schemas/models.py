@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from registry.catalog.search.fields import CHIMERA
 from registry.catalog.vocabulary import EVIDENCE, MODEL_KINDS, RELATIONS
 from registry.lineage import Kinship
 from web.api.schemas.values import (
@@ -33,7 +34,10 @@ from web.api.schemas.values import (
 _SUMMARY: dict[str, Schema] = {
     "name": MODEL_NAME,
     "title": described(nullable(TEXT), "What its file calls it, as text from outside."),
-    "kind": {"type": "string", "enum": list(MODEL_KINDS)},
+    "kind": described(
+        {"type": "string", "enum": [*MODEL_KINDS, CHIMERA]},
+        "What was registered; `chimera` where it was composed here.",
+    ),
     "architecture": nullable(TEXT),
     "parameters": described(COUNT, "How many numbers its weights are."),
     "tensors": described(COUNT, "How many organs it has."),
@@ -127,6 +131,9 @@ MODEL_SCHEMAS: dict[str, Schema] = {
                 "type": ["object", "null"],
                 "description": "How it was taken apart: counts, sizes and seconds. More may be added.",
             },
+            "composed": nullable(
+                record("By which lock, and of which models.", {"lock_id": DIGEST, "parents": list_of(TEXT)})
+            ),
             **_LINEAGE,
         },
     ),

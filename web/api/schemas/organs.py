@@ -106,6 +106,13 @@ ORGAN_SCHEMAS: dict[str, Schema] = {
             "measurements": list_of(ref("Measurement")),
             "also": list_of(record("The same bytes under another dtype or shape.", _ODD)),
             "places": list_of(ref("Place")),
+            "made": list_of(ref("MadeOrgan"), "How it was computed here; empty for what came in as it is."),
+            "made_into": list_of(
+                record(
+                    "An organ that was computed from it, at one of its places.",
+                    {"digest": DIGEST, "name": TEXT, "model": MODEL_NAME, "act": TEXT},
+                )
+            ),
         },
     ),
     "KnownOrgan": record(

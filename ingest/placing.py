@@ -1,4 +1,4 @@
-"""A virtual file onto the disk: it appears under its name whole, checked and durable, or not at all."""
+"""A file that is put together onto the disk: it appears under its name whole, checked and durable, or not at all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ingest.buffers import BUFFER_BYTES
-from ingest.directory.virtual import VirtualFile
+from ingest.files import OpenFile
 from registry.digest import Digest
 from registry.store.files import Files
 from registry.store.placing import UnplacedFile, placed
@@ -15,12 +15,10 @@ from registry.store.placing import UnplacedFile, placed
 Progress = Callable[[int], None]
 
 
-def place_virtual(
-    file: VirtualFile, path: Path, progress: Progress | None = None, files: Files | None = None
-) -> Digest:
+def place_virtual(file: OpenFile, path: Path, progress: Progress | None = None, files: Files | None = None) -> Digest:
     """Write `file` to `path`, replacing what is there; its SHA-256.
 
-    Raises BadSource when the folder changes meanwhile, DiskFull, StoreUnwritable; then `path` is as it was.
+    Raises BadSource when what it is read from changes meanwhile, DiskFull, StoreUnwritable; then `path` is as it was.
     """
     with placed(path, file.size_bytes, files) as target:
         digest = _write(file, target, progress)
@@ -28,7 +26,7 @@ def place_virtual(
         return digest
 
 
-def _write(file: VirtualFile, target: UnplacedFile, progress: Progress | None) -> Digest:
+def _write(file: OpenFile, target: UnplacedFile, progress: Progress | None) -> Digest:
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(min(BUFFER_BYTES, file.size_bytes)))
     for begin in range(0, file.size_bytes, BUFFER_BYTES):

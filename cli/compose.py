@@ -1,0 +1,106 @@
+"""`organ compose`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from cli.composing import Asked, composed, print_composed, recipe_bytes, refuse_recipe
+from cli.console import plain, print_json, print_path, progress_bar
+from cli.targets import check_fits, gguf_targets
+from ingest.files import FileSource
+from registry.chimera.place import place_file
+from registry.compose.lock import LOCK_MAX_BYTES, Lock, parse_lock
+from registry.compose.reading import read_recipe
+from registry.compose.relock import plan_lock
+from registry.errors import BadLock, BadRecipe
+from registry.present.text import size_text
+from registry.registry import Registry
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("recipe", required=False, metavar="[RECIPE]")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Write the GGUF there too.")
+@click.option("--name", metavar="NAME", help="Register it as NAMESPACE/NAME, instead of the recipe's name.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
+@click.option("-y", "--yes", is_flag=True, help="Accept every warning; the recipe that is kept names them.")
+@click.option("--dry-run", is_flag=True, help="Say what it would be, and make nothing.")
+@click.option("--lock", type=_FILE, metavar="FILE", help="Write the lock there.")
+@click.option("--write-recipe", type=_FILE, metavar="FILE", help="Write the recipe there, as it was made.")
+@click.option("--from-lock", type=_FILE, metavar="LOCK", help="Write the file of a lock; nothing is registered.")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--json", "as_json", is_flag=True, help="The plan and what was made as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the chimera's name only.")
+def compose(
+    recipe: str | None,
+    output: Path | None,
+    name: str | None,
+    accept: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    lock: Path | None,
+    write_recipe: Path | None,
+    from_lock: Path | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Make a chimera of what RECIPE says, and register it.
+
+    RECIPE is a file, YAML or JSON, or - for stdin. All that is to be said of it is said before anything is made: what
+    refuses it, what must be accepted, what becomes of which organ, the size, and what is predicted of the result.
+    With -o the GGUF is written too; without, `organ assemble` and `organ serve` give it whenever it is wanted.
+
+    A lock gives the same bytes on every machine that has its organs and its base: --from-lock.
+    """
+    if from_lock is not None:
+        if recipe is not None or output is None or any((name, accept, yes, lock, write_recipe)):
+            raise click.UsageError("--from-lock takes -o OUT, and no RECIPE: a lock says all there is to say")
+        _from_lock(from_lock, output, dry_run=dry_run, force=force, as_json=as_json, quiet=quiet)
+        return
+    if recipe is None:
+        raise click.UsageError("give a RECIPE, or --from-lock")
+    asked = Asked(output, lock, write_recipe, yes, dry_run, force, as_json, quiet)
+    with Registry.open() as registry:
+        try:
+            composition = registry.compose(read_recipe(recipe_bytes(recipe), recipe)).accept(*accept)
+            composition = composition if name is None else composition.named(name)
+        except BadRecipe as error:
+            refuse_recipe(error, as_json=as_json)
+        print_composed(composed(registry, composition, asked), asked)
+
+
+def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:
+    lock = _read_lock(path)
+    (target,) = gguf_targets(output, [f"{lock.id}.gguf"], force=force)
+    with Registry.open() as registry:
+        with registry.catalog.reading() as session:
+            plan = plan_lock(session, registry.blobs, lock, target.name)
+        check_fits(target, plan.size_bytes)
+        digest = None
+        if not dry_run:
+            with progress_bar("compose", plan.size_bytes, quiet=quiet or as_json) as advance:
+                digest = place_file(registry.blobs, plan, target, advance)
+    if as_json:
+        values = {"file": str(target), "size_bytes": plan.size_bytes, "sha256": digest, "lock_id": lock.id}
+        print_json({"items": [values], "next": None})
+    elif quiet:
+        print_path(target)
+    else:
+        told = f", sha256:{digest}" if digest else "; nothing was written"
+        click.echo(f"{plain(target)}: {size_text(plan.size_bytes)}{told}")
+        click.echo(f"  lock  sha256:{lock.id}")
+
+
+def _read_lock(path: Path) -> Lock:
+    with FileSource(path) as file:
+        data = file.read_at(0, min(file.size_bytes, LOCK_MAX_BYTES + 1))
+    try:
+        return parse_lock(data.decode("ascii").removesuffix("\n"))
+    except UnicodeDecodeError as error:
+        raise BadLock(f"{path}: it is no lock: a lock is ASCII") from error
+    except BadLock as error:
+        raise BadLock(f"{path}: {error}") from error

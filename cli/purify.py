@@ -1,0 +1,171 @@
+"""`organ purify`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from cli.composing import Asked, Composed, composed, print_composed, refuse_recipe
+from cli.console import plain, print_json, print_path, print_table, progress_bar
+from cli.given import is_file, one_source
+from cli.targets import SUFFIX, check_fits, check_folder_free, gguf_targets
+from ingest.directory.contents import registered_contents
+from ingest.directory.extract import extract
+from ingest.opening import source_size_bytes
+from ingest.service import ingest_model
+from registry.catalog.queries.composing import model_by_text
+from registry.compose.builder import Composition
+from registry.compose.reading import METHODS
+from registry.compose.selecting import TYPES
+from registry.errors import BadRecipe, BadSource
+from registry.names import parse_model_name
+from registry.present.chimera import chimera_values
+from registry.present.text import size_text, theta_text
+from registry.registry import Registry
+
+TYPE_DEFAULT = "organ"
+_NUMBERS = ("block", "θ before", "θ", "size")
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|FILE|DIR")
+@click.option("--method", required=True, type=click.Choice(METHODS), help="How: see the documentation of recipes.")
+@click.option("--keep", type=float, metavar="SHARE", help="The share of the energy that spectral keeps, 0.9 by itself.")
+@click.option("--type", "kinds", multiple=True, type=click.Choice(TYPES), help="Organs of this type.")
+@click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Organs of these blocks, such as 5-20.")
+@click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Organs in this slot; * stands for any text.")
+@click.option("--where", metavar="QUERY", help="Organs by what they measure: 'theta<38'.")
+@click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Write it there.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
+@click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
+@click.option("--dry-run", is_flag=True, help="Say what it would be, and make nothing.")
+@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--json", "as_json", is_flag=True, help="The plan and what was made as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the new model's name only.")
+def purify(
+    model: str,
+    method: str,
+    keep: float | None,
+    kinds: tuple[str, ...],
+    blocks: str | None,
+    slots: tuple[str, ...],
+    where: str | None,
+    name: str | None,
+    output: Path | None,
+    accept: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Purify organs of a registered model, and register the result, with each organ's θ before and after.
+
+    The feed-forward organs, unless --type, --slot or --where says otherwise. With -o it is written as a GGUF too.
+
+    A FILE or an organ directory DIR is purified without your registry, by way of a temporary one beside OUT: as a GGUF
+    where OUT ends in .gguf, else as an organ directory.
+    """
+    types = kinds or (() if slots or where else (TYPE_DEFAULT,))
+    asked = Asked(output, None, None, yes, dry_run, force, as_json, quiet)
+
+    def composition(registry: Registry, base: str) -> Composition:
+        try:
+            begun = registry.compose(base).accept(*accept)
+            step = begun.purify(
+                method, where=where or "", type=types or None, slot=slots or None, blocks=blocks, keep=keep
+            )
+            return step if name is None else step.named(name)
+        except BadRecipe as error:
+            refuse_recipe(error, as_json=as_json)
+
+    if not is_file(model):
+        with Registry.open() as registry:
+            done = _with_thetas(registry, composed(registry, composition(registry, model), asked))
+        print_composed(done, asked)
+        _print_thetas(done, asked)
+        return
+    if output is None or name is not None:
+        raise click.UsageError("of a FILE or a DIR the result is written, not registered: give -o OUT, and no --name")
+    with _temporary(model, output, asked) as (registry, base):
+        done = _written(registry, composition(registry, base), asked, output)
+    _print_written(done, asked)
+    _print_thetas(done, asked)
+
+
+def _written(registry: Registry, composition: Composition, asked: Asked, output: Path) -> Composed:
+    """What is made of a file, as a GGUF or an organ directory; `registry` is a temporary one."""
+    if output.suffix == SUFFIX:
+        done = _with_thetas(registry, composed(registry, composition, asked))
+    else:
+        done = _with_thetas(registry, composed(registry, composition, replace(asked, output=None)))
+        if done.made is not None:
+            contents = registered_contents(registry, parse_model_name(done.made.model))
+            with progress_bar("write", done.made.size_bytes, quiet=not asked.prints) as advance:
+                extract(contents, output, force=asked.force, progress=advance)
+    if done.made is not None:
+        told = {key: done.values["made"][key] for key in ("size_bytes", "sha256", "lock_id")}
+        done.values["made"] = {"file": str(output), **told}
+    return done
+
+
+def _with_thetas(registry: Registry, done: Composed) -> Composed:
+    """`done` with `computed`, the organs that were purified with θ before and after."""
+    if done.made is None:
+        return done
+    with registry.catalog.reading() as session:
+        values = chimera_values(session, model_by_text(session, done.made.model))
+    assert values is not None
+    return replace(done, values={**done.values, "computed": values["computed"]})
+
+
+def _print_thetas(done: Composed, asked: Asked) -> None:
+    if done.made is None or not asked.prints:
+        return
+    rows = [
+        (
+            "–" if one["block"] is None else one["block"],
+            one["slot"],
+            one["dtype"],
+            theta_text(one["theta_before"]),
+            theta_text(one["theta"]),
+        )
+        for one in done.values["computed"]
+    ]
+    click.echo()
+    print_table(("block", "slot", "dtype", "θ before", "θ"), rows, _NUMBERS)
+
+
+def _print_written(done: Composed, asked: Asked) -> None:
+    made = done.values["made"]
+    if asked.as_json:
+        print_json(done.values)
+    elif made is not None and asked.quiet:
+        print_path(made["file"])
+    elif made is not None:
+        click.echo(f"\n{plain(made['file'])}: {size_text(made['size_bytes'])}, sha256:{made['sha256']}")
+
+
+@contextmanager
+def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[Registry, str]]:
+    """A registry that holds the files `model` alone, and is gone afterwards; and the name that they have in it."""
+    source = one_source(model, "purify")
+    size_bytes = source_size_bytes(source)
+    if output.suffix == SUFFIX:
+        gguf_targets(output, [output.name], force=asked.force)
+    else:
+        check_folder_free(output, force=asked.force)
+    if not output.absolute().parent.is_dir():
+        raise BadSource(f"{output.absolute().parent}: no such folder")
+    check_fits(output.absolute(), 2 * size_bytes)
+    folder = tempfile.TemporaryDirectory(prefix=".organ-", dir=output.absolute().parent)
+    with folder as home, Registry.open(home) as registry:
+        with progress_bar("ingest", size_bytes, quiet=not asked.prints) as advance:
+            name = ingest_model(registry, source, None, advance).model
+        yield registry, name

@@ -1,0 +1,170 @@
+"""`organ validate`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.console import plain, print_json, print_table, status_line
+from cli.prose import print_sentence
+from ingest.sources import GGUF_SUFFIX
+from registry.compose.trying import Tried, registered_candidate, report_values, try_chimera
+from registry.registry import Registry
+from registry.validation.child import Limits
+from registry.validation.command import CommandRuntime
+from registry.validation.comparison import Candidate, Event, Progress, file_candidate
+from registry.validation.comparison import validate as compare
+from registry.validation.llama import LlamaCpp
+from registry.validation.reading import TOKENS_DEFAULT, TOKENS_MAX, TOKENS_MIN, Runtime
+from registry.validation.texts import Text, built_in_texts, read_text
+from registry.validation.verdict import figure
+from registry.validation.weights import grafted_organs
+
+SECONDS_DEFAULT = 600
+SECONDS_MAX = 24 * 3600
+
+
+@click.command()
+@click.argument("chimera", metavar="CHIMERA|FILE.gguf")
+@click.option("--base", metavar="MODEL|FILE.gguf", help="What FILE.gguf was made from. A registered chimera knows it.")
+@click.option("--donor", "donors", multiple=True, metavar="MODEL|FILE.gguf", help="To stand beside FILE.gguf.")
+@click.option("--text", "paths", multiple=True, type=click.Path(path_type=Path), help="A text, not the built-in ones.")
+@click.option(
+    "--tokens",
+    type=click.IntRange(TOKENS_MIN, TOKENS_MAX),
+    default=TOKENS_DEFAULT,
+    show_default=True,
+    help="Tokens of each text that are scored.",
+)
+@click.option("--runtime", "template", metavar="COMMAND", help="Another runtime: a command with {model} and {text}.")
+@click.option(
+    "--seconds",
+    type=click.IntRange(1, SECONDS_MAX),
+    default=SECONDS_DEFAULT,
+    show_default=True,
+    help="How long one model may take.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the verdict's word only.")
+def validate(
+    chimera: str,
+    base: str | None,
+    donors: tuple[str, ...],
+    paths: tuple[Path, ...],
+    tokens: int,
+    template: str | None,
+    seconds: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run a chimera in a real runtime, beside its base, its donors and a control, and say what it is worth.
+
+    The runtime is llama.cpp, by the extra `validate` (pip install 'organ-registry[validate]'), or a COMMAND that prints
+    {"perplexity": 26.7} as its last line. It runs in a process of its own with limits: a crash is a verdict, `broken`.
+    The control is the chimera with the grafted feed-forward organs zeroed; without it, a graft that carries nothing
+    would pass.
+
+    The verdict on a registered CHIMERA is kept and shown in the catalog. It is one of: gains, coherent, degraded,
+    inert, undecided, broken. Exit status 0 whatever the verdict; 1 when there is none.
+    """
+    texts = [read_text(path) for path in paths] or list(built_in_texts())
+    runtime = _runtime(template, seconds)
+    with status_line("validate", quiet=quiet or as_json) as say:
+
+        def tell(event: Event) -> None:
+            say(f"{event.role}, {event.doing}")
+
+        if chimera.endswith(GGUF_SUFFIX):
+            tried = _try_file(Path(chimera), base, donors, texts, runtime, tokens, tell)
+        elif base or donors:
+            raise click.UsageError("--base and --donor are for a FILE.gguf: a registered chimera knows its own")
+        else:
+            with Registry.open() as registry:
+                tried = try_chimera(registry.catalog, registry.blobs, chimera, texts, runtime, tokens, tell)
+    _print(tried, as_json=as_json, quiet=quiet)
+
+
+def _runtime(template: str | None, seconds: int) -> Runtime:
+    limits = Limits(wall_seconds=float(seconds))
+    return LlamaCpp(limits) if template is None else CommandRuntime(template, limits)
+
+
+def _try_file(
+    path: Path,
+    base: str | None,
+    donors: Sequence[str],
+    texts: Sequence[Text],
+    runtime: Runtime,
+    tokens: int,
+    tell: Progress,
+) -> Tried:
+    if base is None:
+        raise click.UsageError("--base is needed: what was FILE.gguf made from?")
+    with _candidates([base, *donors]) as others:
+        own = file_candidate(path)
+        with others[0].placed() as base_path:
+            grafted = grafted_organs(path, base_path)
+        found = compare(own, others[0], others[1:], grafted, texts, runtime, tokens, tell)
+    return Tried(path.name, base, tuple(donors), found)
+
+
+@contextmanager
+def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
+    """Files, and models of the registry, which is opened only if one is named."""
+    if all(name.endswith(GGUF_SUFFIX) for name in names):
+        yield [file_candidate(Path(name)) for name in names]
+        return
+    with Registry.open() as registry:
+        yield [
+            file_candidate(Path(name))
+            if name.endswith(GGUF_SUFFIX)
+            else registered_candidate(registry.catalog, registry.blobs, name)
+            for name in names
+        ]
+
+
+def _print(tried: Tried, *, as_json: bool, quiet: bool) -> None:
+    values = report_values(tried)
+    if as_json:
+        print_json(values)
+    elif quiet:
+        click.echo(values["verdict"])
+    else:
+        click.echo(f"{plain(tried.model)}: {values['verdict']}\n")
+        print_sentence(values["reason"])
+        click.echo()
+        _print_scores(values)
+        if written := values["chimera"]["written"]:
+            click.echo("\nIt wrote:\n")
+            click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
+
+
+def _print_scores(values: dict[str, Any]) -> None:
+    texts = [text["name"] for text in values["texts"]]
+    rows = []
+    for role, one in (("base", values["base"]), *(("donor", one) for one in values["donors"])):
+        rows.append([role, one["name"], *_figures(one, texts)])
+    rows.append(["chimera", values["model"], *_figures(values["chimera"], texts)])
+    if values["control"]:
+        rows.append(["control", f"{len(values['zeroed'])} grafted organs zeroed", *_figures(values["control"], texts)])
+    print_table(["", "model", *texts], rows, texts)
+    click.echo(
+        f"\nPerplexity and its standard error over {values['tokens']} tokens a text; {plain(values['runtime'])}."
+    )
+
+
+def _figures(one: dict[str, Any], texts: Sequence[str]) -> Iterator[str]:
+    scores = {score["text"]: score for score in one["scores"]}
+    for text in texts:
+        score = scores.get(text)
+        if score is None:
+            yield "does not run" if one["failure"] else "–"
+        elif score["perplexity"] is None:
+            yield "none"
+        else:
+            error = score["standard_error"]
+            yield figure(score["perplexity"]) + (f" ± {figure(error)}" if error is not None else "")

@@ -1,0 +1,126 @@
+"""`organ work` and `organ jobs`: do what waits in the queue, and look at it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from cli.console import plain, print_json, print_table
+from cli.querying import print_more
+from registry.catalog.queries.jobs import job_by_id, newest_jobs
+from registry.catalog.register.jobs import cancel_job
+from registry.catalog.search.cursor import PAGE_MAX
+from registry.present.jobs import job_values, jobs_values
+from registry.present.values import Values
+from registry.registry import Registry
+
+PARENT_SECONDS = 0.5
+"""Between two looks whether the server is still there."""
+ID_MAX = 2**63 - 1
+EXIT_ABANDONED = 1
+
+_NUMBERS = ("job", "progress")
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="End when nothing waits any more.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process of this id does.")
+def work(once: bool, quiet: bool, with_parent: int | None) -> None:
+    """Do the jobs that wait in the queue, one of each lane at a time, until interrupted.
+
+    `organ serve` does so by itself. Ctrl-C and SIGTERM put what is being done back into the queue.
+    """
+    from ingest.jobs.runner import Runner, Told  # all that jobs do: `organ jobs` needs none of it
+
+    def tell(told: Told) -> None:
+        if not quiet:
+            seconds = f" after {told.seconds:.1f} s" if told.became != "running" else ""
+            because = f": {plain(told.sentence)}" if told.sentence else ""
+            click.echo(f"job {told.id} {plain(told.kind)}: {told.became}{seconds}{because}", err=True)
+
+    logging.basicConfig(format="organ work: %(message)s", level=logging.WARNING)
+    stop = threading.Event()
+    if with_parent is not None:
+        threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
+    with Registry.open() as registry, _ended_by_signals(stop):
+        all_left = Runner(registry, stop, tell=tell).run(once=once)
+    if not all_left:
+        os._exit(EXIT_ABANDONED)  # a thread still works at what waits in the queue again
+
+
+@click.command()
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page.")
+@click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
+@click.option("--cancel", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Cancel that job; what has ended stays.")
+@click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="That job alone, with its result, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
+def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as_json: bool, quiet: bool) -> None:
+    """List the jobs, newest first, or cancel one."""
+    if cancel is not None and show is not None:
+        raise click.UsageError("--cancel and --show exclude each other")
+    with Registry.open() as registry:
+        if cancel is not None:
+            with registry.catalog.writing() as session:
+                state = cancel_job(session, cancel).state
+            click.echo(f"job {cancel} is {state}", err=True)
+            return
+        with registry.catalog.reading() as session:
+            if show is not None:
+                print_json(job_values(*job_by_id(session, show)))
+                return
+            page = newest_jobs(session, limit, after)
+            values = jobs_values(page)
+    if as_json:
+        print_json(values)
+        return
+    if quiet:
+        for job in values["items"]:
+            click.echo(job["id"])
+    else:
+        _print_jobs(values["items"])
+    if page.next is not None:
+        print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], page.next)
+
+
+def _print_jobs(found: list[Values]) -> None:
+    if not found:
+        click.echo("No jobs.", err=True)
+        return
+    rows = [
+        (job["id"], job["kind"], job["state"], f"{job['progress']:.0%}", job["created_at"][:16], job["note"])
+        for job in found
+    ]
+    print_table(("job", "kind", "state", "progress", "asked for", "note"), rows, _NUMBERS)
+
+
+@contextmanager
+def _ended_by_signals(stop: threading.Event) -> Iterator[None]:
+    """Inside the block the first SIGINT or SIGTERM sets `stop`; a second SIGINT acts at once."""
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop.set()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _watch_parent(parent: int) -> None:
+    """End when the server is gone, however it went: its port is free, and its next start brings a runner of its own."""
+    forever = threading.Event()
+    while os.getppid() == parent:
+        forever.wait(PARENT_SECONDS)
+    os._exit(EXIT_ABANDONED)

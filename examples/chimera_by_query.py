@@ -1,0 +1,50 @@
+"""A chimera by query: the best fitting organs are looked for, an adapter is merged, some organs are purified.
+
+    python examples/chimera_by_query.py [FOLDER OF A REGISTRY [FILE TO WRITE]]
+
+Without a folder it works on the little models of examples/zoo, in a temporary registry.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from opening import opened
+
+BASE, ADAPTER = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
+
+
+def main() -> None:
+    with opened(sys.argv[1:]) as registry, tempfile.TemporaryDirectory() as folder:
+        path = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(folder, "chimera.gguf")
+        composition = (
+            registry.compose(BASE)
+            # The model wins whose weakest organ of a block ranks best; only what fits the base is looked at.
+            .graft(where="type:organ model:local/Zoo-A-2M-Code*,local/Zoo-A-2M-Prose*", sort="-theta", blocks="0-1")
+            .adapter(ADAPTER, 0.5)
+            .purify("spectral", slot="attn_v", blocks="2-3", keep=0.99)
+            .named("local/by-query")
+        )
+        print(composition.yaml())
+        plan = composition.plan()
+        donors = {part.donor.label for part in plan.parts if part.donor is not None}
+        print("Donors:", ", ".join(sorted(donors)))
+        warned = {finding.code for finding in plan.findings if finding.severity == "warn"}
+        print("Warnings:", ", ".join(sorted(warned)) or "none")
+
+        made = composition.accept(*warned).plan().assemble(path)
+        print(f"Made {made.model}, {made.size_bytes:,} bytes, lock {made.lock_id}")
+
+        # What was measured of the organs, before and after.
+        before, after = registry.model(BASE), registry.model(made.model)
+        acts = {part.before.name: part.acts for part in plan.parts}
+        for organ in after.organs:
+            own = before.organ(organ.name)
+            if organ.block in (0, 2) and own.theta is not None and organ.theta is not None and acts[organ.name]:
+                print(f"  θ {own.theta:5.1f}° -> {organ.theta:5.1f}°  {organ.name:24} {', '.join(acts[organ.name])}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""The kind `measure`: a registered model measured anew from its stored bytes, and held against what is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from threadpoolctl import threadpool_limits
+
+from ingest.jobs.arguments import check_members, text_or_none
+from ingest.jobs.kind import WORK, JobKind, Tell, Values
+from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from registry.catalog.queries.models import model_by_name, placements_of
+from registry.catalog.tables import Placement
+from registry.chimera.plan import check_usable
+from registry.digest import Digest
+from registry.errors import BadInput, MissingBlob
+from registry.gguf import dtype_by_name
+from registry.measure import Measurement, measure
+from registry.names import parse_model_name
+from registry.registry import Registry
+from registry.store import BlobReader
+from registry.store.codec import StoredChunk
+
+MODEL_MAX_LENGTH = 210
+TENSORS_MAX = 2000
+"""Tensors whose numbers are listed; all are measured."""
+NUMBERS = ("theta", "magnitude", "signal", "spectral_signal", "stable_rank")
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """A tensor with what is recorded of it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    recorded: dict[str, float | None]
+    blob: BlobRow | None
+
+
+def checked_model(arguments: Values) -> Values:
+    """The arguments of a kind that takes `model` alone; raises BadInput, BadName."""
+    check_members(arguments, ("model",))
+    model = text_or_none(arguments, "model", MODEL_MAX_LENGTH)
+    if model is None:
+        raise BadInput("model is missing: the name of a registered model")
+    return {"model": str(parse_model_name(model))}
+
+
+def settled_model(registry: Registry, arguments: Values) -> Values:
+    """The same with the version that is meant now; raises NotFound."""
+    with registry.catalog.reading() as session:
+        return {"model": model_by_name(session, parse_model_name(arguments["model"])).full_name}
+
+
+def _run(registry: Registry, arguments: Values, tell: Tell) -> Values:
+    tell(0.0, "looking the tensors up")
+    tensors = _tensors(registry, arguments["model"])
+    rows = []
+    with threadpool_limits(1, "blas"):  # the machine's other processor answers requests
+        for number, tensor in enumerate(tensors):
+            tell(number / len(tensors), f"measuring {tensor.name}")
+            rows.append(_row(tensor, _measured(registry, tensor)))
+    return {
+        "model": arguments["model"],
+        "measured": len(rows),
+        "differences": {number: _largest(rows, number) for number in NUMBERS},
+        "tensors": [{key: row[key] for key in ("name", *NUMBERS)} for row in rows[:TENSORS_MAX]],
+        "tensors_left_out": max(0, len(rows) - TENSORS_MAX),
+    }
+
+
+def _tensors(registry: Registry, name: str) -> list[_Tensor]:
+    with registry.catalog.reading() as session:
+        placements = placements_of(session, model_by_name(session, parse_model_name(name)).id)
+        blobs = blobs_by_digest(session, {digest for _, _, digest in placements})
+        return [_tensor(placement, shape, digest, blobs) for placement, shape, digest in placements]
+
+
+def _tensor(placement: Placement, shape: str, digest: str, blobs: dict[Digest, BlobRow]) -> _Tensor:
+    lengths = tuple(map(int, shape.split("x")))
+    recorded = {number: getattr(placement, number) for number in NUMBERS}
+    return _Tensor(placement.name, placement.dtype, lengths, recorded, blobs.get(Digest(digest)))
+
+
+def _measured(registry: Registry, tensor: _Tensor) -> Measurement:
+    if tensor.blob is None:
+        raise MissingBlob(f"{tensor.name} is recorded without its bytes")
+    check_usable(tensor.blob, tensor.name)
+    with registry.blobs.open(tensor.blob) as reader:
+        return measure(_LastChunk(reader).read, tensor.shape, dtype_by_name(tensor.dtype))
+
+
+class _LastChunk:
+    """Reads of a blob that mostly go forward: the chunk that was decoded last is kept."""
+
+    def __init__(self, reader: BlobReader) -> None:
+        self._reader = reader
+        self._buffer = memoryview(bytearray(min(reader.head.codec.chunk_bytes, reader.size_bytes)))
+        self._held: StoredChunk | None = None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` plain bytes from `offset`; raises CorruptBlob."""
+        pieces = []
+        for chunk in self._overlapping(offset, size):
+            if chunk is not self._held:
+                self._held = None
+                self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
+                self._held = chunk
+            begin = max(0, offset - chunk.plain_offset_bytes)
+            pieces.append(bytes(self._buffer[begin : min(offset + size - chunk.plain_offset_bytes, self._end)]))
+        return b"".join(pieces)
+
+    @property
+    def _end(self) -> int:
+        return 0 if self._held is None else self._held.plain_size_bytes
+
+    def _overlapping(self, offset: int, size: int) -> Sequence[StoredChunk]:
+        """The chunks that these bytes lie in; all but the last are of one size."""
+        chunks = self._reader.chunks
+        if not size:
+            return ()
+        first, last = (place // chunks[0].plain_size_bytes for place in (offset, offset + size - 1))
+        return chunks[first : last + 1]
+
+
+def _row(tensor: _Tensor, found: Measurement) -> Values:
+    """The numbers as they are now, and by how much each differs from what is recorded; None where one is missing."""
+    row: Values = {"name": tensor.name, "by": {}}
+    for number in NUMBERS:
+        now, before = getattr(found, number), tensor.recorded[number]
+        row[number] = now
+        row["by"][number] = None if now is None or before is None else abs(now - before)
+    return row
+
+
+def _largest(rows: Iterable[Values], number: str) -> Values | None:
+    """The largest difference of one number, and whose it is; None where nothing could be held against each other."""
+    known = [(row["by"][number], row["name"]) for row in rows if row["by"][number] is not None]
+    if not known:
+        return None
+    difference, name = max(known, key=lambda pair: pair[0])
+    return {"difference": difference, "tensor": name}
+
+
+MEASURE = JobKind("measure", WORK, checked_model, _run, settled_model)
+"""Takes `model`; gives `tensors` with their numbers, and `differences`, the largest of each number to what is
+recorded."""

@@ -1,0 +1,34 @@
+"""The kind `report`: the report on the registry, or on one model, kept as it was made."""
+
+from __future__ import annotations
+
+from ingest.jobs.arguments import check_members, text_or_none, whole_number
+from ingest.jobs.kind import WORK, JobKind, Tell, Values
+from registry.catalog.queries.models import model_by_name
+from registry.names import parse_model_name
+from registry.registry import Registry
+from registry.reports.dissection import ORGANS_DEFAULT, model_report
+from registry.reports.overview import ROWS_DEFAULT, registry_report
+
+MODEL_MAX_LENGTH = 210
+ROWS_MAX = 1000
+
+
+def _checked(arguments: Values) -> Values:
+    check_members(arguments, ("model", "limit"))
+    model = text_or_none(arguments, "model", MODEL_MAX_LENGTH)
+    limit = whole_number(arguments, "limit", ROWS_DEFAULT if model is None else ORGANS_DEFAULT, 1, ROWS_MAX)
+    return {"limit": limit} if model is None else {"model": str(parse_model_name(model)), "limit": limit}
+
+
+def _run(registry: Registry, arguments: Values, tell: Tell) -> Values:
+    tell(0.0, "reading what was measured")
+    with registry.catalog.reading() as session:
+        if "model" not in arguments:
+            return {"report": registry_report(session, arguments["limit"]).values()}
+        model = model_by_name(session, parse_model_name(arguments["model"]))
+        return {"model": model.full_name, "report": model_report(session, model, arguments["limit"]).values()}
+
+
+REPORT = JobKind("report", WORK, _checked, _run)
+"""Takes `model` (without it the whole registry) and `limit`, rows of a list; gives `report`, and `model`."""

@@ -1,0 +1,196 @@
+"""The loop that takes jobs up: a thread for each lane, one job at a time in each."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from ingest.jobs.holding import Held
+from ingest.jobs.kind import ALONE, LANES, Cancelled, JobKind
+from ingest.jobs.kinds import KINDS
+from ingest.jobs.packs import remove_old_packs
+from registry.catalog.queries.jobs import is_anything_due
+from registry.catalog.register.jobs import (
+    Claim,
+    claim_job,
+    fail_job,
+    finish_job,
+    forget_jobs,
+    job_json,
+    put_back_job,
+)
+from registry.errors import OrganError
+from registry.registry import Registry
+
+POLL_SECONDS = 0.5
+AGAIN_SECONDS = 5.0
+"""After the database has failed."""
+NOTE_TRIES = 4
+"""To write how a job ended; else it is done again when its lease has run out."""
+WATCH_SECONDS = 0.1
+TIDY_SECONDS = 3600.0
+"""Between two removals of what ended long ago."""
+STOP_SECONDS = 20.0
+"""What jobs have to hear that the runner ends."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What became of a job."""
+
+    id: int
+    kind: str
+    became: str
+    """`running`, `finished`, `failed`, `cancelled`, or `put back` when the runner ends before the job."""
+    sentence: str = ""
+    seconds: float = 0.0
+
+
+def _tell_nobody(_told: Told) -> None:
+    return
+
+
+class Runner:
+    """Takes jobs of `lanes` up until `stop` is set."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        stop: threading.Event,
+        lanes: Sequence[str] = LANES,
+        kinds: Mapping[str, JobKind] = KINDS,
+        tell: Callable[[Told], None] = _tell_nobody,
+        stop_seconds: float = STOP_SECONDS,
+    ) -> None:
+        self._registry = registry
+        self._stop = stop
+        self._lanes = tuple(lanes)
+        self._kinds = kinds
+        self._tell = tell
+        self._stop_seconds = stop_seconds
+        self._held: dict[str, Held] = {}
+        self._fault: BaseException | None = None
+
+    def run(self, *, once: bool = False) -> bool:
+        """Work until `stop` is set; with `once`, until nothing waits. Whether all jobs that were begun have been left.
+
+        When the runner ends, jobs are told by their next word of progress, and wait in the queue again. One that says
+        none for `stop_seconds` is put back too, though its thread still runs: then the process must end at once.
+        Raises what broke the runner itself, which no job can.
+        """
+        threads = [threading.Thread(target=self._guarded, args=(lane, once), daemon=True) for lane in self._lanes]
+        for thread in threads:
+            thread.start()
+        self._watch(threads)
+        until = time.monotonic() + self._stop_seconds
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        if self._fault is not None:
+            raise self._fault
+        left_running = list(self._held.values())
+        for held in left_running:
+            with self._registry.catalog.writing() as session:
+                put_back_job(session, held.claim)
+        return not left_running
+
+    def _watch(self, threads: Sequence[threading.Thread]) -> None:
+        """Wait until the runner is to end, or all lanes have; now and then, tidy up."""
+        tidied = -TIDY_SECONDS
+        while any(thread.is_alive() for thread in threads):
+            if time.monotonic() - tidied > TIDY_SECONDS:
+                self._tidy()
+                tidied = time.monotonic()
+            if self._stop.wait(WATCH_SECONDS):
+                return
+
+    def _guarded(self, lane: str, once: bool) -> None:
+        try:
+            self._work_off(lane, once)
+        except BaseException as error:  # noqa: BLE001  # carried over to `run`, which raises it
+            self._fault = error
+            self._stop.set()
+
+    def _work_off(self, lane: str, once: bool) -> None:
+        names = tuple(kind.name for kind in self._kinds.values() if kind.lane == lane)
+        while names and not self._stop.is_set():
+            try:
+                claim = self._claim(names, alone=lane in ALONE)
+            except OrganError as error:
+                if once:
+                    raise
+                _log.error("no job can be taken up: %s", error)
+                self._stop.wait(AGAIN_SECONDS)
+                continue
+            if claim is not None:
+                self._do(lane, claim)
+            elif once:
+                return
+            else:
+                self._stop.wait(POLL_SECONDS)
+
+    def _claim(self, names: Sequence[str], *, alone: bool) -> Claim | None:
+        with self._registry.catalog.reading() as session:
+            if not is_anything_due(session, names):
+                return None
+        with self._registry.catalog.writing() as session:
+            return claim_job(session, names, alone=alone)
+
+    def _do(self, lane: str, claim: Claim) -> None:
+        begun = time.monotonic()
+        self._tell(Told(claim.id, claim.kind, "running"))
+        with Held(self._registry, claim, self._stop) as held:
+            self._held[lane] = held
+            became, sentence = self._become(held)
+        self._held.pop(lane)
+        self._tell(Told(claim.id, claim.kind, became, sentence, time.monotonic() - begun))
+
+    def _become(self, held: Held) -> tuple[str, str]:
+        """Do the job and note how it ended: what it became, and why."""
+        claim = held.claim
+        try:
+            result = self._kinds[claim.kind].run(self._registry, claim.arguments, held.tell)
+            text = job_json(result, "result")
+        except Cancelled:
+            return self._left(held)
+        except OrganError as error:
+            return self._noted(held, "failed", str(error))
+        except BaseException as error:  # noqa: BLE001  # whatever a job does, the next one is to have its turn
+            _log.error("job %d (%s) broke", claim.id, claim.kind, exc_info=error)
+            return self._noted(held, "failed", f"an error of ours: {type(error).__name__}: {error}")
+        return self._noted(held, "finished", text)
+
+    def _left(self, held: Held) -> tuple[str, str]:
+        is_waiting_again = self._written(lambda session: put_back_job(session, held.claim))
+        return ("put back", "the runner ends") if is_waiting_again else ("cancelled", "")
+
+    def _noted(self, held: Held, state: str, text: str) -> tuple[str, str]:
+        note = finish_job if state == "finished" else fail_job
+        if not self._written(lambda session: note(session, held.claim, text)):
+            return "cancelled", ""
+        return state, text if state == "failed" else ""
+
+    def _written(self, write: Callable[[Session], bool]) -> bool:
+        """What `write` says, tried again where the database fails; False when it goes on failing."""
+        for _ in range(NOTE_TRIES):
+            try:
+                with self._registry.catalog.writing() as session:
+                    return write(session)
+            except OrganError as error:
+                _log.error("the end of a job cannot be noted: %s", error)
+                self._stop.wait(AGAIN_SECONDS)
+        return False
+
+    def _tidy(self) -> None:
+        try:
+            remove_old_packs(self._registry.settings.home)
+            with self._registry.catalog.writing() as session:
+                forget_jobs(session)
+        except OrganError as error:
+            _log.error("old jobs cannot be removed: %s", error)

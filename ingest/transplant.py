@@ -1,0 +1,159 @@
+"""Composing without a registry: models in files or organ directories, the same plan and the same lock, one new file.
+
+What a registry makes of the same models has the same lock, and so the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from threadpoolctl import threadpool_limits
+
+from ingest.buffers import BUFFER_BYTES
+from ingest.composed import ComposedFile, Section
+from ingest.dissect import DissectedFile, places
+from ingest.opening import open_files
+from ingest.sources import ModelSource
+from registry.anatomy import Place
+from registry.catalog.search import FoundOrgan
+from registry.compose.lock import Lock
+from registry.compose.parent import Parent, Part
+from registry.compose.plan import Plan
+from registry.compose.planning import plan_recipe
+from registry.compose.recipe import Recipe
+from registry.digest import Digest, digest_of
+from registry.errors import BadQuery, NotFound
+from registry.gguf import HeaderSource, TensorInfo, read_header
+from registry.lineage import Slot
+from registry.measure import measure
+
+
+@dataclass(frozen=True, slots=True)
+class Transplant:
+    """What a recipe over files comes to; `file` is read while those of the parents are open."""
+
+    plan: Plan
+    lock: Lock
+    file: ComposedFile
+
+
+@dataclass(slots=True)
+class FileLibrary:
+    """Models in files, by the names that they were given here. Each is hashed and measured when it is asked for."""
+
+    opened: ExitStack
+    """Keeps their files open."""
+    sources: Mapping[str, ModelSource]
+    _held: dict[str, tuple[Parent, list[DissectedFile]]] = field(default_factory=dict)
+
+    def parent(self, text: str) -> Parent:
+        """The model called `text`; raises NotFound, BadInput."""
+        return self._open(text)[0]
+
+    def organs(self, query: str) -> Iterator[FoundOrgan]:
+        """Nothing can be searched here. Raises BadQuery."""
+        raise BadQuery(query, "files cannot be searched: ingest them, and compose in the registry")
+
+    def in_common(self, base: Parent) -> dict[Slot, set[str]]:
+        """Nothing: there are no queries that it would matter to."""
+        return {}
+
+    def place_of(self, parent: Parent, name: str) -> tuple[DissectedFile, TensorInfo]:
+        """Where the tensor `name` of `parent` lies."""
+        _, files = self._open(parent.label)
+        return next((file, tensor) for file in files for tensor in file.header.tensors if tensor.name == name)
+
+    def _open(self, text: str) -> tuple[Parent, list[DissectedFile]]:
+        if text not in self.sources:
+            raise NotFound(f"no file was given as {text}")
+        if text not in self._held:
+            files = open_files(self.opened, self.sources[text])
+            self._held[text] = (parent_of_files(text, files), files)
+        return self._held[text]
+
+
+def transplant(recipe: Recipe, library: FileLibrary, path: Path) -> Transplant:
+    """The file that `recipe` makes of the models in `library`, which would lie at `path`.
+
+    Raises NotComposable when it must not be made, BadInput for files that are refused.
+    """
+    plan = plan_recipe(recipe, library)
+    plan.check()
+    assert not plan.computations, "files are grafted; adapters and purification are the registry's"
+    lock = plan.lock()
+    return Transplant(plan, lock, _composed(plan, lock, library, path))
+
+
+def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
+    """A model in files as composing sees it: every tensor hashed, and measured as an ingest measures it."""
+    tensors = [
+        (file, tensor, place)
+        for file in files
+        for tensor, place in zip(file.header.tensors, places(file.header), strict=True)
+    ]
+    first = files[0]
+    header = first.source.read_at(0, first.header.end)
+    with (
+        threadpool_limits(1, "blas"),
+        ThreadPoolExecutor(max(2, os.cpu_count() or 2), thread_name_prefix="transplant") as workers,
+    ):
+        parts = tuple(workers.map(_part, *zip(*tensors, strict=True))) if tensors else ()
+    return Parent(
+        label=label,
+        header=first.header,
+        source=HeaderSource(header, first.header.file_size_bytes, first.source.name),
+        header_digest=digest_of(header),
+        parts=parts,
+        unassemblable=tuple(reason for file in files for reason in file.unassemblable),
+    )
+
+
+def _part(file: DissectedFile, tensor: TensorInfo, place: Place) -> Part:
+    begin = file.tensor_span(tensor).offset
+    found = measure(partial(_read, file, begin), tensor.shape, tensor.dtype)
+    return Part(
+        name=tensor.name,
+        place=place,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        digest=_digest(file, begin, tensor.size_bytes),
+        theta=found.theta,
+        spectral_signal=found.spectral_signal,
+        fingerprint=found.fingerprint,
+        mean=found.mean,
+        standard_deviation=found.standard_deviation,
+    )
+
+
+def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
+    return file.source.read_at(begin + offset, size)
+
+
+def _digest(file: DissectedFile, begin: int, size_bytes: int) -> Digest:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(BUFFER_BYTES, size_bytes)))
+    for offset in range(0, size_bytes, BUFFER_BYTES):
+        view = buffer[: min(BUFFER_BYTES, size_bytes - offset)]
+        file.source.read_into(view, begin + offset)
+        digest.update(view)
+    return Digest(digest.hexdigest())
+
+
+def _composed(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> ComposedFile:
+    data = plan.header(lock)
+    size = plan.size_bytes
+    header = read_header(HeaderSource(data, size, str(path)))
+    return ComposedFile(path, size, data, tuple(_sections(plan, header.data_offset, header.tensors, library)))
+
+
+def _sections(plan: Plan, data_offset: int, tensors: Iterable[TensorInfo], library: FileLibrary) -> Iterator[Section]:
+    for part, tensor in zip(plan.parts, tensors, strict=True):
+        file, source = library.place_of(part.donor or plan.base, part.source.name)
+        yield Section(data_offset + tensor.offset, tensor.size_bytes, file.source, file.tensor_span(source).offset)

@@ -1,0 +1,31 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+
+def size_text(size: float) -> str:
+    """A size for people, in powers of ten: `4.9 MB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} TB"
+
+
+def count_text(count: float) -> str:
+    """A count for people: `2.1 M`."""
+    for unit in ("", " k", " M", " G"):
+        if count < 1000:
+            return f"{count:.0f}{unit}" if not unit else f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.1f} T"
+
+
+def theta_text(theta: float | None) -> str:
+    """θ in degrees, or a dash where it was not measured."""
+    return "–" if theta is None else f"{theta:.1f}°"
+
+
+def share_text(value: float | None) -> str:
+    """A number from 0 to 1 with three digits, or a dash."""
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,243 @@
+"""What composing asks: the tensors of a model with all that decides whether they fit, and models by what they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, and_, func, select
+from sqlalchemy.orm import Session, aliased
+
+from registry.anatomy import OrganType, Place, Tower
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.records import OrganKey
+from registry.catalog.tables import (
+    Blob,
+    Chimera,
+    Computation,
+    Fingerprint,
+    Lineage,
+    Measurement,
+    Model,
+    ModelFile,
+    Organ,
+    Placement,
+    Verdict,
+)
+from registry.catalog.upsert import batches
+from registry.catalog.vocabulary import REACHABLE_STATES
+from registry.digest import Digest, looks_like_prefix, parse_prefix
+from registry.errors import Ambiguous, NotFound
+from registry.lineage import Slot
+from registry.measure.zmeasure import METHOD
+from registry.names import parse_model_name
+
+VERDICTS_SHOWN = 20
+IN_COMMON_MAX = 200_000
+"""Places of other models that have a base's own organs; relatives share some dozens each."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRow:
+    """A tensor of a model. `shape` is row length first."""
+
+    name: str
+    place: Place
+    dtype: str
+    shape: tuple[int, ...]
+    digest: Digest
+    organ_id: int
+    blob_id: int
+    theta: float | None
+    spectral_signal: float | None
+    fingerprint: bytes | None
+    mean: float | None
+    standard_deviation: float | None
+
+
+def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
+    """The tensors of a model, in the order of its files."""
+    statement = (
+        select(
+            *(Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot),
+            *(Placement.dtype, Organ.shape, Blob.digest, Organ.id, Blob.id),
+            *(Placement.theta, Placement.spectral_signal, Fingerprint.values),
+            *(Measurement.mean, Measurement.standard_deviation),
+        )
+        .join(Organ, Organ.id == Placement.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
+        .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == METHOD))
+        .where(Placement.model_id == model_id)
+        .order_by(Placement.position)
+    )
+    return [
+        TensorRow(
+            name,
+            Place(OrganType(kind), Tower(tower), block, slot),
+            dtype,
+            tuple(map(int, shape.split("x"))),
+            Digest(digest),
+            *more,
+        )
+        for name, kind, tower, block, slot, dtype, shape, digest, *more in session.execute(statement)
+    ]
+
+
+def model_by_digest(session: Session, prefix: str) -> Model:
+    """The model whose bytes, whose file or whose lock has a digest that begins with `prefix`; the oldest visible one.
+
+    Raises BadDigest, NotFound, Ambiguous where several digests begin so.
+    """
+    bare = parse_prefix(prefix)
+    conditions: list[ColumnElement[bool]] = [
+        Model.digest.startswith(bare),
+        Model.id.in_(select(ModelFile.model_id).where(ModelFile.sha256.startswith(bare))),
+        Model.id.in_(select(Chimera.model_id).where(Chimera.lock_id.startswith(bare))),
+    ]
+    for condition in conditions:
+        statement = select(Model).where(condition, Model.state.in_(REACHABLE_STATES))
+        found = session.scalars(statement.order_by(Model.state != "visible", Model.id).limit(100)).all()
+        if len({model.digest for model in found}) > 1:
+            raise Ambiguous(f"{bare} begins the digests of several models: type more of it")
+        if found:
+            return found[0]
+    raise NotFound(f"no model or chimera has a digest that begins with {bare}")
+
+
+def is_digest(text: str) -> bool:
+    """Whether a person who types `text` for a model means its digest: names may look alike, so only with `sha256:`."""
+    return text.startswith("sha256:") and looks_like_prefix(text)
+
+
+def model_by_text(session: Session, text: str) -> Model:
+    """The model that a person means: a name, or `sha256:` and a digest of its bytes, of its file or of its lock.
+
+    Raises BadName, BadDigest, NotFound, Ambiguous.
+    """
+    return model_by_digest(session, text) if is_digest(text) else model_by_name(session, parse_model_name(text))
+
+
+def model_with_header(session: Session, header: Digest) -> Model | None:
+    """The oldest model whose first file begins with the header `header`, a visible one if there is one."""
+    statement = (
+        select(Model)
+        .join(ModelFile, ModelFile.model_id == Model.id)
+        .where(ModelFile.header_sha256 == header, ModelFile.position == 0, Model.state.in_(REACHABLE_STATES))
+        .order_by(Model.state != "visible", Model.id)
+    )
+    return session.scalars(statement.limit(1)).one_or_none()
+
+
+def computed_organs(session: Session, keys: Collection[str]) -> dict[str, Digest]:
+    """Of the computations `keys`, those that were made here, with the digests of their organs."""
+    statement = (
+        select(Computation.key, Blob.digest)
+        .join(Organ, Organ.id == Computation.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .where(Computation.key.in_(keys), Blob.state == "present")
+    )
+    return {key: Digest(digest) for key, digest in session.execute(statement)}
+
+
+def chimera_of(session: Session, model_id: int) -> Chimera | None:
+    """What is known of a model that was composed here; None of any other."""
+    return session.get(Chimera, model_id)
+
+
+def count_chimeras(session: Session) -> int:
+    """How many visible models were composed here."""
+    statement = select(func.count()).select_from(Chimera).join(Model, Model.id == Chimera.model_id)
+    return session.scalar(statement.where(Model.state == "visible")) or 0
+
+
+def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, int]:
+    """The ids of the organs `keys`; those that are not registered are left out."""
+    found: dict[OrganKey, int] = {}
+    for batch in batches(sorted({digest for digest, _, _ in keys})):
+        statement = select(Organ.id, Blob.digest, Organ.dtype, Organ.shape).join(Blob, Blob.id == Organ.blob_id)
+        for organ_id, *key in session.execute(statement.where(Blob.digest.in_(batch))):
+            if tuple(key) in keys:
+                found[key[0], key[1], key[2]] = organ_id
+    return found
+
+
+def verdicts_of(session: Session, model_id: int) -> Sequence[Verdict]:
+    """The newest verdicts on a model, newest first."""
+    statement = select(Verdict).where(Verdict.model_id == model_id).order_by(Verdict.id.desc())
+    return session.scalars(statement.limit(VERDICTS_SHOWN)).all()
+
+
+def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]:
+    """The registered models that a chimera was made of, each with the act, in the order in which they were recorded."""
+    statement = (
+        select(Model, Lineage.relation)
+        .join(Lineage, Lineage.parent_model_id == Model.id)
+        .where(Lineage.child_model_id == model_id, Lineage.evidence == "recorded", Model.state.in_(REACHABLE_STATES))
+        .order_by(Lineage.id)
+    )
+    return [(model, relation) for model, relation in session.execute(statement)]
+
+
+def computations_in(session: Session, model_id: int) -> dict[str, str]:
+    """How the organs of a model were computed, as `made` of the computation, by the names of their tensors.
+
+    Of two computations that gave one organ it is the one with the smaller key.
+    """
+    statement = (
+        select(Placement.name, Computation.made)
+        .join(Computation, Computation.organ_id == Placement.organ_id)
+        .where(Placement.model_id == model_id)
+        .order_by(Placement.position, Computation.key.desc())
+    )
+    return dict(session.execute(statement).all())
+
+
+def computations_of(session: Session, digest: str) -> list[str]:
+    """How the organs with the bytes `digest` were computed, as `made` of each computation."""
+    statement = (
+        select(Computation.made)
+        .join(Organ, Organ.id == Computation.organ_id)
+        .join(Blob, Blob.id == Organ.blob_id)
+        .where(Blob.digest == digest)
+        .order_by(Computation.key)
+    )
+    return list(session.scalars(statement))
+
+
+def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, float | None]:
+    """θ in degrees of the organs `keys`; those that are not registered are left out."""
+    found: dict[OrganKey, float | None] = {}
+    for batch in batches(sorted({digest for digest, _, _ in keys})):
+        statement = (
+            select(Blob.digest, Organ.dtype, Organ.shape, Measurement.theta)
+            .select_from(Organ)
+            .join(Blob, Blob.id == Organ.blob_id)
+            .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == METHOD))
+        )
+        for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch))):
+            if (digest, dtype, shape) in keys:
+                found[digest, dtype, shape] = theta
+    return found
+
+
+def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
+    """For places of a model, the other visible models, by full name, that have the very same organ there."""
+    own, other = aliased(Placement), aliased(Placement)
+    same_place = and_(
+        other.organ_id == own.organ_id,
+        other.tower == own.tower,
+        other.slot == own.slot,
+        func.coalesce(other.block, -1) == func.coalesce(own.block, -1),
+    )
+    statement = (
+        select(own.tower, own.block, own.slot, Model.namespace, Model.name, Model.version)
+        .join(other, same_place)
+        .join(Model, Model.id == other.model_id)
+        .where(own.model_id == model_id, other.model_id != model_id, other.visible)
+        .limit(IN_COMMON_MAX)
+    )
+    found: dict[Slot, set[str]] = {}
+    for tower, block, slot, namespace, name, version in session.execute(statement):
+        found.setdefault((tower, block, slot), set()).add(f"{namespace}/{name}@{version}")
+    return found

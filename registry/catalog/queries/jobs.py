@@ -1,0 +1,71 @@
+"""Jobs: one by its id, the newest in pages, whether there is anything to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Row, and_, or_, select
+from sqlalchemy.orm import Session, undefer
+
+from registry.catalog.clock import now
+from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from registry.catalog.tables import Contributor, Job
+from registry.errors import NotFound
+
+_LIST = "jobs"
+"""What places in the list are bound to."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """One page of jobs, each with the name of who asked for it."""
+
+    items: tuple[Row[Job, str], ...]
+    next: str | None
+
+
+def job_by_id(session: Session, job_id: int) -> Row[Job, str]:
+    """The job with its arguments and its result, and who asked for it; raises NotFound."""
+    statement = select(Job, Contributor.name).join(Contributor, Contributor.id == Job.contributor_id)
+    whole = statement.options(undefer(Job.arguments), undefer(Job.result)).where(Job.id == job_id)
+    found = session.execute(whole).one_or_none()
+    if found is None:
+        raise NotFound(f"there is no job {job_id}: it never was, or ended long ago")
+    return found
+
+
+def newest_jobs(session: Session, limit: int, after: str | None = None) -> JobPage:
+    """The next `limit` jobs behind `after`, newest first, without arguments and results. Raises BadQuery."""
+    check_limit(limit)
+    statement = select(Job, Contributor.name).join(Contributor, Contributor.id == Job.contributor_id)
+    if after is not None:
+        statement = statement.where(Job.id < parse_cursor(_LIST, after).id)
+    rows = session.execute(statement.order_by(Job.id.desc()).limit(limit + 1)).all()
+    shown = tuple(rows[:limit])
+    more = len(rows) > limit
+    return JobPage(shown, cursor_text(_LIST, Cursor(None, shown[-1][0].id)) if more else None)
+
+
+def has_jobs(session: Session) -> bool:
+    """Whether there are any, of any state."""
+    return session.scalar(select(Job.id).limit(1)) is not None
+
+
+def active_jobs(session: Session, kind: str) -> Sequence[Job]:
+    """The jobs of that kind that wait or run, oldest first, with their arguments."""
+    statement = select(Job).where(Job.kind == kind, Job.state.in_(("queued", "running"))).order_by(Job.id)
+    return session.scalars(statement.options(undefer(Job.arguments))).all()
+
+
+def is_anything_due(session: Session, kinds: Sequence[str]) -> bool:
+    """Whether a job of these kinds waits, or its runner has died. Asked often, so that only who has work writes."""
+    waits = Job.state == "queued"
+    died = and_(Job.state == "running", Job.lease_expires_at < now())
+    return session.scalar(select(Job.id).where(Job.kind.in_(kinds), or_(waits, died)).limit(1)) is not None
+
+
+def is_to_be_done(session: Session, job_id: int, attempt: int) -> bool:
+    """Whether the job still runs for who took it up as the `attempt`-th."""
+    mine = (Job.id == job_id, Job.attempts == attempt, Job.state == "running")
+    return session.scalar(select(Job.id).where(*mine)) is not None

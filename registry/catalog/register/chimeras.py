@@ -1,0 +1,51 @@
+"""What is known of a chimera beside its model: its recipe and findings, its lineage, how its organs were computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.composing import organ_ids
+from registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
+from registry.catalog.tables import Chimera, Computation, Lineage, Model
+from registry.catalog.upsert import insert_missing
+
+
+def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> None:
+    """Write `record` beside `model`, which has been registered in the same transaction."""
+    session.add(
+        Chimera(
+            model_id=model.id,
+            lock_id=record.lock_id,
+            base_model_id=record.base_model_id,
+            recipe=record.recipe,
+            findings=record.findings,
+            prediction=record.prediction,
+            origins=record.origins,
+        )
+    )
+    for parent_id, relation in dict.fromkeys(record.parents):
+        session.add(_edge(model.created_at, relation, child_model_id=model.id, parent_model_id=parent_id))
+    keys = {key for one in record.computations for key in (one.organ, *(source for source, _ in one.sources))}
+    ids = organ_ids(session, keys)
+    for one in record.computations:
+        _insert_computation(session, one, ids, model.created_at)
+    session.flush()
+
+
+def _insert_computation(
+    session: Session, record: ComputationRecord, ids: Mapping[OrganKey, int], made_at: datetime
+) -> None:
+    """An organ that two computations give is recorded with both."""
+    organ_id = ids[record.organ]
+    insert_missing(session, Computation, [{"key": record.key, "organ_id": organ_id, "made": record.made}])
+    for source, relation in dict.fromkeys(record.sources):
+        if source in ids and ids[source] != organ_id:
+            edge = _edge(made_at, relation, child_organ_id=organ_id, parent_organ_id=ids[source])
+            session.add(edge)
+
+
+def _edge(created_at: datetime, relation: str, **ends: int) -> Lineage:
+    return Lineage(relation=relation, evidence="recorded", created_at=created_at, **ends)

@@ -1,0 +1,159 @@
+"""What a chimera's header says that its base's does not: names, parents, the file's type; and what it leaves out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from registry.compose.lock import LOCK_KEY
+from registry.compose.parent import Parent
+from registry.compose.recipe import MetadataChange
+from registry.gguf import Header, KeyValue, TensorSpec, ValueType
+from registry.gguf.split import SPLIT_KEYS
+from registry.gguf.types import UNQUANTISED
+
+NAME_KEY = "general.name"
+NAMED_PARENTS_MAX = 3
+QUANTIZATION_VERSION = 2
+"""Of the layout of quantised blocks; ggml has had no other since 2023."""
+
+_FILE_TYPES = {
+    "F32": 0,
+    "F16": 1,
+    "Q4_0": 2,
+    "Q4_1": 3,
+    "Q8_0": 7,
+    "Q5_0": 8,
+    "Q5_1": 9,
+    "Q2_K": 10,
+    "Q3_K": 12,
+    "Q4_K": 15,
+    "Q5_K": 17,
+    "Q6_K": 18,
+    "IQ2_XXS": 19,
+    "IQ2_XS": 20,
+    "IQ3_XXS": 23,
+    "IQ1_S": 24,
+    "IQ4_NL": 25,
+    "IQ3_S": 26,
+    "IQ2_S": 28,
+    "IQ4_XS": 30,
+    "IQ1_M": 31,
+    "BF16": 32,
+    "TQ1_0": 36,
+    "TQ2_0": 37,
+    "MXFP4": 38,
+}
+"""`general.file_type` by the dtype of most of a file's bytes, as llama.cpp numbers them.
+
+Of the mixtures the middle one."""
+_TOLD_OF_PARENTS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
+_DROPPED = ("general.uuid", "general.doi", "general.url", "general.repo_url", "general.quantized_by", LOCK_KEY)
+_DROPPED_GROUPS = ("general.source.", "general.base_model.", "quantize.imatrix.")
+_WHOLE_TYPES = {
+    ValueType.UINT8: (0, 2**8),
+    ValueType.INT8: (-(2**7), 2**7),
+    ValueType.UINT16: (0, 2**16),
+    ValueType.INT16: (-(2**15), 2**15),
+    ValueType.UINT32: (0, 2**32),
+    ValueType.INT32: (-(2**31), 2**31),
+    ValueType.UINT64: (0, 2**64),
+    ValueType.INT64: (-(2**63), 2**63),
+}
+_USUAL_WHOLE_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)
+_FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+
+
+def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
+    """The keys of `base` that a chimera does not carry, sorted, without those that it sets."""
+    kept = {entry.key for entry in sets}
+    gone = (field.key for field in base.fields if is_dropped(field.key) and field.key not in kept)
+    return tuple(sorted(gone))
+
+
+def is_dropped(key: str) -> bool:
+    """Whether `key` says something of the base alone."""
+    return key in _DROPPED or key in SPLIT_KEYS or key.startswith(_DROPPED_GROUPS)
+
+
+def set_entries(
+    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], wanted: Sequence[MetadataChange]
+) -> tuple[KeyValue, ...]:
+    """What a chimera's header sets: its name, its `parents` (the base is the first), its types, then what is `wanted`.
+
+    Parents are named by their own metadata alone. Of two entries with one key the last stands.
+    """
+    entries = [
+        KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
+        *_parent_entries(parents),
+        *_type_entries(base, tensors),
+        *(_wanted_entry(base.header, change) for change in wanted),
+    ]
+    return tuple({entry.key: entry for entry in entries}.values())
+
+
+def default_name(parents: Sequence[Parent]) -> str:
+    """The parents' own names, joined: `A × Code`."""
+    names = list(dict.fromkeys(parent.header.text(NAME_KEY) or "unnamed" for parent in parents))
+    more = len(names) - NAMED_PARENTS_MAX
+    shown = names[:NAMED_PARENTS_MAX] + ([f"{more} more"] if more > 0 else [])
+    return " × ".join(shown) if len(shown) > 1 else f"{shown[0]}, recomposed"
+
+
+def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
+    yield KeyValue("general.base_model.count", ValueType.UINT32, len(parents))
+    for number, parent in enumerate(parents):
+        for part in _TOLD_OF_PARENTS:
+            told = parent.header.text(f"general.{part}")
+            if told:
+                yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, told)
+
+
+def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:
+    main, before = _main_dtype(tensors), _main_dtype([part.spec for part in base.parts])
+    if main in _FILE_TYPES and (main != before or base.header.integer("general.file_type") is None):
+        yield KeyValue("general.file_type", ValueType.UINT32, _FILE_TYPES[main])
+    quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in tensors)
+    if quantised and base.header.integer("general.quantization_version") is None:
+        yield KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION)
+
+
+def _main_dtype(tensors: Sequence[TensorSpec]) -> str:
+    """The dtype of most of the bytes; of two with as many the first by name."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        sizes[tensor.dtype.name] += tensor.size_bytes
+    return min(sizes, key=lambda name: (-sizes[name], name), default="")
+
+
+def _wanted_entry(base: Header, change: MetadataChange) -> KeyValue:
+    value = change.value
+    if isinstance(value, tuple):
+        return KeyValue(change.key, ValueType.ARRAY, list(value), element_type=ValueType.STRING)
+    if isinstance(value, bool):
+        return KeyValue(change.key, ValueType.BOOL, value)
+    if isinstance(value, str):
+        return KeyValue(change.key, ValueType.STRING, value)
+    field = base.field(change.key)
+    own = None if field is None else field.type
+    if isinstance(value, float) or own in _FLOAT_TYPES:
+        return KeyValue(change.key, _float_type(own, float(value)), float(value))
+    return KeyValue(change.key, _whole_type(own, value), value)
+
+
+def _float_type(own: ValueType | None, value: float) -> ValueType:
+    """64 bits where the base has them under this key, or where 32 do not reach so far."""
+    is_far = abs(value) > FLOAT32_MAX
+    return ValueType.FLOAT64 if is_far or own is ValueType.FLOAT64 else ValueType.FLOAT32
+
+
+def _whole_type(own: ValueType | None, value: int) -> ValueType:
+    """The base's `own` type under this key where the number fits, else the smallest usual one that it fits."""
+    kinds = (*([] if own is None else [own]), *_USUAL_WHOLE_TYPES)
+    return next(kind for kind in kinds if _fits(kind, value))  # recipes hold numbers of 64 bits
+
+
+def _fits(kind: ValueType, value: int) -> bool:
+    low, high = _WHOLE_TYPES.get(kind, (0, 0))
+    return low <= value < high

@@ -1,0 +1,94 @@
+"""Where parents come from: the models of a registry, read from its catalog and its blobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.composing import model_by_text, models_in_common, tensor_rows
+from registry.catalog.queries.search import search_organs
+from registry.catalog.search import FoundOrgan, parse_query
+from registry.catalog.tables import Model
+from registry.chimera.layout import first_header
+from registry.compose.parent import Parent, Part
+from registry.digest import Digest
+from registry.gguf import dtype_by_name
+from registry.lineage import Slot
+from registry.store import BlobStore
+
+PAGE = 1000
+
+
+class Library(Protocol):
+    """Gives models by what people call them, and organs by query."""
+
+    def parent(self, text: str) -> Parent:
+        """The model that `text` means; raises NotFound, Ambiguous, BadName, BadDigest, StoreError."""
+        ...
+
+    def organs(self, query: str) -> Iterator[FoundOrgan]:
+        """All that `query` finds, in its order; raises BadQuery."""
+        ...
+
+    def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
+        """For places of `base`, the other models that have its very organ there."""
+        ...
+
+
+@dataclass(slots=True)
+class RegisteredLibrary:
+    """The models of a registry, as one session sees them."""
+
+    session: Session
+    store: BlobStore
+    _held: dict[int, Parent] = field(default_factory=dict)
+
+    def parent(self, text: str) -> Parent:
+        """The model of that name, or whose bytes, file or lock has that digest."""
+        model = model_by_text(self.session, text)
+        if model.id not in self._held:
+            self._held[model.id] = self._read(model)
+        return self._held[model.id]
+
+    def organs(self, query: str) -> Iterator[FoundOrgan]:
+        """All that `query` finds, a page at a time."""
+        asked = parse_query(query)
+        after = None
+        while True:
+            page = search_organs(self.session, asked, PAGE, after)
+            yield from page.items
+            if page.next is None:
+                return
+            after = page.next
+
+    def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
+        """For places of `base`, the other visible models that have its very organ there."""
+        return {} if base.model_id is None else models_in_common(self.session, base.model_id)
+
+    def _read(self, model: Model) -> Parent:
+        read = first_header(self.session, self.store, model)
+        return Parent(
+            label=model.full_name,
+            header=read.header,
+            source=read.source,
+            header_digest=Digest(read.file.header_sha256),
+            parts=tuple(parts_of(self.session, model.id)),
+            unassemblable=tuple(json.loads(model.unassemblable)),
+            complete=model.complete,
+            model_id=model.id,
+        )
+
+
+def parts_of(session: Session, model_id: int) -> list[Part]:
+    """The tensors of a registered model, in the order of its files."""
+    return [
+        Part(
+            row.name, row.place, dtype_by_name(row.dtype), row.shape, row.digest,
+            row.theta, row.spectral_signal, row.fingerprint, row.mean, row.standard_deviation,
+        )
+        for row in tensor_rows(session, model_id)
+    ]  # fmt: skip

@@ -1,0 +1,115 @@
+"""A plan: every tensor of the result, where it comes from, and all that is to be said before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from registry.compose.computation import Computation
+from registry.compose.finding import Finding, refusals, unaccepted
+from registry.compose.lock import Lock, LockedTensor, locked_header
+from registry.compose.parent import Parent, Part
+from registry.compose.prediction import Prediction
+from registry.compose.recipe import Recipe
+from registry.digest import Digest
+from registry.errors import NotComposable
+from registry.gguf import KeyValue, TensorSpec, padded
+
+NOT_YET = Digest("0" * 64)
+"""Stands for the digest of an organ that has not been computed: as long as any, so that sizes are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPart:
+    """A tensor of the result."""
+
+    before: Part
+    """The base's, whose name and place it has."""
+    source: Part
+    """What stands there, or what it is computed from."""
+    donor: Parent | None
+    """Whom `source` comes from; None for the base's own."""
+    computation: Computation | None = None
+    adapters: tuple[Parent, ...] = ()
+    """Whose products are added."""
+
+    @property
+    def spec(self) -> TensorSpec:
+        dtype = self.source.dtype if self.computation is None else self.computation.dtype
+        return TensorSpec(self.before.name, self.source.shape, dtype)
+
+    @property
+    def acts(self) -> tuple[str, ...]:
+        """What was done at this place, as lineage calls it: nothing where the base's own stays."""
+        grafted = ("grafted",) if self.donor is not None else ()
+        return (*grafted, *(self.computation.acts if self.computation else ()))
+
+    def __repr__(self) -> str:
+        whose = f" from {self.donor.label}" if self.donor is not None else ""
+        return f"<{self.before.name}: {', '.join(self.acts) or 'kept'}{whose}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a recipe comes to. One with refusals is never made; warnings must be accepted by their codes."""
+
+    recipe: Recipe
+    base: Parent
+    parents: tuple[Parent, ...]
+    """The base, then everybody whose weights go in, in the order of the recipe."""
+    parts: tuple[PlannedPart, ...]
+    sets: tuple[KeyValue, ...]
+    drops: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    prediction: Prediction
+    licence: str
+    """Of all parents together, for people."""
+    stem: str
+    """The file's name without its ending."""
+
+    @property
+    def refusals(self) -> list[Finding]:
+        return refusals(self.findings)
+
+    @property
+    def unaccepted(self) -> list[Finding]:
+        """Warnings that the recipe does not accept."""
+        return unaccepted(self.findings, self.recipe.accept)
+
+    @property
+    def can_be_made(self) -> bool:
+        return not self.refusals and not self.unaccepted
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.stem}.gguf"
+
+    @property
+    def computations(self) -> dict[str, Computation]:
+        """What must be computed, by the names of the tensors."""
+        return {part.before.name: part.computation for part in self.parts if part.computation is not None}
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file that it makes."""
+        tensors = sum(padded(part.spec.size_bytes, self.base.header.alignment) for part in self.parts)
+        return len(self.header(self.lock(dict.fromkeys(self.computations, NOT_YET)))) + tensors
+
+    def check(self) -> None:
+        """Raise NotComposable unless it can be made."""
+        if not self.can_be_made:
+            codes = sorted({finding.code for finding in self.unaccepted})
+            raise NotComposable([finding.sentence for finding in self.refusals], codes)
+
+    def lock(self, computed: Mapping[str, Digest] | None = None) -> Lock:
+        """The lock; `computed` has the digest of each organ that is computed, by its tensor's name."""
+        digests = computed or {}
+        tensors = [
+            LockedTensor(part.spec, part.source.digest if part.computation is None else digests[part.before.name])
+            for part in self.parts
+        ]
+        return Lock(self.base.header_digest, tuple(tensors), self.sets, self.drops)
+
+    def header(self, lock: Lock) -> bytes:
+        """The header of the file that `lock` describes."""
+        return locked_header(self.base.header, self.base.source, lock)

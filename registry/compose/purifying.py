@@ -1,0 +1,27 @@
+"""Which organs of a result a step of purification means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from registry.compose.library import Library
+from registry.compose.parent import Parent, Part
+from registry.compose.recipe import Purification
+from registry.lineage import Slot
+
+
+def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], library: Library) -> list[str]:
+    """The names of the tensors that `step` purifies, among `parts`: each with the model that it comes from.
+
+    A query is asked of those models: organs are found by what they measured before anything was done to them. Raises
+    BadQuery.
+    """
+    selected = {name: found for name, found in parts.items() if step.selection.holds(found[0].place)}
+    if not step.where:
+        return list(selected)
+    matching: dict[str, set[Slot]] = {}
+    for _, parent in selected.values():
+        if parent.label not in matching:
+            found = library.organs(f"model:{parent.label} {step.where}")
+            matching[parent.label] = {(organ.tower, organ.block, organ.slot) for organ in found}
+    return [name for name, (part, parent) in selected.items() if part.slot in matching[parent.label]]

@@ -1,0 +1,203 @@
+"""A registered chimera tried in a real runtime: beside its base, its donors and its control; the verdict is kept."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.engine import Catalog
+from registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.verdicts import kept_score
+from registry.catalog.register.verdicts import add_verdict, keep_score
+from registry.catalog.tables import Chimera, Model
+from registry.chimera.place import place_file
+from registry.chimera.plan import FilePlan, plan_model
+from registry.digest import Digest
+from registry.errors import NotFound
+from registry.names import parse_model_name
+from registry.store import BlobStore
+from registry.validation.cache import ScoreKey
+from registry.validation.comparison import Candidate, Progress, Validation, validate
+from registry.validation.reading import TOKENS_DEFAULT, Reading, Runtime, Score
+from registry.validation.texts import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What was found, and of which models."""
+
+    model: str
+    base: str
+    donors: tuple[str, ...]
+    validation: Validation
+
+
+def try_chimera(
+    catalog: Catalog,
+    store: BlobStore,
+    name: str,
+    texts: Sequence[Text],
+    runtime: Runtime,
+    tokens: int = TOKENS_DEFAULT,
+    progress: Progress = lambda _: None,
+    folder: Path | None = None,
+) -> Tried:
+    """Run the chimera called `name` (or with that digest) and keep the verdict.
+
+    Files are written below `folder` (the system's temporary folder otherwise) while they are read: at most two of the
+    chimera's size at once. What was scored before is not run again, but for the chimera. Raises NotFound, also for a
+    model that was not composed here, NoRuntime, StoreError, DiskFull.
+    """
+    with catalog.reading() as session:
+        trial = _trial(session, name)
+    found = validate(
+        _candidate(catalog, store, trial.model, folder),
+        _candidate(catalog, store, trial.base, folder),
+        [_candidate(catalog, store, donor, folder) for donor in trial.donors],
+        trial.grafted,
+        texts,
+        runtime,
+        tokens,
+        progress,
+        KeptScores(catalog),
+        folder,
+    )
+    tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donor.full_name for donor in trial.donors), found)
+    with catalog.writing() as session:
+        verdict = found.verdict
+        report = json.dumps(report_values(tried), ensure_ascii=False)
+        add_verdict(session, trial.model.id, found.runtime, verdict.kind.value, verdict.reason, report)
+    return tried
+
+
+def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: Path | None = None) -> Candidate:
+    """The model called `name` (or with that digest), whose files are written below `folder` while they are read."""
+    with catalog.reading() as session:
+        model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
+    return _candidate(catalog, store, model, folder)
+
+
+def report_values(tried: Tried) -> dict[str, Any]:
+    """What was found as plain values: per text the perplexities of all, what was written, the end of the logs."""
+    found = tried.validation
+    return {
+        "model": tried.model,
+        "verdict": found.verdict.kind.value,
+        "reason": found.verdict.reason,
+        "runtime": found.runtime,
+        "tokens": found.tokens,
+        "base": {"name": tried.base, **_reading_values(found.base)},
+        "chimera": {"name": tried.model, **_reading_values(found.chimera)},
+        "control": None if found.control is None else {"name": "control", **_reading_values(found.control)},
+        "control_remark": found.control_remark,
+        "donors": [
+            {"name": name, **_reading_values(reading)} for name, reading in zip(tried.donors, found.donors, strict=True)
+        ],
+        "zeroed": list(found.grafted),
+        "texts": [
+            {
+                "name": text.name,
+                "digest": text.digest,
+                "ratio": _finite(scores.ratio),
+                "recovered": _finite(scores.recovered),
+            }
+            for text, scores in zip(found.texts, found.verdict.texts, strict=True)
+        ],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class KeptScores:
+    """Scores in the catalog (`registry.validation.ScoreCache`)."""
+
+    catalog: Catalog
+
+    def get(self, key: ScoreKey) -> Score | None:
+        """The score that is kept under `key`."""
+        with self.catalog.reading() as session:
+            kept = kept_score(session, key.model, key.text, key.tokens, key.runtime)
+        return None if kept is None else Score(**json.loads(kept))
+
+    def put(self, key: ScoreKey, score: Score) -> None:
+        """Keep it."""
+        with self.catalog.writing() as session:
+            kept, perplexity = json.dumps(asdict(score)), _finite(score.perplexity)
+            keep_score(session, key.model, key.text, key.tokens, key.runtime, kept, perplexity)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    model: Model
+    base: Model
+    donors: tuple[Model, ...]
+    grafted: tuple[str, ...]
+    """Tensors that are not the base's."""
+
+
+def _trial(session: Session, name: str) -> _Trial:
+    model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
+    chimera = chimera_of(session, model.id)
+    if chimera is None:
+        raise NotFound(f"{model.full_name} was not composed here: name its base to validate it as a file")
+    base = session.get(Model, chimera.base_model_id)
+    assert base is not None
+    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(json.loads(chimera.origins)["parts"]))
+
+
+def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
+    """Whose organs were grafted, as far as they run by themselves."""
+    origins = json.loads(chimera.origins)
+    for number in dict.fromkeys(part[0] for part in origins["parts"].values() if part[0]):
+        try:
+            donor = model_by_name(session, parse_model_name(origins["parents"][number]))
+        except NotFound:  # removed since
+            continue
+        if donor.complete and donor.kind == "model":
+            yield donor
+
+
+def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> Candidate:
+    with catalog.reading() as session:
+        plans = plan_model(session, model)
+    return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder))
+
+
+@contextmanager
+def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) -> Iterator[Path]:
+    """The model's files in a folder of their own, gone with the block; the path of the first."""
+    with tempfile.TemporaryDirectory(prefix="organ-trial-", dir=folder) as place:
+        paths = [Path(place, Path(plan.name).name) for plan in plans]
+        for plan, path in zip(plans, paths, strict=True):
+            place_file(store, plan, path)
+        yield paths[0]
+
+
+def _reading_values(reading: Reading) -> dict[str, Any]:
+    failure = reading.failure
+    return {
+        "failure": None if failure is None else {"kind": failure.kind.value, "reason": failure.reason},
+        "scores": [
+            {
+                "text": score.text,
+                "perplexity": _finite(score.perplexity),
+                "standard_error": _finite(score.standard_error),
+                "tokens": score.tokens,
+            }
+            for score in reading.scores
+        ],
+        "written": reading.written,
+        "log": reading.log,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinities."""
+    return value if value is not None and abs(value) < float("inf") else None

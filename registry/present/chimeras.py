@@ -1,0 +1,73 @@
+"""Chimeras as plain values: lines of a list, one by the digest of its lock, and what a model's page says of it."""
+
+from __future__ import annotations
+
+import json
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lock
+from registry.catalog.queries.verdicts import newest_verdicts
+from registry.catalog.tables import Chimera, Model, Verdict
+from registry.present.chimera import chimera_values
+from registry.present.models import placements_values
+from registry.present.relatives import lineage_values
+from registry.present.values import Values
+
+
+def chimeras_values(session: Session, page: ChimeraPage) -> Values:
+    """A page of chimeras, each with its newest verdict."""
+    verdicts = newest_verdicts(session, [model.id for model, _ in page.items])
+    items = [_summary(model, chimera, verdicts.get(model.id)) for model, chimera in page.items]
+    return {"items": items, "next": page.next}
+
+
+def chimera_page(session: Session, prefix: str) -> Values:
+    """The chimera whose lock has a digest that begins with `prefix`; raises BadDigest, NotFound, Ambiguous.
+
+    One lock may stand under several names, as the same bytes: the oldest is shown, `also` has the others.
+    """
+    model, *others = chimeras_by_lock(session, prefix)
+    values = chimera_values(session, model)
+    assert values is not None
+    edges = lineage_values(session, model)["lineage"]
+    return values | {
+        "also": [other.full_name for other in others],
+        "title": model.title,
+        "architecture": model.architecture,
+        "tensors": model.tensors,
+        "size_bytes": model.size_bytes,
+        "mean_theta": model.mean_theta,
+        "created_at": model.created_at.isoformat(),
+        "made_into": made_into(edges),
+    }
+
+
+def chimera_organs(session: Session, prefix: str) -> list[Values]:
+    """The organs of that chimera at their places, in order."""
+    return placements_values(session, chimeras_by_lock(session, prefix)[0].id)
+
+
+def made_into(edges: list[Values]) -> list[Values]:
+    """The models that were composed of one, out of the edges of its lineage, each with the acts."""
+    found: dict[str, list[str]] = {}
+    for edge in edges:
+        if edge["direction"] == "child" and edge["evidence"] == "recorded" and edge["model"] is not None:
+            found.setdefault(edge["model"], []).append(edge["relation"])
+    return [{"model": name, "acts": acts} for name, acts in found.items()]
+
+
+def _summary(model: Model, chimera: Chimera, verdict: Verdict | None) -> Values:
+    prediction = json.loads(chimera.prediction)
+    return {
+        "name": model.full_name,
+        "title": model.title,
+        "lock_id": chimera.lock_id,
+        "parents": json.loads(chimera.origins)["parents"],
+        "usable": prediction["usable"],
+        "score": prediction["score"],
+        "verdict": None if verdict is None else verdict.verdict,
+        "size_bytes": model.size_bytes,
+        "mean_theta": model.mean_theta,
+        "created_at": model.created_at.isoformat(),
+    }

@@ -1,0 +1,197 @@
+"""What is shown while a chimera is put together, as plain values: cells, types, candidates, adapters, what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+
+from sqlalchemy.orm import Session
+
+from registry.anatomy import OrganType
+from registry.catalog.queries.candidates import CellOrgan, cell_organs
+from registry.catalog.queries.fitting import FittingModels
+from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.search import search_organs
+from registry.catalog.search import MODELS, parse_query
+from registry.compose.compatibility import check_adapter
+from registry.compose.finding import Severity
+from registry.compose.library import Library
+from registry.compose.parent import Parent, Part
+from registry.compose.plan import PlannedPart
+from registry.lineage import Organ, similarity
+from registry.names import parse_model_name
+from registry.present.changes import findings_values
+from registry.present.values import Values
+
+CANDIDATES_MAX = 12
+"""Models that are shown for one cell."""
+LOOKED_AT_MAX = 600
+"""Organs that are looked at to find them, the best first; all that they bring are as many at most."""
+ADAPTERS_EXAMINED_MAX = 12
+NEWEST_ADAPTERS = 50
+"""Adapters of any architecture among which those are looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The organs of one type in one block of a tower; `block` is None outside the blocks."""
+
+    type: str
+    block: int | None
+    tower: str = "text"
+
+    @classmethod
+    def of(cls, part: Part) -> Cell:
+        """The cell in which `part` is."""
+        return cls(part.place.type.value, part.place.block, part.place.tower.value)
+
+    def __str__(self) -> str:
+        block = "none" if self.block is None else str(self.block)
+        return f"{self.type}:{block}" + (f":{self.tower}" if self.tower != "text" else "")
+
+
+def cells_values(parts: Iterable[PlannedPart]) -> list[Values]:
+    """A plan's organs by cell, with mean θ: before, of what is taken, and after.
+
+    After is None while one of them is to be computed from what is taken.
+    """
+    cells: dict[Cell, list[PlannedPart]] = {}
+    for part in parts:
+        cells.setdefault(Cell.of(part.before), []).append(part)
+    return [_cell(cell, own) for cell, own in cells.items()]
+
+
+def types_values(parts: Iterable[PlannedPart]) -> list[Values]:
+    """The same by type, over all blocks."""
+    types: dict[str, list[PlannedPart]] = {}
+    for part in parts:
+        types.setdefault(part.before.place.type.value, []).append(part)
+    order = [kind.value for kind in OrganType]
+    return [{"type": kind, **_means(types[kind])} for kind in sorted(types, key=order.index)]
+
+
+def candidates_values(session: Session, base: Parent, cell: Cell, order: str) -> Values:
+    """The models that have organs for the cell of `base`, best first by `order` (`-theta`), with what they bring.
+
+    `likeness` is the mean correlation with what the base has there; None where nothing can be compared. Raises BadQuery
+    for an order that means nothing.
+    """
+    own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
+    block = "none" if cell.block is None else cell.block
+    asked = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
+    page = search_organs(session, parse_query(f"{asked} sort:{order}"), LOOKED_AT_MAX)
+    names = list(dict.fromkeys(organ.model for organ in page.items))
+    shown = names[:CANDIDATES_MAX]
+    items: list[Values] = []
+    if shown:
+        models = f"model:{','.join(shown)}"
+        fits = search_organs(session, parse_query(f"{asked} {models} sort:{order}"), LOOKED_AT_MAX)
+        fitting = {(organ.model, organ.slot) for organ in fits.items}
+        ids = [model_by_name(session, parse_model_name(name)).id for name in shown]
+        brought: dict[str, list[CellOrgan]] = {}
+        for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block):
+            brought.setdefault(organ.model, []).append(organ)
+        items = [_candidate(own, name, brought.get(name, []), fitting) for name in shown]
+    more = page.next is not None or len(names) > len(shown)
+    return {"cell": str(cell), **asdict(cell), "slots": list(own), "query": asked, "items": items, "more": more}
+
+
+def adapters_values(session: Session, base: Parent, library: Library) -> list[Values]:
+    """The newest adapters that can be merged into `base`, with what is to be said of each.
+
+    Only adapters that state the base's architecture are looked at. Raises StoreError.
+    """
+    newest = search_models(session, parse_query("kind:adapter", MODELS), NEWEST_ADAPTERS).items
+    same = [model.full_name for model in newest if model.architecture == base.header.architecture]
+    found = []
+    for name in same[:ADAPTERS_EXAMINED_MAX]:
+        findings = check_adapter(base, library.parent(name))
+        if not any(one.severity is Severity.REFUSE for one in findings):
+            found.append({"model": name, "findings": findings_values(findings, ())})
+    return found
+
+
+def fitting_values(found: FittingModels) -> Values:
+    """Models that have something which fits a base, by type: how many organs, of how many, and how many are equal."""
+    items = [
+        {
+            "model": one.name,
+            "alike": one.alike,
+            "types": {kind: asdict(fit) | {"whole": fit.whole} for kind, fit in one.types.items()},
+        }
+        for one in found.items
+    ]
+    return {"items": items, "more": found.more}
+
+
+def _cell(cell: Cell, parts: Sequence[PlannedPart]) -> Values:
+    donors = [part.donor.label for part in parts if part.donor is not None]
+    adapters = [adapter.label for part in parts for adapter in part.adapters]
+    purified = sum(part.computation is not None and part.computation.method is not None for part in parts)
+    return {
+        "cell": str(cell),
+        **asdict(cell),
+        "slots": [part.before.place.slot for part in parts],
+        **_means(parts),
+        "from": list(dict.fromkeys([*donors, *adapters])),
+        "purified": purified,
+    }
+
+
+def _means(parts: Sequence[PlannedPart]) -> Values:
+    to_compute = sum(part.computation is not None for part in parts)
+    taken = _mean([part.source.theta for part in parts])
+    return {
+        "organs": len(parts),
+        "changed": sum(bool(part.acts) for part in parts),
+        "to_compute": to_compute,
+        "theta_before": _mean([part.before.theta for part in parts]),
+        "theta": None if to_compute else taken,
+        "theta_taken": taken,
+        "size_bytes_before": sum(part.before.size_bytes for part in parts),
+        "size_bytes": sum(part.spec.size_bytes for part in parts),
+    }
+
+
+def _candidate(own: dict[str, Part], model: str, organs: Sequence[CellOrgan], fitting: set[tuple[str, str]]) -> Values:
+    """What one model has for the places `own` of the base, by slot."""
+    placed = {organ.slot: organ for organ in organs if organ.slot in own}
+    equal = {slot for slot, organ in placed.items() if _is_equal(own[slot], organ)}
+    fits = {slot for slot in placed if (model, slot) in fitting}
+    slots = {slot: ("text", None, slot) for slot in placed}
+    found = similarity(
+        {place: own[slot].organ for slot, place in slots.items()},
+        {place: _compared(placed[slot]) for slot, place in slots.items()},
+    )
+    return {
+        "model": model,
+        "license": next((organ.license for organ in organs), None),
+        "fitting": len(fits),
+        "equal": len(equal),
+        "total": len(own),
+        "whole": fits | equal == own.keys(),
+        "theta": _mean([organ.theta for organ in placed.values()]),
+        "spectral_signal": _mean([organ.spectral_signal for organ in placed.values()]),
+        "likeness": found.mean,
+        "kinship": found.kinship.value,
+        "size_bytes": sum(organ.size_bytes for organ in placed.values()),
+        "organs": [
+            {"name": one.name, "slot": one.slot, "digest": one.digest, "dtype": one.dtype, "theta": one.theta}
+            for one in placed.values()
+        ],
+    }
+
+
+def _is_equal(part: Part, organ: CellOrgan) -> bool:
+    return (part.digest, part.dtype.name, part.shape) == (organ.digest, organ.dtype, organ.shape)
+
+
+def _compared(organ: CellOrgan) -> Organ:
+    return Organ("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

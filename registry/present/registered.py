@@ -1,0 +1,186 @@
+"""A registered model as a value for scripts: what it says, its organs in order, its relatives, and its recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from sqlalchemy.orm import Session
+
+from registry import notebook
+from registry.amounts import count_text, share_text, size_text, theta_text
+from registry.catalog.queries.composing import chimera_of
+from registry.catalog.queries.models import placements_of
+from registry.catalog.search import FoundOrgan
+from registry.catalog.search.found import organs_html
+from registry.catalog.search.parse import nearest
+from registry.catalog.tables import Model
+from registry.digest import Digest
+from registry.errors import NotFound
+from registry.present.relatives import lineage_values
+
+if TYPE_CHECKING:
+    from registry.compose.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """One edge of a model's lineage."""
+
+    direction: str
+    """`parent`, `child`, or `relative` where only the weights tell."""
+    model: str | None
+    """`namespace/name@version`; None for a parent that is not registered."""
+    text: str | None
+    """As the model names it."""
+    relation: str
+    """By which act: `finetune`, `quantized`, `grafted`, `purified`..."""
+    evidence: str
+    """`declared`, `recorded` or `measured`."""
+    likeness: float | None
+    """Mean correlation of the weights, -1 to 1; None where it was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredModel:
+    """A model of a registry, with everything in it, as it was when it was asked for."""
+
+    name: str
+    """`namespace/name@version`."""
+    digest: Digest
+    """Of its bytes."""
+    title: str | None
+    description: str | None
+    kind: str
+    """`model`, `adapter` or `vocabulary`."""
+    architecture: str | None
+    license: str | None
+    complete: bool
+    """False where only some of its organs are here."""
+    parameters: int
+    size_bytes: int
+    mean_theta: float | None
+    """Degrees, over its tensors."""
+    created_at: datetime
+    organs: tuple[FoundOrgan, ...]
+    """All of them, in the order of its files."""
+    relatives: tuple[Relative, ...]
+    """Parents first, then children, then the most alike."""
+    recipe: Recipe | None = None
+    """What it was composed by; None of a model that came in as a file."""
+    lock_id: Digest | None = None
+    """SHA-256 of its lock; None likewise."""
+    _by_name: Mapping[str, FoundOrgan] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        # Frozen, so what is looked up all the time is set once, here.
+        object.__setattr__(self, "_by_name", {organ.name: organ for organ in self.organs})
+
+    @property
+    def is_chimera(self) -> bool:
+        """Whether it was composed here."""
+        return self.recipe is not None
+
+    def organ(self, name: str) -> FoundOrgan:
+        """The organ at the place `name`, such as `output_norm.weight`. Raises NotFound with the nearest name."""
+        if name not in self._by_name:
+            close = nearest(name, self._by_name)
+            raise NotFound(f"{self.name} has no organ {name!r}{f'; did you mean {close}?' if close else ''}")
+        return self._by_name[name]
+
+    def __repr__(self) -> str:
+        kind = "chimera" if self.is_chimera else self.kind
+        size, theta = size_text(self.size_bytes), theta_text(self.mean_theta)
+        return f"<{self.name}: {kind}, {len(self.organs)} organs, {size}, mean θ {theta}>"
+
+    def _repr_html_(self) -> str:
+        facts: tuple[tuple[str, notebook.Cell], ...] = (
+            ("title", self.title),
+            ("kind", "chimera" if self.is_chimera else self.kind),
+            ("architecture", self.architecture),
+            ("licence", self.license),
+            ("parameters", count_text(self.parameters)),
+            ("size", size_text(self.size_bytes)),
+            ("mean θ", theta_text(self.mean_theta)),
+            ("digest", self.digest),
+        )
+        relatives = [
+            (one.direction, one.model or one.text, one.relation, one.evidence, share_text(one.likeness))
+            for one in self.relatives
+        ]
+        columns = ("", "model", "by", "evidence", "alike")
+        return notebook.document(
+            notebook.heading(self.name),
+            notebook.facts(facts),
+            notebook.table(columns, relatives, ("alike",)) if relatives else "",
+            organs_html(self.organs),
+        )
+
+
+def registered_value(session: Session, model: Model) -> RegisteredModel:
+    """`model` with its organs, its lineage and, of a chimera, its recipe."""
+    chimera = chimera_of(session, model.id)
+    recipe = None
+    if chimera is not None:
+        from registry.compose.reading import read_recipe
+
+        recipe = read_recipe(chimera.recipe, model.full_name)
+    return RegisteredModel(
+        name=model.full_name,
+        digest=Digest(model.digest),
+        title=model.title,
+        description=model.description,
+        kind=model.kind,
+        architecture=model.architecture,
+        license=model.license,
+        complete=model.complete,
+        parameters=model.parameters,
+        size_bytes=model.size_bytes,
+        mean_theta=model.mean_theta,
+        created_at=model.created_at,
+        organs=_organs(session, model),
+        relatives=_relatives(session, model),
+        recipe=recipe,
+        lock_id=None if chimera is None else Digest(chimera.lock_id),
+    )
+
+
+def _organs(session: Session, model: Model) -> tuple[FoundOrgan, ...]:
+    return tuple(
+        FoundOrgan(
+            digest=Digest(digest),
+            model=model.full_name,
+            name=placement.name,
+            type=placement.type,
+            tower=placement.tower,
+            block=placement.block,
+            slot=placement.slot,
+            dtype=placement.dtype,
+            shape=tuple(map(int, shape.split("x"))),
+            size_bytes=placement.size_bytes,
+            theta=placement.theta,
+            magnitude=placement.magnitude,
+            signal=placement.signal,
+            spectral_signal=placement.spectral_signal,
+            stable_rank=placement.stable_rank,
+            architecture=model.architecture,
+            license=model.license,
+        )
+        for placement, shape, digest in placements_of(session, model.id)
+    )
+
+
+def _relatives(session: Session, model: Model) -> tuple[Relative, ...]:
+    return tuple(
+        Relative(
+            direction=edge["direction"],
+            model=edge["model"],
+            text=edge["text"],
+            relation=edge["relation"],
+            evidence=edge["evidence"],
+            likeness=edge["score"],
+        )
+        for edge in lineage_values(session, model)["lineage"]
+    )

@@ -1,0 +1,60 @@
+"""Which tensor type a computed organ is written as, and writing it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from registry.errors import BadOrgan, UnsupportedDType
+from registry.gguf.quants import BFLOAT16_MAX, FLOAT16_MAX, FLOAT32_MAX, can_dequantize, decode, quantize
+from registry.gguf.types import DType, dtype_by_name
+from registry.transform.plain import Window
+
+WRITTEN_AS_THEY_ARE = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
+"""Types that can be written here and hold weights of any distribution. The kernels also write TQ1_0, TQ2_0 and MXFP4,
+whose few levels suit only weights that were trained for them: a sum or a filtered organ is none of those."""
+WANTED = ("Q8_0", "F16", "BF16", "F32")
+"""What other types may become by choice."""
+
+FLUSHED = 2.0**-100
+"""Values below it are written as 0 in types with blocks."""
+
+_WHOLE_NUMBERS = frozenset({"I8", "I16", "I32", "I64"})
+_LARGEST = {"F16": FLOAT16_MAX, "BF16": BFLOAT16_MAX, "F32": FLOAT32_MAX}
+
+
+def encoded_dtype(dtype: DType, row_length: int, wanted: str = "Q8_0") -> DType:
+    """The type that an organ computed from one of `dtype` is written as: its own where that can be, else `wanted`.
+
+    F64 becomes F32 (runtimes crash on an F64 feed-forward), whatever is wanted; where the row is no whole number of
+    blocks it is F16. `wanted` is one of `WANTED`. Raises UnsupportedDType for whole numbers, which are no weights, and
+    for a type whose values cannot be read.
+    """
+    assert wanted in WANTED
+    if dtype.name in _WHOLE_NUMBERS or not can_dequantize(dtype):
+        raise UnsupportedDType(f"no weights can be computed from tensor type {dtype.name}")
+    if dtype.name in WRITTEN_AS_THEY_ARE:
+        return dtype
+    chosen = dtype_by_name("F32" if dtype.name == "F64" else wanted)
+    return chosen if row_length % chosen.block_elements == 0 else dtype_by_name("F16")
+
+
+def encoded(values: Window, dtype: DType) -> tuple[bytes, Window]:
+    """`values` (flat, whole blocks) as bytes of `dtype`, and the values that a reader of those bytes will see.
+
+    Raises BadOrgan where one of them is not finite or `dtype` cannot hold it: nothing is cut off silently.
+    """
+    _refuse_beyond(_LARGEST.get(dtype.name, FLOAT32_MAX), values, dtype)
+    if dtype.block_elements > 1:
+        # The reciprocal of a block's tiny scale would be infinite, and what infinity becomes as a whole number differs
+        # between processors. A block of nothing larger has the scale 0 in F16 anyway.
+        values = np.where(np.abs(values) < FLUSHED, 0.0, values)
+    data = quantize(values, dtype)
+    back = decode(data, dtype).astype(np.float64)
+    _refuse_beyond(FLOAT32_MAX, back, dtype)  # a block's scale is F16, and may be infinite
+    return data, back
+
+
+def _refuse_beyond(largest: float, values: Window, dtype: DType) -> None:
+    with np.errstate(invalid="ignore"):  # a NaN, which fails the comparison
+        if values.size and not (values.max() <= largest and values.min() >= -largest):
+            raise BadOrgan(f"a computed value is no number that {dtype.name} holds")

@@ -1,0 +1,19 @@
+"""Validation: a chimera is run in a real runtime beside its base, its donors and a control, and judged. Files only.
+
+    texts        what is scored: the built-in texts, or one of the user's
+    surprise     from surprises to a perplexity and its standard error; pure
+    verdict      from perplexities to one word and a sentence with the figures; pure
+    reading      what a runtime is asked and what it found
+    confine      a program of its own: sets limits on itself, then becomes the runtime
+    child        one confined process, its output bounded, its whole group killed in the end
+    llama        llama.cpp through `xllamacpp`, in a child
+    probe        the program that runs in that child; `session` talks to llama.cpp there
+    command      any other runtime, named by a command template
+    weights      the tensors of GGUF files, side by side
+    control      the chimera with its grafted feed-forward organs zeroed
+    cache        scores that need not be measured again
+    comparison   all of it: `validate`, and `validate_files` for models in files
+
+A *reading* is what one runtime found in one model. The *control* shows what the chimera would score if the graft
+carried nothing: a single unrelated block scores like a block removed, and passes any test of coherence.
+"""

@@ -1,0 +1,170 @@
+"""Any other runtime, named by a command template: `my-runtime --model {model} --file {text} --tokens {tokens}`.
+
+The template is split into arguments as a shell would, and no shell ever sees it. Three arguments may stand for others,
+each as an argument of its own: `{model}` the absolute path of the GGUF file (of a split set the first), `{text}` that
+of a UTF-8 text, `{tokens}` the number of predicted tokens to score; the first two must stand there. The command runs
+once a text, in the current folder, with an environment of nothing but `PATH`, `HOME` (an empty folder that goes away)
+and `LC_ALL`; what it needs beyond that is said with `env NAME=VALUE my-runtime ...`. Adapters cannot be given.
+
+It must end with 0, and the last line that it prints must be a JSON object:
+
+    {"perplexity": 26.7, "standard_error": 5.7, "tokens": 128}      the last two may be absent
+    {"loads": true}                                                 it loads, and gives no perplexity
+    {"loads": false, "reason": "an unknown architecture"}           it does not, and why
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from registry.errors import BadSetting
+from registry.validation.child import Ended, Limits, plain_text, run_confined
+from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+
+TEMPLATE_MAX_LENGTH = 4096
+LINE_MAX_BYTES = 64 * 1024
+REASON_MAX_LENGTH = 300
+PERPLEXITY_MIN = 0.999
+"""A perplexity is 1 or more; some room for rounding."""
+
+PLACEHOLDERS = ("{model}", "{text}", "{tokens}")
+_NEEDED = ("{model}", "{text}")
+
+
+class CommandRuntime:
+    """A runtime by a command template."""
+
+    def __init__(self, template: str, limits: Limits | None = None) -> None:
+        """Raises BadSetting for a template that cannot be used, NoRuntime where its program is not to be found."""
+        self._arguments = _parse(template)
+        self._limits = limits or Limits()
+        program = shutil.which(self._arguments[0])
+        if program is None:
+            raise NoRuntime(f"there is no program {plain_text(self._arguments[0].encode())!r} to run models with")
+        self._arguments[0] = os.path.abspath(program)
+        status = os.stat(program)
+        self._identity = f"{shlex.join(self._arguments)}, {status.st_size} bytes of {status.st_mtime_ns}"
+
+    @property
+    def identity(self) -> str:
+        """The command with its program's path, size and time: another build is another runtime."""
+        return self._identity
+
+    def read(self, request: Request, say: Say) -> Reading:
+        """Run the command once a text, until it fails. Raises BadSetting for adapters, which it cannot be given."""
+        if request.adapters:
+            raise BadSetting("a runtime by a command template cannot be given adapters")
+        scores: list[Score] = []
+        log, seconds = "", 0.0
+        with tempfile.TemporaryDirectory(prefix="organ-validation-") as folder:
+            for number, text in enumerate(request.texts, start=1):
+                say(f"scoring text {number} of {len(request.texts)}")
+                path = Path(folder, f"text-{number}.txt")
+                path.write_bytes(text.text.encode())
+                ended = self._run(request, path, Path(folder))
+                log, seconds = ended.log, seconds + ended.seconds
+                answer = _answer(ended, text.name)
+                if isinstance(answer, Failure):
+                    return Reading(answer, tuple(scores), log=log, seconds=seconds)
+                scores.append(answer)
+        return Reading(None, tuple(scores), log=log, seconds=seconds)
+
+    def _run(self, request: Request, text: Path, home: Path) -> Ended:
+        meant = {"{model}": str(request.model.absolute()), "{text}": str(text), "{tokens}": str(request.tokens)}
+        command = [meant.get(argument, argument) for argument in self._arguments]
+        environment = {"PATH": os.defpath, "HOME": str(home), "LC_ALL": "C.UTF-8"}
+        return run_confined(command, self._limits, environment, Path.cwd())
+
+
+def _parse(template: str) -> list[str]:
+    if len(template) > TEMPLATE_MAX_LENGTH or "\0" in template:
+        raise BadSetting(f"a command template has at most {TEMPLATE_MAX_LENGTH} characters, and no NUL")
+    try:
+        arguments = shlex.split(template)
+    except ValueError as error:
+        raise BadSetting(f"the command template cannot be split into arguments: {error}") from error
+    for argument in arguments:
+        if argument not in PLACEHOLDERS and any(placeholder in argument for placeholder in PLACEHOLDERS):
+            raise BadSetting(f"a placeholder must be an argument of its own: {argument[:80]!r}")
+    missing = [placeholder for placeholder in _NEEDED if placeholder not in arguments[1:]]
+    if missing:
+        example = f"my-runtime {' '.join(PLACEHOLDERS)}"
+        raise BadSetting(f"the command template lacks {' and '.join(missing)}, as in: {example}")
+    return arguments
+
+
+class _Refusal(Exception):
+    """What is wrong with an answer, as the end of a sentence."""
+
+
+def _answer(ended: Ended, text: str) -> Score | Failure:
+    """The score that the command printed, or why there is none."""
+    if ended.stopped is not None:
+        return Failure(FailureKind.STOPPED, f"the runtime was stopped: {ended.stopped}")
+    if ended.signal_name is not None:
+        return Failure(FailureKind.CRASHED, f"the runtime crashed ({ended.signal_name}){_last_words(ended)}")
+    if ended.code:
+        return Failure(FailureKind.CRASHED, f"the runtime ended with {ended.code}{_last_words(ended)}")
+    try:
+        return _score(_last_object(ended.output), text)
+    except _Refusal as refusal:
+        return Failure(FailureKind.REFUSED, str(refusal))
+
+
+def _last_object(output: bytes) -> dict[str, Any]:
+    lines = output.strip().splitlines()
+    line = lines[-1] if lines else b""
+    if not line:
+        raise _Refusal("the runtime printed nothing")
+    if len(line) > LINE_MAX_BYTES:
+        raise _Refusal(f"the last line that the runtime printed has more than {LINE_MAX_BYTES} bytes")
+    try:
+        answer = json.loads(line)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise _Refusal(f"the last line that the runtime printed is no JSON object: {_short(plain_text(line[:80]))!r}")
+    return answer
+
+
+def _score(answer: dict[str, Any], text: str) -> Score:
+    if answer.get("loads") is False:
+        reason = answer.get("reason")
+        raise _Refusal(_short(reason) if isinstance(reason, str) and reason.strip() else "the runtime says no")
+    if "perplexity" not in answer:
+        if answer.get("loads") is not True:
+            raise _Refusal("the runtime told neither a perplexity nor whether the model loads")
+        return Score(text, None, None, None)
+    perplexity = _number(answer["perplexity"])
+    if perplexity is None or perplexity < PERPLEXITY_MIN:
+        raise _Refusal(f"the runtime told a perplexity that is none: {_short(json.dumps(answer['perplexity']))}")
+    error, tokens = _number(answer.get("standard_error")), answer.get("tokens")
+    counted = isinstance(tokens, int) and not isinstance(tokens, bool) and 0 < tokens < 1 << 31
+    has_error = error is not None and math.isfinite(error) and error >= 0
+    return Score(text, perplexity, error if has_error else None, tokens if counted else None)
+
+
+def _number(value: object) -> float | None:
+    """A number as a float, what is not a number (JSON has none, Python reads it) as infinite, or None."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return math.inf if math.isnan(value) else float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _last_words(ended: Ended) -> str:
+    lines = [line.strip() for line in ended.log.splitlines() if line.strip()]
+    return f": {_short(lines[-1])}" if lines else ""
+
+
+def _short(text: str) -> str:
+    return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")

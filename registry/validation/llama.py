@@ -1,0 +1,186 @@
+"""llama.cpp through the package `xllamacpp` (the extra `validate`), in a confined child."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import metadata, util
+from pathlib import Path
+from typing import Any
+
+from registry.errors import BadSource
+from registry.validation.child import Ended, Limits, plain_text, run_confined
+from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+from registry.validation.surprise import estimate
+
+PACKAGE = "xllamacpp"
+METHOD = "token by token"
+HOW_TO_INSTALL = "llama.cpp is not installed here: pip install 'organ-registry[validate]'"
+
+MEMORY_SPARE_BYTES = 4 * 1024**3
+"""Address space for the library, its threads, the context and its caches; measured: about 1.5 GB for a small model."""
+MEMORY_PER_MODEL = 3
+"""The file is mapped once, and some of it packed anew for the processor."""
+THREADS_FROM_BYTES = 256 * 1024 * 1024
+"""Smaller models run on one thread: llama.cpp's threads wait for each other by spinning, hundreds of times a token, and
+on a busy machine two of them take a small model ten times as long as one."""
+WRITTEN_MAX_LENGTH = 2000
+REASON_MAX_LENGTH = 300
+
+_LOADING = re.compile(r"error loading model: (?P<reason>.+)")
+_ERROR = re.compile(r"^[0-9.]+ E (?P<reason>.+)$", re.MULTILINE)
+_ASSERTION = re.compile(r"GGML_ASSERT\(.+")
+
+
+class LlamaCpp:
+    """The built-in runtime. Raises NoRuntime where `xllamacpp` is not installed."""
+
+    def __init__(self, limits: Limits | None = None, package: str = PACKAGE) -> None:
+        self._limits = limits or Limits()
+        try:
+            version = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            raise NoRuntime(HOW_TO_INSTALL) from None
+        self._identity = f"llama.cpp, {package} {version}, {METHOD}"
+
+    @property
+    def identity(self) -> str:
+        return self._identity
+
+    def read(self, request: Request, say: Say) -> Reading:
+        """Load the model in a child, score the texts, let it write. Raises NoRuntime."""
+        heard = _Heard(say)
+        ended = run_confined(
+            [sys.executable, "-P", "-B", "-m", "registry.validation.probe"],
+            self._limits_for(request),
+            _environment(),
+            Path("/"),
+            self._asked(request),
+            heard.line,
+        )
+        if heard.missing is not None:
+            raise NoRuntime(f"{HOW_TO_INSTALL} ({heard.missing})")
+        scores = tuple(
+            _score(text.name, surprises) for text, surprises in zip(request.texts, heard.surprises, strict=False)
+        )
+        failure = None if heard.is_done and len(scores) == len(request.texts) else _failure(ended, heard)
+        return Reading(failure, scores, heard.written, heard.by_chat_template, ended.log, ended.seconds)
+
+    def _asked(self, request: Request) -> bytes:
+        asked = {
+            "model": str(request.model.absolute()),
+            "adapters": [[str(adapter.path.absolute()), adapter.scale] for adapter in request.adapters],
+            "texts": [text.text for text in request.texts],
+            "tokens": request.tokens,
+            "threads": 1 if _size_bytes(request.model) < THREADS_FROM_BYTES else os.cpu_count() or 1,
+            "chat": request.chat,
+            "wall_seconds": self._limits.wall_seconds,
+        }
+        return json.dumps(asked).encode()
+
+    def _limits_for(self, request: Request) -> Limits:
+        """The limits given, and where they leave something open, what is generous for this model."""
+        given = self._limits
+        size_bytes = _size_bytes(request.model)
+        cores = os.cpu_count() or 1
+        return Limits(
+            given.wall_seconds,
+            given.cpu_seconds or int(given.wall_seconds * cores) + 1,
+            given.address_space_bytes or MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES,
+            given.file_size_bytes or 0,  # it has nothing to write
+            given.output_max_bytes,
+            given.niceness,
+        )
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What the child has said so far. What is no line of the protocol is ignored."""
+
+    say: Say
+    surprises: list[list[float]] = field(default_factory=list)
+    written: str | None = None
+    by_chat_template: bool = False
+    is_loaded: bool = False
+    is_done: bool = False
+    refused: str | None = None
+    missing: str | None = None
+
+    def line(self, line: bytes) -> None:
+        try:
+            told = json.loads(line)
+        except (ValueError, RecursionError):
+            return
+        if isinstance(told, dict):
+            for key, value in told.items():
+                self._take(key, value)
+
+    def _take(self, key: str, value: Any) -> None:
+        acts: dict[str, Callable[[Any], None]] = {
+            "say": lambda value: self.say(str(value)),
+            "loaded": lambda _: setattr(self, "is_loaded", True),
+            "done": lambda _: setattr(self, "is_done", True),
+            "surprises": lambda value: self.surprises.append([float(number) for number in value]),
+            "written": lambda value: setattr(self, "written", plain_text(str(value).encode())[:WRITTEN_MAX_LENGTH]),
+            "chat": lambda value: setattr(self, "by_chat_template", bool(value)),
+            "refused": lambda value: setattr(self, "refused", str(value)),
+            "missing": lambda value: setattr(self, "missing", str(value)),
+        }
+        if key in acts:
+            acts[key](value)
+
+
+def _score(name: str, surprises: list[float]) -> Score:
+    found = estimate(surprises)
+    return Score(name, found.perplexity, found.standard_error, found.tokens)
+
+
+def _failure(ended: Ended, heard: _Heard) -> Failure:
+    """Why there is no answer, with the line of the log that tells most."""
+    doing = "with the model loaded" if heard.is_loaded else "while it loaded the model"
+    if ended.stopped is not None:
+        return Failure(FailureKind.STOPPED, f"the runtime was stopped {doing}: {ended.stopped}")
+    line = telling_line(ended.log)
+    if heard.refused is not None:
+        generic = line if line and not heard.is_loaded else heard.refused
+        return Failure(FailureKind.REFUSED, f"llama.cpp refused it: {_short(generic)}")
+    how = ended.signal_name or f"it ended with {ended.code}"
+    told = f": {_short(line)}" if line else ""
+    return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {doing}{told}")
+
+
+def telling_line(log: str) -> str | None:
+    """The line of llama.cpp's log that says why: what it gives as the error of loading, or else its first error."""
+    for pattern in (_LOADING, _ASSERTION, _ERROR):
+        found = pattern.search(log)
+        if found is not None:
+            return (found["reason"] if found.groupdict() else found[0]).strip()
+    return None
+
+
+def _short(text: str) -> str:
+    return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")
+
+
+def _environment() -> dict[str, str]:
+    """As little as Python needs to find what we find."""
+    package = util.find_spec("registry")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    roots = [str(Path(place).parent) for place in package.submodule_search_locations]
+    paths = [*roots, *(path for path in sys.path if path and Path(path).is_absolute())]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+
+
+def _size_bytes(model: Path) -> int:
+    """The size of a model's file or, of a split set, of all GGUF files beside it: a bound on what is mapped."""
+    from registry.validation.weights import shard_paths
+
+    try:
+        return sum(path.stat().st_size for path in shard_paths(model))
+    except OSError as error:
+        raise BadSource(f"{model}: {error.strerror}") from error

@@ -1,0 +1,159 @@
+"""The tensors of a GGUF file or a split set, side by side with those of another."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.anatomy import OrganType, place_of
+from registry.digest import Digest
+from registry.errors import BadSource, BadSplit
+from registry.gguf.header import Header, TensorInfo
+from registry.gguf.read import read_header
+from registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
+
+CHUNK_BYTES = 1024 * 1024
+SHARDS_MAX = 1024
+CHAT_TEMPLATE_KEY = "tokenizer.chat_template"
+
+
+class OpenFile:
+    """A regular file, open for reads at an offset: a `ByteSource`. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path`; raises BadSource for anything that is no regular file."""
+        self.path = path
+        self.name = str(path)
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise BadSource(f"{path}: {error.strerror}") from error
+        status = os.fstat(self.descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self.descriptor)
+            raise BadSource(f"{path}: not a regular file")
+        self.size_bytes = status.st_size
+
+    def __enter__(self) -> OpenFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.descriptor)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
+        parts = []
+        while size:
+            try:
+                part = os.pread(self.descriptor, size, offset)
+            except OSError as error:
+                raise BadSource(f"{self.path}: {error.strerror} at byte {offset}") from error
+            if not part:
+                raise BadSource(f"{self.path}: ends at byte {offset}, in the middle of what was announced")
+            parts.append(part)
+            offset, size = offset + len(part), size - len(part)
+        return b"".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A tensor, the file that it is in, and where its bytes begin there."""
+
+    info: TensorInfo
+    file: OpenFile
+    offset: int
+
+    def chunks(self) -> Iterator[bytes]:
+        """Its bytes, a MiB at a time."""
+        for start in range(0, self.info.size_bytes, CHUNK_BYTES):
+            yield self.file.read_at(self.offset + start, min(CHUNK_BYTES, self.info.size_bytes - start))
+
+
+class Weights:
+    """The tensors of one model by name. A context manager, which opens all files of a split set."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` and read the headers; raises BadSource, BadGguf and BadSplit."""
+        with ExitStack() as stack:
+            files = [stack.enter_context(OpenFile(shard)) for shard in shard_paths(path)]
+            headers = [read_header(file) for file in files]
+            if len(files) > 1 or is_shard(headers[0]):
+                order = check_split(
+                    path.name, [(file.path.name, head) for file, head in zip(files, headers, strict=True)]
+                )
+                files, headers = [files[index] for index in order], [headers[index] for index in order]
+            self.files = tuple(files)
+            self.headers: tuple[Header, ...] = tuple(headers)
+            self._open = stack.pop_all()
+        self.spots = {
+            info.name: Spot(info, file, header.data_offset + info.offset)
+            for file, header in zip(self.files, self.headers, strict=True)
+            for info in header.tensors
+        }
+
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    @property
+    def has_chat_template(self) -> bool:
+        return any(header.field(CHAT_TEMPLATE_KEY) is not None for header in self.headers)
+
+    def differs_at(self, name: str, other: Weights) -> bool:
+        """Whether the tensor `name` is absent in one of the two, or not the same to the last byte."""
+        here, there = self.spots.get(name), other.spots.get(name)
+        if here is None or there is None:
+            return True
+        if (here.info.shape, here.info.dtype) != (there.info.shape, there.info.dtype):
+            return True
+        return any(one != another for one, another in zip(here.chunks(), there.chunks(), strict=True))
+
+
+def grafted_organs(chimera: Path, base: Path) -> tuple[str, ...]:
+    """The feed-forward organs of `chimera` that are not those of `base`, in the order of the file.
+
+    Raises BadSource, BadGguf and BadSplit.
+    """
+    with Weights(chimera) as ours, Weights(base) as theirs:
+        return tuple(name for name in ours.spots if is_feed_forward(name) and ours.differs_at(name, theirs))
+
+
+def is_feed_forward(name: str) -> bool:
+    """Whether the tensor `name` is what the control has zeroed where it was grafted."""
+    return place_of(name).type is OrganType.ORGAN
+
+
+def has_chat_template(path: Path) -> bool:
+    """Whether the model brings a chat template. Raises BadSource, BadGguf and BadSplit."""
+    with Weights(path) as weights:
+        return weights.has_chat_template
+
+
+def files_digest(path: Path) -> Digest:
+    """The SHA-256 over the model's files, one after another; of a single file, its digest. Raises BadSource."""
+    hasher = hashlib.sha256()
+    for shard in shard_paths(path):
+        with OpenFile(shard) as file:
+            for start in range(0, file.size_bytes, CHUNK_BYTES):
+                hasher.update(file.read_at(start, min(CHUNK_BYTES, file.size_bytes - start)))
+    return Digest(hasher.hexdigest())
+
+
+def shard_paths(path: Path) -> list[Path]:
+    """The files of the model that `path` names: itself, or all shards of its set, by their names.
+
+    Raises BadSplit for a set that says it has more shards than anybody writes.
+    """
+    shard = parse_shard_name(path.name)
+    if shard is None or shard.count <= 1:
+        return [path]
+    if shard.count > SHARDS_MAX:
+        raise BadSplit(path.name, [f"{shard.count} shards are over the limit of {SHARDS_MAX}"])
+    return [path.with_name(str(ShardName(shard.stem, number, shard.count))) for number in range(1, shard.count + 1)]

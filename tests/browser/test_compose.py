@@ -1,0 +1,135 @@
+"""Composing in a browser, with a script and without: base, cell, graft, create, job, chimera."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from registry.registry import Registry
+from tests.browser.addresses import PHONE_WIDTHS, WITHOUT_SCRIPT, Opener, phone
+from tests.browser.sites import BASE, TUNED, ZOO, Site
+from tests.browser.test_accessibility import assert_accessible
+from tests.trips import ingest_file
+from tests.web.live import serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+SCRIPTS = pytest.mark.parametrize("options", [{}, WITHOUT_SCRIPT], ids=["script", "no script"])
+FILES = ("Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0", "Zoo-A-2M-Code-LoRA-v1.0-F32")
+STRANGER = "local/Zoo-B-2M-v1.0-Q8_0"
+BENCH = f"/compose?base={BASE}@1"
+FULL = (
+    f"{BENCH}&cell=organ:2&graft=from:{STRANGER}@1+type:organ+blocks:1&adapter=from:local/{FILES[3]}@1+scale:0.8"
+    "&purify=method:fractal+type:skeleton+blocks:0&graft=rubbish"
+)
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A catalog of its own, for what is created here stays."""
+    folder = tmp_path_factory.mktemp("workshop")
+    with Registry.open(folder / "home") as registry:
+        for name in FILES:
+            ingest_file(registry, ZOO / f"{name}.gguf")
+    with serving(folder / "home", folder / "log") as live:
+        yield Site(live)
+
+
+def steps(page: Page, parameter: str) -> list[str]:
+    """What the address has of `parameter`."""
+    return parse_qs(urlsplit(page.url).query).get(parameter, [])
+
+
+def swapped(page: Page, click: Locator, expected: str) -> None:
+    """Click, and wait until the address has `expected`, whether the page was loaded or only its main part."""
+    click.click()
+    page.wait_for_url(re.compile(re.escape(expected)), timeout=PATIENCE_MS)
+    page.wait_for_selector("main:not([aria-busy])")
+
+
+@SCRIPTS
+def test_a_chimera_is_made_by_clicks(options: dict[str, Any], workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, "/compose", **options)
+    swapped(page, page.get_by_role("link", name=f"{BASE}@1", exact=True).first, "base=")
+    swapped(page, page.get_by_role("link", name=re.compile("block 2, organ")), "cell=organ:2")
+    assert page.get_by_role("heading", name="Who could give: organ, block 2").is_visible()
+    swapped(page, page.get_by_role("link", name=f"Graft this cell from {TUNED}@1"), "graft=")
+    assert steps(page, "graft") == [f"from:{TUNED}@1 type:organ blocks:2"]
+    assert page.get_by_role("link", name=re.compile("block 2, organ.*from .*Code")).is_visible()
+    name = f"local/clicked-{'plain' if options else 'script'}"
+    page.get_by_label("Its name").fill(name)
+    page.get_by_role("button", name="Create the chimera").click()
+    page.wait_for_url(re.compile(r"/jobs/\d+"), timeout=PATIENCE_MS)
+    made = page.locator("main a[href*='/chimeras/']")
+    for _ in range(60):
+        if made.count():
+            break
+        page.wait_for_timeout(500)
+        page.reload()
+    made.first.click()
+    page.wait_for_url(re.compile("/chimeras/"), timeout=PATIENCE_MS)
+    assert name in page.locator("main").inner_text()
+
+
+@SCRIPTS
+def test_a_warning_is_accepted_and_a_step_is_taken_back(
+    options: dict[str, Any], workshop: Site, open_page: Opener
+) -> None:
+    page = open_page(workshop, f"{BENCH}&graft=from:{STRANGER}@1+type:organ+blocks:1", **options)
+    assert page.get_by_role("button", name="Create the chimera").count() == 0
+    swapped(page, page.get_by_role("link", name="accept unrelated-lineage"), "accept=unrelated-lineage")
+    assert page.get_by_role("button", name="Create the chimera").is_visible()
+    swapped(page, page.get_by_role("link", name=re.compile("^Remove accept")), "graft=")
+    page.wait_for_function("!location.search.includes('accept')")
+    assert steps(page, "accept") == []
+
+
+@SCRIPTS
+def test_a_step_by_hand_is_added_to_the_others(options: dict[str, Any], workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, f"{BENCH}&graft=from:{TUNED}@1+type:organ+blocks:0", **options)
+    page.get_by_text("a graft, by donor or by query").click()
+    page.get_by_label("or where a query finds it").fill("type:skeleton theta>=1")
+    page.get_by_label("ranked by").fill("-theta")
+    page.locator("#graft-blocks").fill("1-2")
+    swapped(page, page.get_by_role("button", name="Add the graft"), "where")
+    assert steps(page, "graft")[1] == 'where:"type:skeleton theta>=1" sort:-theta blocks:1-2'
+    assert steps(page, "add") == []
+
+
+def test_the_script_swaps_the_page_keeps_the_focus_and_goes_back(workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, BENCH)
+    page.evaluate("window.notLoadedAnew = true")
+    cell = page.get_by_role("link", name=re.compile("block 1, organ"))
+    cell.focus()
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("cell=organ:1"), timeout=PATIENCE_MS)
+    page.wait_for_selector("main:not([aria-busy])")
+    assert page.evaluate("document.activeElement.id") == "cell-organ:1"
+    swapped(page, page.get_by_role("link", name=f"Graft this cell from {TUNED}@1"), "graft=")
+    assert page.evaluate("document.activeElement.dataset.key") == f"graft {TUNED}@1"
+    assert "1 steps, 0 refusals and warnings" in page.locator("body > p[role=status]").inner_text()
+    page.go_back()
+    page.wait_for_selector("text=None yet: choose a cell")
+    assert steps(page, "graft") == []
+    assert page.evaluate("window.notLoadedAnew") is True
+
+
+@pytest.mark.parametrize("path", ["/compose", FULL, f"/compose/fits?base={BASE}&donor={STRANGER}"])
+def test_a_page_of_composing_can_be_used_by_everybody(path: str, workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, path)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert_accessible(page)
+
+
+@pytest.mark.parametrize("path", ["/compose", FULL, f"/compose/fits?base={BASE}&donor={STRANGER}"])
+def test_a_page_of_composing_fits_a_phone(path: str, workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, path, **phone())
+    for width in (*PHONE_WIDTHS, 1024, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width

@@ -1,0 +1,437 @@
+"""What can be grafted into a model: `fits:` against its definition in plain words, and the counts for composing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.service import ingest_all
+from ingest.sources import find_sources
+from registry.catalog.queries import fitting, planning
+from registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.search import SearchPage
+from registry.catalog.search.cursor import PAGE_MAX
+from registry.catalog.tables import Model
+from registry.errors import BadQuery
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, place
+from tests.catalog.search.oracle import fits
+
+ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+
+BASE = ModelRow(
+    (
+        Row(type="skeleton", slot="attn_q", organ=1),
+        Row(slot="ffn_up", organ=2),
+        Row(slot="ffn_up", block=1, organ=3),
+        Row(type="norm", slot="attn_norm", shape="64", dtype="F32", organ=4),
+        Row(type="embed", block=None, slot="token_embd", organ=5),
+    ),
+    name="base",
+)
+"""Four types, a place outside the blocks, a vector, two blocks."""
+
+
+def donor(*rows: Row, **more: Any) -> ModelRow:
+    return ModelRow(rows, name="donor", **more)
+
+
+def found(registry: Registry, text: str) -> list[str]:
+    """Model and slot of what is found."""
+    return sorted(f"{one.model.partition('@')[0]} {one.slot}" for one in registry.search(text, limit=PAGE_MAX))
+
+
+def models_fitting(registry: Registry, name: str, limit: int = 50) -> FittingModels:
+    with registry.catalog.reading() as session:
+        return fitting_models(session, model_by_name(session, parse_model_name(name)).id, limit)
+
+
+# The definition, one part at a time.
+
+
+@pytest.mark.parametrize(
+    ("row", "more", "does"),
+    [
+        (Row(slot="ffn_up", organ=9), {}, True),
+        (Row(slot="ffn_up", organ=9, dtype="Q4_K", theta=None), {}, True),
+        (Row(type="embed", block=None, slot="token_embd", organ=9), {}, True),
+        (Row(slot="ffn_up", organ=2), {}, False),
+        (Row(slot="ffn_up", organ=3), {}, True),
+        (Row(slot="ffn_up", block=2, organ=9), {}, False),
+        (Row(slot="ffn_up", block=None, organ=9), {}, False),
+        (Row(type="embed", block=0, slot="token_embd", organ=9), {}, False),
+        (Row(slot="ffn_down", organ=9), {}, False),
+        (Row(slot="ffn_up", tower="vision", organ=9), {}, False),
+        (Row(slot="ffn_up", shape="64x128", organ=9), {}, False),
+        (Row(slot="ffn_up", shape="64", dtype="F32", organ=9), {}, False),
+        (Row(slot="ffn_up", organ=9), {"architecture": "qwen2"}, False),
+        (Row(slot="ffn_up", organ=9), {"architecture": "LLAMA"}, False),
+        (Row(slot="ffn_up", organ=9), {"architecture": None}, False),
+        (Row(slot="ffn_up", organ=9), {"kind": "adapter", "complete": False}, True),
+        (Row(type="adapter", slot="ffn_up", organ=9), {}, False),
+        (Row(slot="ffn_up", organ=9), {"state": "quarantined"}, False),
+        (Row(slot="ffn_up", organ=9), {"state": "yanked"}, False),
+    ],
+)
+def test_an_organ_fits_where_the_base_has_another_of_its_shape(
+    row: Row, more: dict[str, Any], does: bool, registry: Registry
+) -> None:
+    place(registry, [BASE, donor(row, **more)])
+    assert found(registry, "fits:acme/base") == ([f"acme/donor {row.slot}"] if does else [])
+
+
+@pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"])
+def test_a_dtype_that_a_runtime_takes_for_no_matrix_does_not_fit(dtype: str, registry: Registry) -> None:
+    place(registry, [BASE, donor(Row(slot="ffn_up", organ=9, dtype=dtype))])
+    assert found(registry, "fits:acme/base") == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "does"),
+    [("64", "F32", True), ("64", "F16", False), ("64", "I32", False), ("64x1", "F32", True), ("64x1", "F16", False)],
+)
+def test_a_vector_is_taken_as_f32_alone(shape: str, dtype: str, does: bool, registry: Registry) -> None:
+    norm = Row(type="norm", slot="attn_norm", shape=shape, dtype="F32", organ=4)
+    place(registry, [replace(BASE, rows=(norm,)), donor(replace(norm, dtype=dtype, organ=9))])
+    assert found(registry, "fits:acme/base") == (["acme/donor attn_norm"] if does else [])
+
+
+@pytest.mark.parametrize(("dtype", "does"), [("F16", True), ("I32", True), ("F64", False)])
+def test_a_dtype_that_the_base_has_there_itself_fits_but_for_f64(dtype: str, does: bool, registry: Registry) -> None:
+    rows = Row(type="norm", slot="attn_norm", shape="64", dtype=dtype, organ=4), Row(slot="ffn_up", dtype=dtype)
+    others = tuple(replace(row, organ=row.organ + 10) for row in rows)
+    place(registry, [replace(BASE, rows=rows), donor(*others)])
+    assert found(registry, "fits:acme/base") == (["acme/donor attn_norm", "acme/donor ffn_up"] if does else [])
+
+
+HEADS = [
+    *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),
+    *("rope.dimension_count", "attention.sliding_window"),
+]
+
+
+@pytest.mark.parametrize("key", HEADS)
+@pytest.mark.parametrize(
+    ("ours", "theirs", "does"),
+    [("8", "8", True), ("8", "4", False), ("8", None, False), (None, "8", False), (None, None, True)],
+)
+def test_attention_fits_where_it_is_cut_into_the_same_heads_and_the_rest_anyway(
+    ours: str | None, theirs: str | None, does: bool, key: str, registry: Registry
+) -> None:
+    def stated(value: str | None) -> tuple[tuple[str, str], ...]:
+        return (("general.name", "x"), *([(f"llama.{key}", value)] if value else []))
+
+    rows = Row(type="skeleton", slot="attn_q", organ=8), Row(slot="ffn_up", organ=9)
+    place(registry, [replace(BASE, metadata=stated(ours)), donor(*rows, metadata=stated(theirs))])
+    attention = ["acme/donor attn_q"] if does else []
+    assert found(registry, "fits:acme/base") == [*attention, "acme/donor ffn_up"]
+
+
+@pytest.mark.parametrize("key", ["expert_count", "expert_used_count"])
+def test_a_feed_forward_organ_fits_where_there_are_as_many_experts(key: str, registry: Registry) -> None:
+    rows = Row(type="skeleton", slot="attn_q", organ=8), Row(slot="ffn_up", organ=9)
+    other = donor(*rows, metadata=((f"llama.{key}", "8"),))
+    place(registry, [BASE, other, replace(BASE, name="expert", metadata=other.metadata)])
+    assert found(registry, "fits:acme/base model:acme/donor") == ["acme/donor attn_q"]
+    assert found(registry, "fits:acme/expert model:acme/donor") == ["acme/donor attn_q", "acme/donor ffn_up"]
+
+
+def test_facts_of_another_architecture_say_nothing(registry: Registry) -> None:
+    rows = (Row(type="skeleton", slot="attn_q", organ=8),)
+    place(registry, [BASE, donor(*rows, metadata=(("qwen2.attention.head_count", "8"), ("llama.block_count", "3")))])
+    assert found(registry, "fits:acme/base") == ["acme/donor attn_q"]
+
+
+# The name.
+
+
+def versions(*states: str) -> list[ModelRow]:
+    """Versions of one model that differ in the slot that they have."""
+    return [
+        replace(BASE, rows=(Row(slot=f"slot{number}", organ=number),), version=number, state=state)
+        for number, state in enumerate(states, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "asked", "slot"),
+    [
+        (("visible", "visible"), "acme/base", "slot2"),
+        (("visible", "visible"), "acme/base@1", "slot1"),
+        (("visible", "yanked"), "acme/base", "slot1"),
+        (("visible", "yanked"), "acme/base@2", "slot2"),
+        (("yanked", "yanked"), "acme/base", "slot2"),
+        (("visible", "quarantined"), "acme/base", "slot1"),
+        (("visible", "visible"), "ACME/Base", "slot2"),
+    ],
+)
+def test_a_name_means_its_newest_version_or_the_one_that_it_says(
+    states: tuple[str, ...], asked: str, slot: str, registry: Registry
+) -> None:
+    rows = [Row(slot=f"slot{number}", organ=10 + number) for number in (1, 2)]
+    place(registry, [*versions(*states), donor(*rows)])
+    assert found(registry, f"fits:{asked} model:acme/donor") == [f"acme/donor {slot}"]
+
+
+def test_of_names_that_differ_in_case_the_very_one_is_meant_and_otherwise_all(registry: Registry) -> None:
+    rows = [Row(slot="ffn_up", organ=9), Row(slot="ffn_down", organ=10)]
+    others = [
+        replace(BASE, namespace=name, rows=(Row(slot=slot),))
+        for name, slot in (("acme", "ffn_up"), ("Acme", "ffn_down"))
+    ]
+    place(registry, [*others, donor(*rows)])
+    assert found(registry, "fits:Acme/base model:acme/donor") == ["acme/donor ffn_down"]
+    assert found(registry, "fits:ACME/BASE model:acme/donor") == ["acme/donor ffn_down", "acme/donor ffn_up"]
+
+
+def test_line_59_a_name_that_is_not_registered_or_hidden_finds_nothing_and_the_nearest_is_named(
+    registry: Registry,
+) -> None:
+    place(
+        registry,
+        [BASE, donor(Row(slot="ffn_up", organ=9)), replace(BASE, namespace="hidden", name="xyz", state="quarantined")],
+    )
+    for name, nearest in (
+        ("acme/bas", "; the nearest is fits:acme/base"),
+        ("hidden/xy", ""),
+        ("hidden/xyz", ""),
+        ("acme/base@7", "; the nearest is fits:acme/base"),
+    ):
+        page = registry.search(f"fits:{name}")
+        assert (page.items, page.notes) == ((), (f"no model here is called {name}{nearest}",))
+        assert registry.count(f"fits:{name}").total == 0
+        assert len(registry.search(f"-fits:{name}")) == 6
+        assert registry.search(f"-fits:{name}").notes == ()
+    assert found(registry, "fits:acme/bas,acme/base") == ["acme/donor ffn_up"]
+
+
+def test_a_base_that_states_no_architecture_is_spoken_of(registry: Registry) -> None:
+    others = donor(Row(slot="ffn_up", organ=9), architecture=None)
+    place(registry, [replace(BASE, architecture=None), others])
+    page = registry.search("fits:acme/base")
+    assert page.items == ()
+    assert page.notes == ("acme/base states no architecture, so nothing is known to fit it",)
+    assert models_fitting(registry, "acme/base") == FittingModels((), more=False)
+
+
+# Beside other filters, and as a count.
+
+
+def test_several_names_are_either_or_several_terms_are_both_and_a_minus_is_the_opposite(registry: Registry) -> None:
+    rows = [Row(slot=slot, organ=number) for number, slot in enumerate(("one", "two", "three"), 10)]
+    first, second = replace(BASE, rows=tuple(rows[:2])), replace(BASE, name="second", rows=tuple(rows[1:]))
+    others = donor(*(replace(row, organ=row.organ + 10) for row in rows))
+    place(registry, [first, second, others])
+    of_donor = "model:acme/donor"
+    assert found(registry, f"fits:acme/base,acme/second {of_donor}") == [
+        f"acme/donor {s}" for s in ("one", "three", "two")
+    ]
+    assert found(registry, f"fits:acme/base fits:acme/second {of_donor}") == ["acme/donor two"]
+    assert found(registry, f"fits:acme/base -fits:acme/second {of_donor}") == ["acme/donor one"]
+    assert found(registry, f"-fits:acme/base,acme/second {of_donor}") == []
+    assert found(registry, f"-fits:acme/base {of_donor}") == ["acme/donor three"]
+
+
+def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        Row(slot="ffn_up", organ=8, theta=41),
+        Row(slot="ffn_up", block=1, organ=9, theta=61),
+        Row(slot="no", organ=7),
+    ]
+    place(registry, [BASE, donor(*rows, license="gpl")])
+    counts = registry.count("fits:acme/base theta>=60")
+    assert (counts.total, counts.exact, counts.uncounted) == (1, True, ())
+    assert counts.theta == {40: 1, 60: 1}, "without the filter by θ"
+    assert counts.fields["license"] == {"gpl": 1}
+    monkeypatch.setattr(planning, "GATHER_MAX", 0)
+    registry.catalog.memory.forget()
+    counts = registry.count("fits:acme/base type:organ")
+    assert (counts.total, counts.exact, counts.uncounted) == (None, False, ("fits:acme/base",))
+    assert counts.fields["slot"] == {"ffn_up": 4, "no": 1}
+
+
+def test_the_likes_of_an_organ_may_be_narrowed_to_what_fits(registry: Registry) -> None:
+    rows = Row(slot="ffn_up", organ=8), Row(slot="ffn_up", block=1, organ=9), Row(slot="ffn_up", block=7, organ=10)
+    place(registry, [BASE, donor(*rows)])
+    like = f"like:{digest(8)[:16]}"
+    assert {one.digest for one in registry.search(like)} == {digest(number) for number in (2, 3, 8, 9, 10)}
+    assert {one.digest for one in registry.search(f"{like} fits:acme/base")} == {digest(8), digest(9)}
+
+
+def test_models_are_not_searched_by_what_they_fit(registry: Registry) -> None:
+    place(registry, [BASE])
+    with pytest.raises(BadQuery, match="fits is a field of organs; models have kind, model"):
+        registry.models("fits:acme/base")
+
+
+# Whatever is registered: the definition by looking at every row.
+
+
+SHAPES = st.sampled_from(("64x64", "64x64", "64x32", "64", "64x1"))
+DTYPES = st.sampled_from(("F32", "F16", "Q8_0", "I32", "F64"))
+PLACES = st.sampled_from(
+    [
+        *(("skeleton", "text", block, "attn_q") for block in (0, 1)),
+        *(("organ", "text", block, "ffn_up") for block in (0, 1, None)),
+        ("organ", "vision", 0, "ffn_up"),
+        ("norm", "text", 0, "attn_norm"),
+        ("adapter", "text", 0, "attn_q.lora_a"),
+        ("embed", "text", None, "token_embd"),
+    ]
+)
+FACTS = st.sampled_from(("llama.attention.head_count", "llama.expert_count", "qwen2.attention.key_length", "other"))
+
+
+@st.composite
+def catalogs(draw: st.DrawFn) -> list[ModelRow]:
+    """Models of which many share places, shapes, organs and facts."""
+    places = draw(st.lists(st.tuples(PLACES, SHAPES, DTYPES), min_size=1, max_size=12))
+    organs = [
+        Row(*where, organ=number, shape=shape, dtype=dtype) for number, (where, shape, dtype) in enumerate(places)
+    ]
+    models = []
+    for number in range(draw(st.integers(1, 7))):
+        metadata = draw(st.dictionaries(FACTS, st.sampled_from(("8", "4")), max_size=2))
+        models.append(
+            ModelRow(
+                tuple(draw(st.lists(st.sampled_from(organs), max_size=8))),
+                name=f"m{number}",
+                state=draw(st.sampled_from(("visible", "visible", "visible", "yanked"))),
+                architecture=draw(st.sampled_from(("llama", "llama", "llama", "qwen2", None))),
+                metadata=tuple(sorted(metadata.items())),
+            )
+        )
+    return models
+
+
+@settings(deadline=None, max_examples=60)
+@given(models=catalogs(), sampled=st.sampled_from((1, 4, 6000)), gathered=st.sampled_from((0, 3, 20_000)))
+def test_what_fits_is_what_the_definition_says_of_every_row(
+    models: list[ModelRow], sampled: int, gathered: int, migrated_database: Path
+) -> None:
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        shutil.copy(migrated_database, folder)
+        patch.setattr(fitting, "SAMPLED_MAX", sampled)
+        patch.setattr(planning, "GATHER_MAX", gathered)
+        with Registry.open(folder) as registry:
+            placed = place(registry, models)
+            for base in models:
+                compare(registry, placed, base)
+
+
+def compare(registry: Registry, placed: Placed, base: ModelRow) -> None:
+    name = f"{base.namespace}/{base.name}"
+    expected = {row_id for row_id, (row, model) in placed.visible.items() if fits(row, model, base)}
+    assert ids(placed, registry.search(f"fits:{name}", limit=PAGE_MAX)) == expected
+    assert ids(placed, registry.search(f"fits:{name} sort:size", limit=PAGE_MAX)) == expected
+    assert ids(placed, registry.search(f"-fits:{name}", limit=PAGE_MAX)) == placed.visible.keys() - expected
+    assert registry.count(f"fits:{name}").total in (None, len(expected))
+    told = models_fitting(registry, name)
+    by_model = {one.name: one.types for one in told.items}
+    assert by_model.keys() == {placed.rows[row_id][1].full_name for row_id in expected}
+    for model in placed.models.values():
+        if model.full_name in by_model:
+            assert by_model[model.full_name] == type_fits(model, base)
+
+
+def ids(placed: Placed, page: SearchPage) -> set[int]:
+    found = placed.found(page)
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+def type_fits(model: ModelRow, base: ModelRow) -> dict[str, TypeFit]:
+    there = {(one.tower, one.block, one.slot, one.organ) for one in base.rows}
+    counted = {}
+    for kind in {row.type for row in model.rows}:
+        rows = [row for row in model.rows if row.type == kind]
+        equal = sum((row.tower, row.block, row.slot, row.organ) in there for row in rows)
+        counted[kind] = TypeFit(sum(fits(row, model, base) for row in rows), equal, len(rows))
+    return counted
+
+
+# For who composes.
+
+
+def test_models_that_fit_come_newest_first_up_to_a_limit(registry: Registry) -> None:
+    others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
+    strangers = [replace(BASE, name=f"x{number}", rows=(Row(slot="no", organ=number),)) for number in range(20, 23)]
+    place(registry, [BASE, *others[:3], *strangers, *others[3:]])
+    told = models_fitting(registry, "acme/base", 4)
+    assert [one.name for one in told.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
+    assert told.more
+    told = models_fitting(registry, "acme/base", 6)
+    assert [one.name for one in told.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
+    assert not told.more
+    with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
+        models_fitting(registry, "acme/base", 0)
+
+
+def test_no_more_models_are_looked_at_than_a_limit_says(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
+    place(registry, [BASE, *others])
+    monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
+    told = models_fitting(registry, "acme/base")
+    assert (len(told.items), told.more) == (6, True)
+
+
+def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: Registry) -> None:
+    same = tuple(replace(row, organ=row.organ + (10 if row.type == "organ" and row.block else 0)) for row in BASE.rows)
+    place(registry, [BASE, donor(*same, Row(type="skeleton", slot="attn_k", organ=30))])
+    (model,) = models_fitting(registry, "acme/base").items
+    assert list(model.types.items()) == [
+        ("skeleton", TypeFit(0, 1, 2)),
+        ("organ", TypeFit(1, 1, 2)),
+        ("embed", TypeFit(0, 1, 1)),
+        ("norm", TypeFit(0, 1, 1)),
+    ]
+    assert [kind for kind, one in model.types.items() if one.whole] == ["organ", "embed", "norm"]
+
+
+# The zoo, of which it is known.
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
+        outcomes = list(ingest_all(registry, find_sources([str(ZOO)])))
+        assert [outcome.error for outcome in outcomes] == [None] * 10
+        yield registry
+
+
+def test_in_the_zoo_all_of_the_size_of_a_fits_it_and_neither_the_narrower_one_nor_the_adapter(zoo: Registry) -> None:
+    with zoo.catalog.reading() as session:
+        names = {model.name for model in session.query(Model)}
+    wide = {name for name in names if "-2M-" in name and "LoRA" not in name}
+    assert len(wide) == 8
+    for name in sorted(names):
+        told = models_fitting(zoo, f"local/{name}")
+        fitting_names = {parse_model_name(one.name).name for one in told.items}
+        assert fitting_names == (wide - {name} if name in wide else set()), name
+        assert all(one.types["organ"].whole for one in told.items)
+        assert {
+            parse_model_name(one.model).name for one in zoo.search(f"fits:local/{name}", limit=PAGE_MAX)
+        } == fitting_names
+
+
+def test_in_the_zoo_every_fit_is_one_by_the_headers(zoo: Registry) -> None:
+    a = {one.name: one for one in zoo.search("model:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)}
+    found = zoo.search("fits:local/Zoo-A-2M-v1.0-F16", limit=PAGE_MAX)
+    assert found.next is None
+    assert all(one.shape == a[one.name].shape and one.digest != a[one.name].digest for one in found)
+    others = zoo.search("-model:local/Zoo-A-2M-v1.0-F16 -type:adapter", limit=PAGE_MAX)
+    same = [one for one in others if one.name in a and one.shape == a[one.name].shape]
+    equal = [one for one in same if one.digest == a[one.name].digest and one.dtype == a[one.name].dtype]
+    assert len(found) == len(same) - len(equal) > 0

@@ -1,0 +1,340 @@
+"""The queue of jobs in the database: who gets which job, and what becomes of those whose runner dies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, select, update
+
+from registry.catalog.clock import now
+from registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, job_by_id, newest_jobs
+from registry.catalog.register.jobs import (
+    DIED,
+    DIED_TWICE,
+    JSON_MAX_BYTES,
+    KEPT,
+    LEASE,
+    QUEUED_MAX,
+    Claim,
+    cancel_job,
+    claim_job,
+    enqueue_job,
+    fail_job,
+    finish_job,
+    forget_jobs,
+    job_json,
+    put_back_job,
+    renew_job,
+    tell_progress,
+)
+from registry.catalog.tables import Job
+from registry.catalog.vocabulary import TEXT_MAX
+from registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
+from registry.registry import Registry
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def enqueue(registry: Registry, kind: str = "report", **arguments: Any) -> int:
+    with registry.catalog.writing() as session:
+        return enqueue_job(session, kind, arguments)
+
+
+def claim(registry: Registry, *kinds: str, alone: bool = False) -> Claim | None:
+    with registry.catalog.writing() as session:
+        return claim_job(session, kinds or ("report",), alone=alone)
+
+
+def claimed(registry: Registry, *kinds: str, alone: bool = False) -> Claim:
+    found = claim(registry, *kinds, alone=alone)
+    assert found is not None
+    return found
+
+
+def state_of(registry: Registry, job_id: int) -> str:
+    return row(registry, job_id).state
+
+
+def row(registry: Registry, job_id: int) -> Job:
+    with registry.catalog.reading() as session:
+        return job_by_id(session, job_id)[0]
+
+
+def let_lease_end(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        session.execute(update(Job).where(Job.state == "running").values(lease_expires_at=now() - timedelta(seconds=1)))
+
+
+def test_jobs_are_taken_up_in_the_order_in_which_they_were_asked_for(registry: Registry) -> None:
+    ids = [enqueue(registry, number=number) for number in range(3)]
+    taken = [claimed(registry) for _ in ids]
+    assert [one.id for one in taken] == ids
+    assert [one.arguments for one in taken] == [{"number": number} for number in range(3)]
+    assert claim(registry) is None
+
+
+def test_a_runner_gets_jobs_of_its_own_kinds_alone(registry: Registry) -> None:
+    enqueue(registry, "validate")
+    assert claim(registry, "report", "compose") is None
+    assert claimed(registry, "compose", "validate").kind == "validate"
+
+
+def test_a_job_of_a_lane_of_its_own_waits_for_the_one_that_runs(registry: Registry) -> None:
+    enqueue(registry, "validate")
+    enqueue(registry, "validate")
+    first = claimed(registry, "validate", alone=True)
+    assert claim(registry, "validate", alone=True) is None
+    with registry.catalog.writing() as session:
+        assert finish_job(session, first, "{}")
+    assert claimed(registry, "validate", alone=True).id != first.id
+
+
+def test_a_cancelled_job_holds_its_lane_until_its_runner_has_let_go(registry: Registry) -> None:
+    enqueue(registry, "validate")
+    enqueue(registry, "validate")
+    first = claimed(registry, "validate", alone=True)
+    with registry.catalog.writing() as session:
+        cancel_job(session, first.id)
+        assert not renew_job(session, first)
+    assert claim(registry, "validate", alone=True) is None
+    with registry.catalog.writing() as session:
+        assert not put_back_job(session, first)
+    assert claim(registry, "validate", alone=True) is not None
+    assert state_of(registry, first.id) == "cancelled"
+
+
+def test_more_jobs_than_may_wait_are_refused_until_one_is_taken_up(registry: Registry) -> None:
+    for _ in range(QUEUED_MAX):
+        enqueue(registry)
+    with pytest.raises(QueueFull, match=f"{QUEUED_MAX} jobs wait already") as caught:
+        enqueue(registry)
+    assert isinstance(caught.value, Busy)
+    claimed(registry)
+    enqueue(registry)
+
+
+def test_arguments_have_an_end(registry: Registry) -> None:
+    most = "x" * (JSON_MAX_BYTES - len('{"text":""}'))
+    assert len(claimed_text(registry, most)) == len(most)
+    with pytest.raises(BadInput, match="1,048,577 bytes; 1,048,576 are allowed"):
+        enqueue(registry, text=most + "x")
+
+
+def claimed_text(registry: Registry, text: str) -> str:
+    enqueue(registry, text=text)
+    found = claimed(registry).arguments["text"]
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes", {1, 2}])
+def test_what_is_no_json_is_refused(value: object) -> None:
+    with pytest.raises(BadInput, match="are to be JSON"):
+        job_json({"value": value}, "arguments")
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "ü" * 100, "'; DROP TABLE jobs; --"])
+def test_lines_60_and_77_any_text_in_arguments_comes_back_as_it_was(text: str, registry: Registry) -> None:
+    assert claimed_text(registry, text) == text
+
+
+def test_the_job_of_a_runner_that_died_is_tried_once_more_and_then_has_failed(registry: Registry) -> None:
+    job_id = enqueue(registry)
+    first = claimed(registry)
+    assert claim(registry) is None
+    let_lease_end(registry)
+    second = claimed(registry)
+    assert (second.id, first.attempt, second.attempt) == (job_id, 1, 2)
+    assert row(registry, job_id).note == DIED
+    let_lease_end(registry)
+    assert claim(registry) is None
+    job = row(registry, job_id)
+    assert (job.state, job.note, job.lease_expires_at) == ("failed", DIED_TWICE, None)
+    assert job.finished_at is not None
+
+
+def test_a_runner_that_was_taken_for_dead_changes_nothing_any_more(registry: Registry) -> None:
+    enqueue(registry)
+    slow = claimed(registry)
+    let_lease_end(registry)
+    other = claimed(registry)
+    with registry.catalog.writing() as session:
+        assert not renew_job(session, slow)
+        assert not tell_progress(session, slow, 0.9, "late")
+        assert not finish_job(session, slow, '{"by":"slow"}')
+        assert not fail_job(session, slow, "late")
+        assert not put_back_job(session, slow)
+        assert finish_job(session, other, '{"by":"other"}')
+    job = row(registry, slow.id)
+    assert (job.state, job.result) == ("finished", '{"by":"other"}')
+
+
+def test_a_lease_that_is_renewed_does_not_end(registry: Registry) -> None:
+    enqueue(registry)
+    held = claimed(registry)
+    let_lease_end(registry)
+    with registry.catalog.writing() as session:
+        assert renew_job(session, held)
+    expires = row(registry, held.id).lease_expires_at
+    assert expires is not None
+    assert timedelta(seconds=0) < expires - now() <= LEASE
+    assert claim(registry) is None
+
+
+def test_a_job_that_is_put_back_waits_as_if_nobody_had_had_it(registry: Registry) -> None:
+    enqueue(registry)
+    for _ in range(5):
+        held = claimed(registry)
+        assert held.attempt == 1
+        with registry.catalog.writing() as session:
+            assert tell_progress(session, held, 0.5, "half")
+            assert put_back_job(session, held)
+    job = row(registry, held.id)
+    assert (job.state, job.progress, job.note, job.lease_expires_at) == ("queued", 0.0, "", None)
+
+
+def test_a_job_that_waits_is_cancelled_at_once_and_one_that_runs_is_told(registry: Registry) -> None:
+    running, waiting = enqueue(registry), enqueue(registry)
+    held = claimed(registry)
+    with registry.catalog.writing() as session:
+        cancel_job(session, running)
+        cancel_job(session, waiting)
+    assert claim(registry) is None
+    with registry.catalog.reading() as session:
+        assert not is_to_be_done(session, held.id, held.attempt)
+    with registry.catalog.writing() as session:
+        assert not tell_progress(session, held, 0.5, "")
+        assert not finish_job(session, held, "{}")
+    assert [state_of(registry, one) for one in (running, waiting)] == ["cancelled", "cancelled"]
+
+
+def test_a_job_that_has_ended_cannot_be_cancelled_and_one_that_is_not_there_neither(registry: Registry) -> None:
+    job_id = enqueue(registry)
+    held = claimed(registry)
+    with registry.catalog.writing() as session:
+        finish_job(session, held, '{"a":1}')
+    with registry.catalog.writing() as session:
+        assert cancel_job(session, job_id).state == "finished"
+    with registry.catalog.writing() as session, pytest.raises(NotFound, match="no job 77"):
+        cancel_job(session, 77)
+
+
+def test_notes_are_cut_and_made_harmless(registry: Registry) -> None:
+    enqueue(registry)
+    held = claimed(registry)
+    with registry.catalog.writing() as session:
+        assert fail_job(session, held, "\0" + "x" * 2 * TEXT_MAX)
+    note = row(registry, held.id).note
+    assert len(note) == TEXT_MAX
+    assert "\0" not in note
+
+
+def test_what_ended_long_ago_is_removed_and_nothing_else(registry: Registry) -> None:
+    old, fresh, waiting = (enqueue(registry) for _ in range(3))
+    for _ in (old, fresh):
+        held = claimed(registry)
+        with registry.catalog.writing() as session:
+            finish_job(session, held, "{}")
+    long_ago = now() - KEPT - timedelta(minutes=1)
+    with registry.catalog.writing() as session:
+        session.execute(update(Job).where(Job.id == old).values(finished_at=long_ago))
+        session.execute(update(Job).where(Job.id == waiting).values(created_at=long_ago))
+        forget_jobs(session)
+        assert list(session.scalars(select(Job.id).order_by(Job.id))) == [fresh, waiting]
+
+
+def test_pages_of_jobs_are_newest_first_and_meet_without_gap(registry: Registry) -> None:
+    with registry.catalog.reading() as session:
+        assert not has_jobs(session)
+    ids = [enqueue(registry) for _ in range(7)]
+    found: list[int] = []
+    after = None
+    while True:
+        with registry.catalog.reading() as session:
+            assert has_jobs(session)
+            page = newest_jobs(session, 3, after)
+        found += [job.id for job, _ in page.items]
+        if page.next is None:
+            break
+        after = page.next
+    assert found == ids[::-1]
+    with registry.catalog.reading() as session, pytest.raises(BadQuery):
+        newest_jobs(session, 3, "'; DROP TABLE jobs; --")
+
+
+def test_a_list_of_jobs_does_not_read_what_was_asked_and_what_came_of_it(registry: Registry) -> None:
+    enqueue(registry)
+    heard: list[str] = []
+    event.listen(registry.catalog.reader, "before_cursor_execute", lambda *told: heard.append(told[2]))
+    with registry.catalog.reading() as session:
+        newest_jobs(session, 10)
+    (statement,) = [one for one in heard if "jobs" in one]
+    assert "jobs.note" in statement
+    assert "jobs.arguments" not in statement
+    assert "jobs.result" not in statement
+
+
+def test_nothing_is_due_but_what_waits_and_what_its_runner_left(registry: Registry) -> None:
+    def due() -> bool:
+        with registry.catalog.reading() as session:
+            return is_anything_due(session, ["report"])
+
+    enqueue(registry, "validate")
+    assert not due()
+    enqueue(registry)
+    assert due()
+    held = claimed(registry)
+    assert not due()
+    let_lease_end(registry)
+    assert due()
+    held = claimed(registry)
+    with registry.catalog.writing() as session:
+        finish_job(session, held, "{}")
+    assert not due()
+
+
+def test_line_71_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(registry: Registry) -> None:
+    ids = [enqueue(registry) for _ in range(QUEUED_MAX)]
+
+    def take_all(_number: int) -> list[int]:
+        taken = []
+        while (found := claim(registry)) is not None:
+            taken.append(found.id)
+        return taken
+
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(take_all, range(8)))
+    assert sorted(one for some in taken for one in some) == ids
+
+
+TAKE_ALL = """
+import sys
+from registry.catalog.register.jobs import claim_job
+from registry.registry import Registry
+with Registry.open(sys.argv[1]) as registry:
+    while True:
+        with registry.catalog.writing() as session:
+            found = claim_job(session, [sys.argv[2]], alone=sys.argv[2] == "validate")
+        if found is None:
+            break
+        print(found.id)
+"""
+
+
+@pytest.mark.parametrize(("kind", "taken"), [("report", 60), ("validate", 1)])
+def test_line_71_of_processes_that_take_jobs_up_at_once_no_two_get_the_same(
+    kind: str, taken: int, registry: Registry
+) -> None:
+    ids = [enqueue(registry, kind) for _ in range(60)]
+    command = [sys.executable, "-c", TAKE_ALL, str(registry.settings.home), kind]
+    running = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    found = [int(line) for process in running for line in process.communicate(timeout=120)[0].split()]
+    assert [process.returncode for process in running] == [0, 0, 0]
+    assert len(found) == len(set(found)) == taken
+    assert set(found) <= set(ids)

@@ -1,0 +1,318 @@
+"""`organ compose`, and chimeras in `organ show` and `organ assemble`."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from registry.compose.lock import LOCK_MAX_BYTES
+from registry.digest import digest_of
+from registry.registry import Registry
+from registry.store.files import Files
+from tests.cli.parents import Parents
+from tests.cli.running import Organ
+from tests.trips import little_model, row_counts
+
+
+@pytest.fixture
+def organ(composer: Organ) -> Organ:
+    return composer
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(organ: Organ, parents: Parents, out: Path) -> None:
+    ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed")
+    lines = ended.lines
+    assert lines[0] == "local/base@1 with local/tuned@1; licences: apache-2.0"
+    assert any(line.startswith("info related-lineage: ") for line in lines)
+    (up,) = [line.split() for line in lines if "ffn_up" in line]
+    assert up[:5] == ["1", "ffn_up", "local/tuned@1", "grafted", "F16"]
+    sha256 = digest_of((out / "c.gguf").read_bytes())
+    assert any(line.startswith(f"  file  {out / 'c.gguf'}, ") and sha256 in line for line in lines)
+    assert "acme/mixed@1: registered" in lines
+    organ.done("assemble", "acme/mixed", "-o", out / "again.gguf")
+    assert (out / "again.gguf").read_bytes() == (out / "c.gguf").read_bytes()
+
+
+def test_a_dry_run_makes_nothing(organ: Organ, parents: Parents, out: Path, kept: Registry) -> None:
+    before = row_counts(kept)
+    options = ("--lock", out / "lock", "--write-recipe", out / "recipe")
+    ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--dry-run", *options)
+    assert "2 of 10 organs change" in ended.out
+    assert "free there" in ended.out
+    assert (list(out.iterdir()), row_counts(kept)) == ([], before)
+
+
+def test_without_an_output_it_is_only_registered(organ: Organ, parents: Parents, tmp_path: Path) -> None:
+    before = sorted(tmp_path.glob("*"))
+    assert organ.done("compose", parents.graft(), "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
+    again = organ.done("compose", parents.graft())
+    assert "local/Base-Chimera-v1.0-F16@1: registered already, the same bytes" in again.lines
+    assert sorted(tmp_path.glob("*")) == before
+
+
+def test_json_is_the_plan_and_what_was_made(organ: Organ, parents: Parents, out: Path) -> None:
+    values = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values
+    assert values["can_be_made"] is True
+    assert [part["name"] for part in values["parts"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
+    assert values["lock_id"] == values["made"]["lock_id"]
+    assert values["made"]["sha256"] == digest_of((out / "c.gguf").read_bytes())
+    assert values["size_bytes"] == (out / "c.gguf").stat().st_size == values["made"]["size_bytes"]
+    assert values["out"]["file"] == str(out / "c.gguf")
+    (change,) = values["changes"]
+    assert (change["from"], change["first_block"], change["last_block"]) == ("local/tuned@1", 1, 1)
+
+
+def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts_it_does(
+    organ: Organ, parents: Parents, out: Path
+) -> None:
+    arguments = ("compose", parents.graft("stranger"), "-o", out / "c.gguf")
+    ended = organ(*arguments)
+    assert ended.status == 1
+    assert any(line.startswith("warn unrelated-lineage: ") for line in ended.lines)
+    error, hint = ended.err.splitlines()
+    assert error == "organ: not made: unrelated-lineage would have to be accepted"
+    assert hint == f"       try: organ {' '.join(map(str, arguments))} --accept unrelated-lineage"
+    assert list(out.iterdir()) == []
+    ended = organ.done(*hint.partition("try: organ ")[2].split())
+    assert "warn unrelated-lineage (accepted): " in ended.out
+    assert organ("compose", parents.graft("stranger"), "--accept", "other-scale").status == 1
+
+
+def test_every_warning_accepted_at_once_stands_in_the_recipe_that_is_kept(
+    organ: Organ, parents: Parents, out: Path
+) -> None:
+    options = ("-y", "--write-recipe", out / "kept.yaml", "--name", "acme/odd", "-q")
+    assert organ.done("compose", parents.graft("stranger"), *options).lines == ["acme/odd@1"]
+    text = (out / "kept.yaml").read_text()
+    assert "accept: [unrelated-lineage]\n" in text
+    assert "name: acme/odd\n" in text
+    assert organ.done("compose", out / "kept.yaml", "-q").lines == ["acme/odd@1"]
+    assert organ.done("show", "acme/odd", "--json").values["chimera"]["recipe"]["accept"] == ["unrelated-lineage"]
+
+
+@pytest.mark.parametrize("form", [[], ["-q"], ["--json"]])
+def test_a_refusal_tells_all_findings_and_ends_with_1(form: list[str], organ: Organ, parents: Parents) -> None:
+    text = "base: base\ngrafts:\n  - {from: nobody}\n  - {from: base}\n  - {from: tuned, blocks: 9}\n"
+    ended = organ("compose", parents.recipe(text), *form)
+    assert ended.status == 1
+    told = ended.out + ended.err
+    for code in ("unknown-donor", "own-donor", "nothing-selected"):
+        assert code in told
+    assert ended.err.splitlines()[-1] == "organ: refused, for 3 reasons; nothing was made"
+    if form == ["--json"]:
+        assert (ended.values["can_be_made"], ended.values["lock_id"]) == (False, None)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
+    form: list[str], organ: Organ, parents: Parents
+) -> None:
+    ended = organ("compose", parents.recipe("bases: a\ngrafts: [{typ: x}]\n"), *form)
+    assert ended.status == 1
+    lines = ended.err.splitlines()
+    assert lines[-1] == "organ: refused, for 4 reasons; nothing was made"
+    assert all(line.startswith("refuse bad-recipe: ") for line in lines[:-1])
+    assert bool(ended.out) == bool(form)
+
+
+def test_a_recipe_comes_from_stdin(organ: Organ, parents: Parents, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = io.TextIOWrapper(io.BytesIO(parents.graft().read_bytes()))
+    monkeypatch.setattr("sys.stdin", given)
+    assert organ.done("compose", "-", "-q").lines == ["local/Base-Chimera-v1.0-F16@1"]
+
+
+def test_what_is_no_recipe_is_one_line(organ: Organ, parents: Parents, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    with (tmp_path / "huge").open("wb") as file:
+        file.truncate(1 << 40)
+    for name, said in {
+        "fifo": "not a regular file",
+        "parents": "not a regular file",
+        "binary": "no UTF-8",
+        "huge": "longer than 256 KiB",
+        "missing": "No such file",
+    }.items():
+        ended = organ("compose", tmp_path / name)
+        assert (ended.status, ended.out) == (1, "")
+        assert said in ended.err
+        assert "Traceback" not in ended.err
+
+
+def test_what_is_in_the_way_is_told_before_anything_is_made(
+    organ: Organ, parents: Parents, out: Path, kept: Registry
+) -> None:
+    (out / "mine").write_bytes(b"mine")
+    before = row_counts(kept)
+    for option in ("-o", "--lock", "--write-recipe"):
+        name = out / "mine" if option != "-o" else out / "mine.gguf"
+        name.write_bytes(b"mine")
+        ended = organ("compose", parents.graft(), option, name)
+        assert (ended.status, ended.err) == (1, f"organ: {name}: there already; --force replaces it\n")
+        assert name.read_bytes() == b"mine"
+    assert organ("compose", parents.graft(), "-o", out / "no" / "c.gguf").status == 1
+    assert row_counts(kept) == before
+    organ.done("compose", parents.graft(), "-o", out / "mine.gguf", "--lock", out / "mine", "--force")
+    assert (out / "mine.gguf").read_bytes().startswith(b"GGUF")
+
+
+def test_a_disk_that_is_too_small_is_told_before_anything_is_made(
+    organ: Organ, parents: Parents, out: Path, kept: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = row_counts(kept)
+    monkeypatch.setattr(Files, "free_bytes", lambda _self, path: 1000 if path == out else 1 << 40)
+    ended = organ("compose", parents.graft(), "-o", out / "c.gguf")
+    assert ended.status == 1
+    assert f"the disk of {out} is full" in ended.err
+    assert "1.0 kB free there" in ended.out
+    assert (list(out.iterdir()), row_counts(kept)) == ([], before)
+
+
+def test_ctrl_c_leaves_no_file_and_no_chimera(
+    organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Files.rename
+
+    def interrupted(self: Files, source: Path, target: Path) -> None:
+        if target.parent == out:
+            raise KeyboardInterrupt
+        rename(self, source, target)
+
+    monkeypatch.setattr(Files, "rename", interrupted)
+    ended = organ("compose", parents.graft(), "-o", out / "c.gguf")
+    assert ended.status == 130
+    assert list(out.iterdir()) == []
+    assert "local/Base-Chimera-v1.0-F16@1" not in organ.done("models", "-q").lines
+
+
+def test_a_lock_gives_its_file_again_and_registers_nothing(
+    organ: Organ, parents: Parents, out: Path, kept: Registry
+) -> None:
+    recipe = parents.graft(more="purify: {method: fractal, slot: attn_q, blocks: 0}\n")
+    made = organ.done("compose", recipe, "-o", out / "c.gguf", "--lock", out / "c.lock", "--json").values["made"]
+    assert digest_of((out / "c.lock").read_bytes()) == made["lock_id"], "sha256sum of the lock is its id"
+    before = row_counts(kept)
+    ended = organ.done("compose", "--from-lock", out / "c.lock", "-o", out / "again.gguf")
+    assert made["lock_id"] in ended.out
+    assert (out / "again.gguf").read_bytes() == (out / "c.gguf").read_bytes()
+    assert row_counts(kept) == before
+    ended = organ.done("compose", "--from-lock", out / "c.lock", "-o", out / "none.gguf", "--dry-run")
+    assert "nothing was written" in ended.out
+    assert not (out / "none.gguf").exists()
+
+
+def test_a_lock_whose_organs_are_elsewhere_tells_what_is_missing(
+    organ: Organ, parents: Parents, out: Path, tmp_path: Path
+) -> None:
+    organ.done("compose", parents.graft(), "--lock", out / "c.lock")
+    other = Organ(tmp_path / "elsewhere")
+    ended = other("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
+    assert ended.status == 1
+    assert "no model here has the header" in ended.err
+    assert "of blk.1.ffn_up.weight is not here" in ended.err
+    other.done("ingest", parents.base)
+    ended = other("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
+    assert "no model here has the header" not in ended.err
+    assert ended.err.count(" is not here") == 2
+    other.done("ingest", parents.tuned)
+    other.done("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
+
+
+def test_what_is_no_sound_lock_is_refused(organ: Organ, parents: Parents, out: Path) -> None:
+    organ.done("compose", parents.graft(), "--lock", out / "c.lock")
+    sound = json.loads((out / "c.lock").read_text())
+
+    def refused(**changes: object) -> str:
+        text = json.dumps({**sound, **changes}, sort_keys=True, separators=(",", ":"))
+        (out / "bad.lock").write_text(text)
+        ended = organ("compose", "--from-lock", out / "bad.lock", "-o", out / "c.gguf")
+        assert (ended.status, ended.out) == (1, "")
+        assert not (out / "c.gguf").exists()
+        return ended.err
+
+    assert "describes no sound file" in refused(set=[[f"a.{number}", "bool", True] for number in range(1 << 16)])
+    assert "changes the alignment" in refused(set=[["general.alignment", "uint32", 64]])
+    other = [[name, dtype, [2 * shape[0], *shape[1:]], digest] for name, dtype, shape, digest in sound["tensors"]]
+    assert "is no F16 of the shape of" in refused(tensors=other)
+    assert "it is no lock of this format" in refused(more=1)
+    (out / "large").write_bytes(b" " * 100)
+    os.truncate(out / "large", LOCK_MAX_BYTES + 10)
+    ended = organ("compose", "--from-lock", out / "large", "-o", out / "c.gguf")
+    assert "characters; " in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("--from-lock", "a"), ("recipe", "--from-lock", "a", "-o", "b"), ("--from-lock", "a", "-o", "b", "-y")],
+)
+def test_wrong_usage_ends_with_2(arguments: tuple[str, ...], organ: Organ) -> None:
+    ended = organ("compose", *arguments)
+    assert (ended.status, ended.out) == (2, "")
+
+
+def test_many_changes_are_folded_to_a_line_for_each_run_of_blocks(organ: Organ, tmp_path: Path) -> None:
+    for name, seed in (("deep", 0), ("other", 1)):
+        (tmp_path / f"{name}.gguf").write_bytes(little_model(name, blocks=11, seed=seed))
+        organ.done("ingest", tmp_path / f"{name}.gguf")
+    grafts = "[{from: other, blocks: 0-3}, {from: other, blocks: [4, 6-10]}]"
+    (tmp_path / "r.yaml").write_text(
+        f"base: deep\ngrafts: {grafts}\npurify: {{method: fractal, type: embed}}\naccept: [unrelated-lineage]\n"
+    )
+    lines = [line.split() for line in organ.done("compose", tmp_path / "r.yaml", "--dry-run").lines]
+    assert [line[:4] for line in lines if line[1:2] == ["organ"]] == [
+        ["0-4", "organ", "10", "local/other@1"],
+        ["6-10", "organ", "10", "local/other@1"],
+    ]
+
+
+def test_a_chimera_is_shown_with_how_it_came_to_be(organ: Organ, parents: Parents) -> None:
+    more = "purify: {method: spectral, keep: 0.8, slot: attn_q, blocks: 0}\n"
+    made = organ.done("compose", parents.graft("stranger", more), "-y", "--json").values["made"]
+    out = organ.done("show", made["model"]).out
+    for expected in (
+        f"A chimera, lock sha256:{made['lock_id']}",
+        "from local/base@1, apache-2.0: purified",
+        "from local/stranger@1, apache-2.0: grafted",
+        "blk.0.attn_q.weight: purified (spectral, keeping 80% of the energy), from ",
+        "  accept: [unrelated-lineage]",
+        "warn unrelated-lineage (accepted): ",
+        "predicted: ",
+        f"not run yet: organ validate {made['model']}",
+    ):
+        assert expected in out
+    assert organ.done("show", f"sha256:{made['lock_id'][:16]}").out == out, "by its lock"
+    assert organ.done("show", f"sha256:{made['sha256']}").out == out, "by its file"
+    chimera = organ.done("show", made["model"], "--json").values["chimera"]
+    (computed,) = chimera["computed"]
+    assert (computed["method"], computed["keep"], computed["acts"]) == ("spectral", 0.8, ["purified"])
+    organ_page = organ.done("show", computed["digest"]).out
+    assert "purified (spectral, keeping 80% of the energy), from " in organ_page
+    assert organ.done("show", "base", "--json").values["chimera"] is None
+
+
+def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: Organ, parents: Parents, out: Path) -> None:
+    values = organ.done("assemble", parents.graft(), "-o", out / "a.gguf", "--json").values
+    (item,) = values["items"]
+    assert (item["file"], item["proof"]) == (str(out / "a.gguf"), "new file")
+    assert item["sha256"] == digest_of((out / "a.gguf").read_bytes())
+    lock_id = organ.done("compose", parents.graft(), "--dry-run", "--json").values["lock_id"]
+    organ.done("assemble", f"sha256:{lock_id}", "-o", out / "b.gguf")
+    assert (out / "b.gguf").read_bytes() == (out / "a.gguf").read_bytes()
+    organ.done("assemble", parents.graft(), "-o", out / "dry.gguf", "--dry-run")
+    assert not (out / "dry.gguf").exists()
+    strange = ("assemble", parents.graft("stranger"), "-o", out / "c.gguf")
+    assert organ(*strange).status == 1
+    organ.done(*strange, "--accept", "unrelated-lineage")
+    assert organ("assemble", "base", "-o", out / "d.gguf", "--accept", "unrelated-lineage").status == 2
+    assert organ(*strange, "--shards", "30k").status == 2

@@ -1,0 +1,122 @@
+"""`organ purify`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from registry.digest import digest_of
+from registry.registry import Registry
+from registry.store.files import Files
+from tests.cli.parents import Parents
+from tests.cli.running import Organ
+from tests.trips import row_counts
+
+
+@pytest.fixture
+def organ(composer: Organ) -> Organ:
+    return composer
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ: Organ, out: Path) -> None:
+    given = ("purify", "base", "--method", "fractal", "--blocks", "1", "--name", "acme/pure")
+    ended = organ.done(*given, "-o", out / "p.gguf")
+    assert "acme/pure@1: registered" in ended.lines
+    heading, *rows = [line.split() for line in ended.lines[-3:]]
+    assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
+    assert [row[:3] for row in rows] == [["1", "ffn_up", "F16"], ["1", "ffn_down", "F16"]]
+    values = organ.done("show", "acme/pure", "--json").values
+    computed = {one["name"]: one for one in values["chimera"]["computed"]}
+    thetas = {one["name"]: one["theta"] for one in organ.done("show", "base", "--json").values["placements"]}
+    for row, name in zip(rows, ("blk.1.ffn_up.weight", "blk.1.ffn_down.weight"), strict=True):
+        assert computed[name]["theta_before"] == thetas[name]
+        assert row[3:] == [f"{thetas[name]:.1f}°", f"{computed[name]['theta']:.1f}°"]
+        assert computed[name]["theta"] != thetas[name]
+    organ.done("assemble", "acme/pure", "-o", out / "again.gguf")
+    assert (out / "again.gguf").read_bytes() == (out / "p.gguf").read_bytes()
+
+
+def test_organs_are_chosen_by_type_slot_and_what_they_measure(organ: Organ) -> None:
+    def chosen(*options: str) -> list[str]:
+        ended = organ.done("purify", "base", "--method", "spectral", "--dry-run", "--json", *options)
+        return [part["name"] for part in ended.values["parts"]]
+
+    assert len(chosen()) == 4
+    assert chosen("--type", "skeleton", "--layers", "0") == ["blk.0.attn_q.weight"]
+    assert chosen("--slot", "attn_*", "--blocks", "1", "--keep", "0.5")[0] == "blk.1.attn_norm.weight"
+    assert chosen("--where", "type:embed theta>0", "-y") == ["token_embd.weight"]
+
+
+def test_a_file_and_a_folder_are_purified_without_the_registry(
+    organ: Organ, parents: Parents, out: Path, kept: Registry
+) -> None:
+    step = ("--method", "spectral", "--keep", "0.8", "--blocks", "1")
+    made = organ.done("purify", "base", *step, "-o", out / "registered.gguf", "--json").values["made"]
+    before = row_counts(kept)
+    organ.done("extract", parents.base, "-o", out / "folder")
+    assert organ.done("purify", parents.base, *step, "-o", out / "file.gguf", "-q").lines == [str(out / "file.gguf")]
+    values = organ.done("purify", out / "folder", *step, "-o", out / "pure", "--json").values
+    organ.done("assemble", out / "pure", "-o", out / "from-folder.gguf")
+    for name in ("file.gguf", "from-folder.gguf"):
+        assert digest_of((out / name).read_bytes()) == made["sha256"]
+    assert values["made"] | {"file": None} == {
+        key: made[key] for key in ("size_bytes", "sha256", "lock_id")
+    } | {"file": None}  # fmt: skip
+    assert [one["name"] for one in values["computed"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
+    assert row_counts(kept) == before
+    expected = ["file.gguf", "folder", "from-folder.gguf", "pure", "registered.gguf"]
+    assert sorted(path.name for path in out.iterdir()) == expected, "the temporary registry is gone"
+
+
+@pytest.mark.parametrize("name", ["p.gguf", "folder"])
+def test_ctrl_c_leaves_nothing_of_a_file_that_is_purified(
+    name: str, organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Files.rename
+
+    def interrupted(self: Files, source: Path, target: Path) -> None:
+        if target.parent == out:
+            raise KeyboardInterrupt
+        rename(self, source, target)
+
+    monkeypatch.setattr(Files, "rename", interrupted)
+    ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
+    assert (ended.status, list(out.iterdir())) == (130, [])
+
+
+def test_what_is_in_the_way_is_told_before_anything_is_read(organ: Organ, parents: Parents, out: Path) -> None:
+    for name in ("p.gguf", "folder"):
+        (out / name).write_bytes(b"mine")
+        ended = organ("purify", parents.base, "--method", "fractal", "-o", out / name)
+        assert (ended.status, ended.out) == (1, "")
+        assert "there already; --force replaces" in ended.err
+        assert (out / name).read_bytes() == b"mine"
+    assert organ("purify", parents.base, "--method", "fractal", "-o", out / "no" / "p.gguf").status == 1
+
+
+def test_wrong_choices_are_findings(organ: Organ) -> None:
+    for options, said in (
+        (("--method", "fractal", "--keep", "0.5"), "keep is for spectral"),
+        (("--method", "spectral", "--keep", "2"), "above 0 and at most 1"),
+        (("--method", "spectral", "--blocks", "x"), "is no block"),
+        (("--method", "spectral", "--blocks", "9"), "nothing-selected"),
+        (("--method", "spectral", "--where", "model:a"), "means nothing here"),
+    ):
+        ended = organ("purify", "base", *options)
+        assert ended.status == 1
+        assert said.lower() in (ended.out + ended.err).lower(), options
+
+
+def test_wrong_usage_ends_with_2(organ: Organ, parents: Parents) -> None:
+    assert organ("purify", "base").status == 2
+    assert organ("purify", "base", "--method", "magic").status == 2
+    assert organ("purify", parents.base, "--method", "fractal").status == 2
+    assert organ("purify", parents.base, "--method", "fractal", "-o", "x.gguf", "--name", "a/b").status == 2

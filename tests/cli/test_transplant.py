@@ -1,0 +1,166 @@
+"""`organ transplant` and `organ graft`: files in, a file or a folder out, no registry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from registry.digest import digest_of
+from registry.store.files import Files
+from tests.cli.parents import Parents
+from tests.cli.running import Organ
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def organ(tmp_path: Path) -> Organ:
+    """The command with a registry that is not there."""
+    return Organ(tmp_path / "nothing")
+
+
+def test_feed_forward_organs_of_all_blocks_are_taken_by_themselves(
+    organ: Organ, parents: Parents, out: Path, tmp_path: Path
+) -> None:
+    values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--json").values
+    assert [part["name"] for part in values["parts"]] == [
+        f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")
+    ]
+    assert values["made"]["sha256"] == digest_of((out / "t.gguf").read_bytes())
+    assert values["made"]["lock_id"] == values["lock_id"]
+    assert not (tmp_path / "nothing").exists(), "no registry was opened"
+
+
+def test_blocks_types_and_slots_are_chosen(organ: Organ, parents: Parents, out: Path) -> None:
+    def changed(*options: str) -> list[str]:
+        ended = organ.done(
+            "transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json", *options
+        )
+        return [part["name"] for part in ended.values["parts"]]
+
+    assert changed("--layers", "1") == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
+    assert changed("--blocks", "0-1", "--slot", "ffn_up") == ["blk.0.ffn_up.weight", "blk.1.ffn_up.weight"]
+    assert changed("--type", "skeleton", "--layers", "0") == ["blk.0.attn_q.weight"]
+    assert changed("--slot", "attn_*") == [
+        f"blk.{block}.{slot}.weight" for block in (0, 1) for slot in ("attn_norm", "attn_q")
+    ]
+
+
+def test_the_lock_is_that_of_the_registry_and_so_is_every_byte(
+    organ: Organ, composer: Organ, parents: Parents, out: Path
+) -> None:
+    organ.done(
+        *("transplant", parents.base, parents.tuned, "--layers", "1"), "-o", out / "t.gguf", "--lock", out / "t.lock"
+    )
+    composer.done("compose", parents.graft(), "-o", out / "c.gguf", "--lock", out / "c.lock")
+    assert (out / "t.gguf").read_bytes() == (out / "c.gguf").read_bytes()
+    assert (out / "t.lock").read_bytes() == (out / "c.lock").read_bytes()
+
+
+def test_a_graft_between_folders_is_the_transplant_taken_apart(organ: Organ, parents: Parents, out: Path) -> None:
+    for name in ("base", "tuned"):
+        organ.done("extract", parents.folder / f"{name}.gguf", "-o", out / name)
+    organ.done("graft", out / "base", out / "tuned", "--layers", "1", "--type", "organ", "-o", out / "both")
+    organ.done("transplant", parents.base, parents.tuned, "--layers", "1", "-o", out / "t.gguf")
+    organ.done("assemble", out / "both", "-o", out / "from-folder.gguf")
+    assert (out / "from-folder.gguf").read_bytes() == (out / "t.gguf").read_bytes()
+    organ.done("graft", parents.base, out / "tuned", "--layers", "1", "-o", out / "mixed", "-q")
+    assert (out / "mixed" / "manifest.json").read_text() == (out / "both" / "manifest.json").read_text()
+
+
+def test_several_donors_take_their_blocks_in_turn(organ: Organ, parents: Parents, out: Path) -> None:
+    given = ("transplant", parents.base, parents.tuned, parents.stranger, "-o", out / "t.gguf", "-y")
+    ended = organ.done(*given, "--layers", "0", "--layers", "1", "--json")
+    assert [(part["block"], part["from"]) for part in ended.values["parts"]] == [
+        (0, str(parents.tuned)), (0, str(parents.tuned)), (1, str(parents.stranger)), (1, str(parents.stranger)),
+    ]  # fmt: skip
+    ended = organ(*given, "--force")
+    assert ended.status == 1
+    assert "refuse overlapping-grafts: " in ended.out
+    assert organ(*given, "--layers", "0", "--layers", "1", "--layers", "2").status == 2
+
+
+def test_a_warning_stops_it_until_it_is_accepted(organ: Organ, parents: Parents, out: Path) -> None:
+    given = ("transplant", parents.base, parents.stranger, "-o", out / "t.gguf")
+    ended = organ(*given)
+    assert (ended.status, list(out.iterdir())) == (1, [])
+    assert "warn unrelated-lineage: " in ended.out
+    assert ended.err.splitlines()[-1].endswith(" --accept unrelated-lineage")
+    organ.done(*given, "--accept", "unrelated-lineage")
+    assert organ(*given, "--accept", "Not A Code", "--force").status == 1
+
+
+@pytest.mark.parametrize("verb", ["transplant", "graft"])
+def test_what_is_in_the_way_stays_unless_forced(verb: str, organ: Organ, parents: Parents, out: Path) -> None:
+    target = out / ("t.gguf" if verb == "transplant" else "folder")
+    organ.done(verb, parents.base, parents.tuned, "-o", target)
+    ended = organ(verb, parents.base, parents.tuned, "-o", target, "--layers", "1")
+    assert ended.status == 1
+    assert f"{target}: there already; --force replaces" in ended.err
+    organ.done(verb, parents.base, parents.tuned, "-o", target, "--layers", "1", "--force")
+    if verb == "transplant":
+        organ.done(verb, target, parents.tuned, "-o", target, "--layers", "0", "--force")
+
+
+def test_a_folder_in_the_way_of_a_graft_stays_unless_it_is_empty_or_an_organ_directory(
+    organ: Organ, parents: Parents, out: Path
+) -> None:
+    (out / "empty").mkdir()
+    organ.done("graft", parents.base, parents.tuned, "-o", out / "empty")
+    (out / "mine").mkdir()
+    (out / "mine" / "file").write_bytes(b"mine")
+    for options in ([], ["--force"]):
+        ended = organ("graft", parents.base, parents.tuned, "-o", out / "mine", *options)
+        assert ended.status == 1
+        assert [path.name for path in (out / "mine").iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("verb", ["transplant", "graft"])
+def test_ctrl_c_leaves_nothing(
+    verb: str, organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_self: Files, _source: Path, _target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Files, "rename", interrupted)
+    ended = organ(verb, parents.base, parents.tuned, "-o", out / ("t.gguf" if verb == "transplant" else "folder"))
+    assert (ended.status, list(out.iterdir())) == (130, [])
+
+
+def test_a_disk_that_is_too_small_is_told_at_once(
+    organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Files, "free_bytes", lambda _self, _path: 1000)
+    for verb, name in (("transplant", "t.gguf"), ("graft", "folder")):
+        ended = organ(verb, parents.base, parents.tuned, "-o", out / name)
+        assert (ended.status, list(out.iterdir())) == (1, [])
+        assert "is full" in ended.err
+
+
+def test_what_is_no_model_is_one_line(organ: Organ, parents: Parents, out: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo.gguf")
+    (tmp_path / "junk.gguf").write_bytes(bytes(range(256)))
+    (tmp_path / "cut.gguf").write_bytes(parents.base.read_bytes()[:500])
+    for name in ("fifo.gguf", "junk.gguf", "cut.gguf", "missing.gguf", "out", "local/name"):
+        for models in ((parents.base, tmp_path / name), (tmp_path / name, parents.base)):
+            ended = organ("transplant", *models, "-o", out / "t.gguf")
+            assert (ended.status, ended.out) == (1, "")
+            assert len(ended.err.splitlines()) <= 2
+    assert list(out.iterdir()) == []
+
+
+def test_organs_that_do_not_fit_are_refused_with_the_reason(organ: Organ, parents: Parents, out: Path) -> None:
+    for options, code in ((("--layers", "7"), "nothing-selected"), (("--layers", "x"), "bad-recipe")):
+        ended = organ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", *options)
+        assert ended.status == 1
+        assert f"refuse {code}: " in ended.out + ended.err
+    ended = organ("transplant", parents.base, parents.base, "-o", out / "t.gguf")
+    assert "refuse own-donor: " in ended.out
+    assert list(out.iterdir()) == []

@@ -1,0 +1,1 @@
+"""Recipes, findings and what is composed of them."""

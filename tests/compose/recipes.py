@@ -1,0 +1,117 @@
+"""Random recipes for hypothesis."""
+
+from __future__ import annotations
+
+import string
+
+from hypothesis import strategies as st
+
+from registry.anatomy import place_of
+from registry.compose.overrides import FIXED_KEYS, FIXED_PREFIXES, WHOLE_MAX, WHOLE_MIN
+from registry.compose.recipe import (
+    ENCODINGS,
+    AdapterMerge,
+    Graft,
+    MetadataChange,
+    Purification,
+    PurifyMethod,
+    Recipe,
+    Selection,
+)
+from registry.compose.selecting import TYPES
+
+MISREAD = (
+    "no",
+    "on",
+    "true",
+    "null",
+    "~",
+    "1e5",
+    "0x10",
+    "012",
+    "12:30",
+    "2024-01-01",
+    "5",
+    "- a",
+    "a: b",
+    "a #b",
+    "*",
+)
+"""Texts that one or the other reader of YAML takes for something else."""
+
+_WORDS = string.ascii_lowercase + "_*"
+_CODES = ("unrelated-lineage", "other-scale", "a", "a2-b")
+_QUERIES = ("type:organ theta>=45", "like:0123456789ab", 'license:"llama 3" -coder', "sort:-size", "block:0-3,7 #5")
+_RANKED = ("type:organ theta>=45", "unique:organ prose", 'model:"a: b"')
+_MEASURES = ("", "theta>=45", "type:organ block:5", "-slot:a*,b -spectral:none")
+
+
+def recipes() -> st.SearchStrategy[Recipe]:
+    """Recipes that can be written, each of them sound."""
+    return st.builds(
+        Recipe,
+        base=_models(),
+        grafts=_several(_grafts()),
+        adapters=_several(st.builds(AdapterMerge, _models(), _scales())),
+        purify=_several(_purifications()),
+        encode=st.sampled_from(ENCODINGS),
+        accept=st.lists(st.sampled_from(_CODES), unique=True, max_size=3).map(tuple),
+        metadata=_changes(),
+        name=st.none() | st.sampled_from(("tiny", "acme/tiny", "2024", "no", "1e5")),
+    )
+
+
+def _several(steps: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
+    return st.lists(steps, max_size=3).map(tuple)
+
+
+def _models() -> st.SearchStrategy[str]:
+    texts = st.text(max_size=40).filter(lambda text: text == text.strip() != "" and text.isprintable())
+    return texts | st.sampled_from(MISREAD)
+
+
+def _grafts() -> st.SearchStrategy[Graft]:
+    by_donor = st.builds(Graft, _selections(), donor=_models())
+    by_query = st.builds(Graft, _selections(), where=st.sampled_from(_QUERIES))
+    ranked = st.builds(Graft, _selections(), where=st.sampled_from(_RANKED), sort=st.sampled_from(("-theta", "size")))
+    return by_donor | by_query | ranked
+
+
+def _selections() -> st.SearchStrategy[Selection]:
+    slots = st.text(_WORDS, min_size=1, max_size=12) | st.sampled_from(("null", "5", "a.bias", "x+y", "~"))
+    plain = slots.filter(lambda slot: slot not in TYPES and place_of(slot).slot == slot)
+    blocks = st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1)).map(lambda ends: (min(ends), max(ends)))
+    return st.builds(
+        Selection,
+        types=st.lists(st.sampled_from(TYPES), unique=True, max_size=4).map(tuple),
+        slots=st.lists(plain, unique=True, max_size=3).map(tuple),
+        blocks=st.lists(blocks | blocks.map(lambda ends: (ends[0], ends[0])), unique=True, max_size=3).map(tuple),
+    )
+
+
+def _scales() -> st.SearchStrategy[float]:
+    return st.just(1.0) | st.floats(-100, 100).filter(bool)
+
+
+def _purifications() -> st.SearchStrategy[Purification]:
+    keeps = st.none() | st.floats(0, 1, exclude_min=True)
+    spectral, fractal = (st.just(method) for method in (PurifyMethod.SPECTRAL, PurifyMethod.FRACTAL))
+    return st.builds(Purification, _selections(), spectral, st.sampled_from(_MEASURES), keeps) | st.builds(
+        Purification, _selections(), fractal, st.sampled_from(_MEASURES)
+    )
+
+
+def _changes() -> st.SearchStrategy[tuple[MetadataChange, ...]]:
+    printable = st.characters(min_codepoint=0x20, max_codepoint=0x7E)
+    keys = (st.text(printable, min_size=1, max_size=255) | st.sampled_from(MISREAD)).filter(
+        lambda key: key not in FIXED_KEYS and not key.startswith(FIXED_PREFIXES)
+    )
+    texts = (
+        st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+        | st.text(" a:#\n\r\t'\"\\\x1b\x85\u2028\ufeff", max_size=12)
+        | st.sampled_from(MISREAD)
+    )
+    numbers = st.integers(WHOLE_MIN, WHOLE_MAX) | st.floats(allow_nan=False, allow_infinity=False)
+    values = texts | numbers | st.booleans() | st.lists(texts, max_size=4).map(tuple)
+    changes = st.lists(st.builds(MetadataChange, keys, values), unique_by=lambda change: change.key, max_size=4)
+    return changes.map(tuple)

@@ -1,0 +1,77 @@
+"""Models to compose without a registry: parents in memory, and a search whose answer is written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from registry.catalog.search import FoundOrgan, parse_query
+from registry.compose.parent import Parent, Part
+from registry.compose.plan import Plan
+from registry.compose.planning import plan_recipe
+from registry.compose.reading import read_recipe
+from registry.errors import NotFound
+from registry.lineage import Slot
+
+
+@dataclass(slots=True)
+class Shelf:
+    """A library of `parents`, known by their labels; every query finds `found`, in that order."""
+
+    parents: Sequence[Parent]
+    found: Sequence[FoundOrgan] = ()
+    asked: list[str] = field(default_factory=list)
+    """The queries, as they came."""
+
+    def parent(self, text: str) -> Parent:
+        for parent in self.parents:
+            if parent.label == text:
+                return parent
+        raise NotFound(f"no model is registered as {text}")
+
+    def organs(self, query: str) -> Iterator[FoundOrgan]:
+        self.asked.append(query)
+        parse_query(query)
+        yield from self.found
+
+    def in_common(self, base: Parent) -> dict[Slot, set[str]]:
+        shared: dict[Slot, set[str]] = {}
+        for parent in self.parents:
+            for slot, part in base.by_slot.items():
+                own = parent.by_slot.get(slot)
+                if parent is not base and own is not None and (own.digest, own.dtype) == (part.digest, part.dtype):
+                    shared.setdefault(slot, set()).add(parent.label)
+        return shared
+
+
+def found_organ(parent: Parent, part: Part) -> FoundOrgan:
+    """`part` as a search finds it."""
+    return FoundOrgan(
+        digest=part.digest,
+        model=parent.label,
+        name=part.name,
+        type=part.place.type.value,
+        tower=part.place.tower.value,
+        block=part.place.block,
+        slot=part.place.slot,
+        dtype=part.dtype.name,
+        shape=part.shape,
+        size_bytes=part.size_bytes,
+        theta=part.theta,
+        magnitude=None,
+        signal=None,
+        spectral_signal=part.spectral_signal,
+        stable_rank=None,
+        architecture=None,
+        license=None,
+    )
+
+
+def registered(parent: Parent, label: str, model_id: int = 1) -> Parent:
+    """`parent` under another label, as if a registry had it."""
+    return replace(parent, label=label, model_id=model_id)
+
+
+def planned(text: str, *parents: Parent, found: Sequence[FoundOrgan] = ()) -> Plan:
+    """What the recipe `text` comes to with `parents` on the shelf."""
+    return plan_recipe(read_recipe(text), Shelf(parents, found))

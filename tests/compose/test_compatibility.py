@@ -1,0 +1,499 @@
+"""Compatibility: every kind of finding where it is due, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.anatomy import OrganType, group_of, place_of
+from registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
+from registry.compose.finding import Finding, Severity
+from registry.compose.parent import Parent
+from registry.gguf import KeyValue
+from tests.builders import file_bytes, text
+from tests.compose.parents import (
+    CODE,
+    LORA,
+    A,
+    B,
+    C,
+    Said,
+    made_up,
+    model_tensors,
+    parent_from,
+    taken,
+    zoo,
+)
+from tests.strategies import PATIENT, entries
+
+ORGAN, SKELETON, EMBED, NORM = OrganType.ORGAN, OrganType.SKELETON, OrganType.EMBED, OrganType.NORM
+KIN = model_tensors()
+STRANGER = model_tensors(seed=1)
+SMALL = model_tensors(blocks=1, width=32)
+
+
+def codes(findings: Iterable[Finding], severity: Severity | None = None) -> set[str]:
+    return {finding.code for finding in findings if severity is None or finding.severity is severity}
+
+
+def warned(findings: Iterable[Finding]) -> set[str]:
+    return codes(findings, Severity.WARN)
+
+
+def refused(findings: Iterable[Finding]) -> set[str]:
+    return codes(findings, Severity.REFUSE)
+
+
+def only(findings: Iterable[Finding], code: str) -> Finding:
+    (found,) = [finding for finding in findings if finding.code == code]
+    return found
+
+
+def of_types(base: Parent, donor: Parent, *types: OrganType) -> list[Finding]:
+    return check_replacements(base, taken(base, donor, *types))
+
+
+# The zoo
+
+
+def test_a_graft_from_a_fine_tune_is_warned_of_nothing() -> None:
+    found = of_types(zoo(A), zoo(CODE), ORGAN)
+    assert {finding.severity for finding in found} == {Severity.INFO}
+    kin = only(found, "related-lineage")
+    assert "0.994" in kin.sentence
+    assert len(kin.organs) == 12
+    assert codes(found) == {"related-lineage", "changed-share", "theta-changes"}
+
+
+def test_a_graft_from_a_stranger_is_warned_of_its_lineage_and_of_nothing_else() -> None:
+    found = of_types(zoo(A), zoo(B), ORGAN)
+    assert warned(found) == {"unrelated-lineage"}
+    assert refused(found) == set()
+    finding = only(found, "unrelated-lineage")
+    assert (finding.base, finding.donor) == (zoo(A).label, zoo(B).label)
+    assert len(finding.organs) == 12
+
+
+def test_one_block_of_a_stranger_is_warned_of() -> None:
+    found = check_replacements(zoo(A), taken(zoo(A), zoo(B), ORGAN, blocks=[3]))
+    assert warned(found) == {"unrelated-lineage"}
+
+
+@pytest.mark.parametrize("name", ["A-2M-v0.1-Q8_0", "A-2M-v0.3-Q8_0", "A-2M-Branch-v1.0-Q8_0", "A-2M-v1.0-Q8_0"])
+def test_earlier_checkpoints_branches_and_quantisations_are_related(name: str) -> None:
+    found = of_types(zoo(A), zoo(f"Zoo-{name}.gguf"))
+    assert warned(found) == refused(found) == set()
+    assert "related-lineage" in codes(found)
+
+
+def test_norms_of_a_stranger_are_told_by_the_models_as_wholes() -> None:
+    assert warned(of_types(zoo(A), zoo(B), NORM)) == {"unrelated-lineage"}
+    assert warned(of_types(zoo(A), zoo(CODE), NORM)) == set()
+
+
+def test_a_narrower_model_fits_nowhere_and_every_type_says_why() -> None:
+    fits = {fit.type: fit for fit in fit_by_type(zoo(A), zoo(C))}
+    assert {kind: (fit.fitting, fit.total) for kind, fit in fits.items()} == {
+        SKELETON: (0, 16),
+        ORGAN: (0, 12),
+        EMBED: (0, 1),
+        NORM: (0, 9),
+    }
+    assert refused(fits[SKELETON].findings) == {"width-differs", "heads-differ"}
+    assert refused(fits[ORGAN].findings) == {"width-differs"}
+    assert refused(fits[EMBED].findings) == {"width-differs", "tied-embeddings"}
+    assert all(fit.is_refused for fit in fits.values())
+    sentence = only(fits[ORGAN].findings, "width-differs").sentence
+    assert "128 values a row where Zoo-A-2M-v1.0-F16 has 192" in sentence
+    assert warned(check_pair(zoo(A), zoo(C))) == {"other-scale"}
+
+
+def test_the_kin_of_a_base_fits_in_every_type() -> None:
+    fits = fit_by_type(zoo(A), zoo(CODE))
+    assert [(fit.type, fit.fitting) for fit in fits] == [(SKELETON, 16), (ORGAN, 12), (EMBED, 1), (NORM, 9)]
+    assert not any(fit.is_refused for fit in fits)
+    assert codes(check_pair(zoo(A), zoo(CODE))) == {"related-lineage"}
+
+
+def test_an_adapter_of_the_zoo_fits_its_base_and_its_fine_tune_and_is_told_from_that_of_a_stranger() -> None:
+    assert codes(check_adapter(zoo(A), zoo(LORA))) == codes(check_adapter(zoo(CODE), zoo(LORA))) == {"adapter-rank"}
+    assert "rank 8, with an alpha of 16" in only(check_adapter(zoo(A), zoo(LORA)), "adapter-rank").sentence
+    assert codes(check_adapter(zoo(B), zoo(LORA))) == {"adapter-rank", "adapter-base-differs"}
+    assert refused(check_adapter(zoo(C), zoo(LORA))) == {"adapter-misfit"}
+    assert check_pair(zoo(A), zoo(LORA)) == check_adapter(zoo(A), zoo(LORA))
+
+
+# What the headers say
+
+
+SKELETON_ONLY = {"skeleton"}
+EVERY_TYPE = {"skeleton", "organ", "embed", "norm"}
+DIFFERENCES: list[tuple[str, Severity, set[str], dict[str, Said], dict[str, Said]]] = [
+    ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__head_count": 8}),
+    ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__head_count_kv": 2}),
+    ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__head_count_kv": (4, 2)}),
+    ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__key_length": 8}),
+    ("heads-differ", Severity.REFUSE, SKELETON_ONLY, {"ssm__group_count": 1}, {"ssm__group_count": 2}),
+    ("rope-differs", Severity.REFUSE, SKELETON_ONLY, {}, {"rope__dimension_count": 8}),
+    ("rope-differs", Severity.REFUSE, SKELETON_ONLY, *({"rope__dimension_sections": (size, 8)} for size in (8, 4))),
+    ("window-differs", Severity.REFUSE, SKELETON_ONLY, {}, {"attention__sliding_window": 128}),
+    (
+        *("window-differs", Severity.REFUSE, SKELETON_ONLY),
+        *({"attention__sliding_window": 64, "attention__sliding_window_pattern": one} for one in (2, (1, 0))),
+    ),
+    ("experts-differ", Severity.REFUSE, {"organ"}, {}, {"expert_count": 8}),
+    ("experts-differ", Severity.REFUSE, {"organ"}, *({"expert_used_count": count} for count in (2, 4))),
+    ("tied-embeddings", Severity.REFUSE, {"embed"}, {}, {"general__name": "with an output matrix"}),
+    ("tokenizer-differs", Severity.WARN, {"embed"}, {}, {"tokenizer__ggml__pre": "llama-bpe"}),
+    ("tokenizer-differs", Severity.WARN, {"embed"}, {}, {"tokenizer__ggml__model": "llama"}),
+    ("other-scale", Severity.WARN, EVERY_TYPE, {}, {"block_count": 3}),
+    (
+        *("other-scale", Severity.WARN, EVERY_TYPE),
+        *({"block_count": None, "general__size_label": one} for one in ("1B", "7B")),
+    ),
+    ("rope-base-differs", Severity.WARN, EVERY_TYPE, {}, {"rope__freq_base": 1e6}),
+    ("rope-scaling-differs", Severity.WARN, EVERY_TYPE, {}, {"rope__scaling__type": "yarn"}),
+    ("rope-scaling-differs", Severity.WARN, EVERY_TYPE, {}, {"rope__scaling__factor": 4.0}),
+    ("epsilon-differs", Severity.WARN, EVERY_TYPE, {}, {"attention__layer_norm_rms_epsilon": 1e-6}),
+    ("context-differs", Severity.WARN, EVERY_TYPE, {}, {"context_length": 4096}),
+    ("activation-differs", Severity.WARN, {"organ"}, *({"hidden_act": name} for name in ("silu", "gelu"))),
+]
+
+
+@pytest.mark.parametrize(("code", "severity", "types", "ours", "theirs"), DIFFERENCES)
+def test_a_difference_in_the_header_counts_where_it_concerns_what_is_taken(
+    code: str, severity: Severity, types: set[str], ours: dict[str, Said], theirs: dict[str, Said]
+) -> None:
+    more = [("output.weight", (64, 96))] if code == "tied-embeddings" else []
+    base, donor = made_up("Base", **ours), made_up("Donor", tensors=model_tensors(more=more), **theirs)
+    found_in = set()
+    for kind in (SKELETON, ORGAN, EMBED, NORM):
+        found = of_types(base, donor, kind)
+        assert codes(found) <= {code, "already-equal", "changed-share"}
+        if code in codes(found):
+            found_in.add(kind.value)
+            finding = only(found, code)
+            assert finding.severity is severity
+            assert "Donor" in finding.sentence
+            assert "Base" in finding.sentence
+    assert found_in == types
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        ({"attention__head_count_kv": None}, {"attention__head_count_kv": (4, 4)}),
+        ({"rope__freq_base": None}, {"rope__freq_base": 10_000.0}),
+        ({"rope__dimension_count": None}, {"attention__key_length": 16}),
+        ({"rope__scaling__type": "none"}, {}),
+        ({"expert_count": 0}, {}),
+        ({"attention__sliding_window": 0}, {}),
+        ({"attention__scale": 0.125}, {}),
+        ({"hidden_act": "silu"}, {}),
+        ({"general__size_label": "2M"}, {"general__size_label": "2.1M"}),
+    ],
+)
+def test_what_a_header_leaves_out_is_what_loaders_take_for_it(ours: dict[str, Said], theirs: dict[str, Said]) -> None:
+    base, donor = made_up("Base", **ours), made_up("Donor", **theirs)
+    assert codes(of_types(base, donor)) == codes(of_types(donor, base)) == {"already-equal", "changed-share"}
+
+
+def test_heads_that_differ_in_other_blocks_than_those_that_are_taken_do_not_count() -> None:
+    base, donor = made_up("Base"), made_up("Donor", attention__head_count_kv=(4, 2))
+    assert refused(check_replacements(base, taken(base, donor, SKELETON, blocks=[0]))) == set()
+    assert refused(check_replacements(base, taken(base, donor, SKELETON, blocks=[1]))) == {"heads-differ"}
+
+
+def test_other_tokens_are_told_by_their_digest() -> None:
+    base, donor = made_up("Base"), made_up("Donor", tokens=False)
+    assert warned(of_types(base, donor, EMBED)) == {"tokenizer-differs"}
+    assert warned(of_types(base, donor, ORGAN)) == set()
+
+
+def test_factors_that_stretch_positions_count_as_scaling() -> None:
+    base = made_up("Base")
+    donor = made_up("Donor", tensors=model_tensors(more=[("rope_freqs.weight", (8,))]))
+    assert warned(of_types(base, donor, SKELETON)) == {"rope-scaling-differs"}
+
+
+def test_another_architecture_is_refused_and_nothing_more_is_said_of_the_headers() -> None:
+    base, donor = made_up("Base"), made_up("Donor", general__architecture="qwen2", attention__head_count=8)
+    assert refused(of_types(base, donor)) == {"architecture-differs"}
+    assert warned(of_types(base, donor)) == set()
+    assert {fit.fitting for fit in fit_by_type(base, donor)} == {0}
+    nameless = made_up("Nameless", general__architecture=None)
+    assert refused(of_types(nameless, nameless)) == {"architecture-differs"}
+
+
+# What the tensors are
+
+
+def test_a_wider_donor_is_refused_once_with_all_its_organs() -> None:
+    base, donor = made_up("Base"), made_up("Donor", tensors=model_tensors(width=96))
+    found = of_types(base, donor, ORGAN)
+    assert refused(found) == {"width-differs"}
+    assert warned(found) == set()
+    assert len(only(found, "width-differs").organs) == 6
+
+
+def test_shapes_are_compared_as_loaders_do_without_trailing_ones() -> None:
+    base, donor = made_up("Base"), made_up("Donor")
+    (norm,) = taken(base, donor, slots=["output_norm"])
+    flat = replace(norm, after=replace(norm.after, shape=(64, 1)))
+    assert refused(check_replacements(base, [flat])) == set()
+
+
+def test_a_slot_that_the_base_does_not_have_is_refused() -> None:
+    base = made_up("Base")
+    donor = made_up("Donor", tensors=model_tensors(more=[("blk.1.ffn_up.bias", (128,))]))
+    found = of_types(base, donor, ORGAN)
+    assert refused(found) == {"slot-absent"}
+    assert only(found, "slot-absent").organs == ("blk.1.ffn_up.bias",)
+    assert refused(of_types(base, donor, SKELETON)) == set()
+    assert refused(check_replacements(base, taken(base, donor, ORGAN, blocks=[0]))) == set()
+
+
+def test_a_part_of_a_group_is_refused_unless_its_slot_was_named() -> None:
+    base, donor = made_up("Base"), made_up("Donor", tensors=STRANGER)
+    gate_and_up = [one for one in taken(base, donor, ORGAN) if "down" not in one.before.name]
+    found = check_replacements(base, gate_and_up)
+    assert refused(found) == {"partial-group"}
+    assert only(found, "partial-group").organs == ("blk.0.ffn_down.weight", "blk.1.ffn_down.weight")
+    assert "block 0-1" in only(found, "partial-group").sentence
+    named = taken(base, donor, slots=["ffn_gate", "ffn_up"])
+    assert refused(check_replacements(base, named)) == set()
+    assert refused(check_replacements(base, taken(base, donor, ORGAN))) == set()
+
+
+def test_a_group_from_two_donors_is_a_part_of_each() -> None:
+    base, one, other = made_up("Base"), made_up("One", tensors=STRANGER), made_up("Other", tensors=model_tensors(2))
+    halves = [each for each in taken(base, one, ORGAN) if "down" not in each.before.name]
+    halves += [each for each in taken(base, other, ORGAN) if "down" in each.before.name]
+    donors = [finding.donor for finding in check_replacements(base, halves) if finding.code == "partial-group"]
+    assert donors == ["One", "Other"]
+
+
+def test_a_bias_that_only_the_base_has_makes_a_group_partial() -> None:
+    base = made_up("Base", tensors=model_tensors(more=[("blk.0.ffn_up.bias", (128,))]))
+    found = of_types(base, made_up("Donor"), ORGAN)
+    assert only(found, "partial-group").organs == ("blk.0.ffn_up.bias",)
+
+
+@pytest.mark.parametrize("dtype", ["F64", "I8", "I16", "I32", "I64"])
+def test_dtypes_that_crash_the_runtime_as_a_matrix_are_refused(dtype: str) -> None:
+    donor = made_up("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
+    found = of_types(made_up("Base"), donor, ORGAN)
+    assert refused(found) == {"dtype-refused"}
+    assert only(found, "dtype-refused").organs == ("blk.0.ffn_up.weight",)
+    fits = {fit.type: fit.fitting for fit in fit_by_type(made_up("Base"), donor)}
+    assert fits[ORGAN] == 5
+
+
+@pytest.mark.parametrize("dtype", ["F16", "BF16", "Q8_0", "F64"])
+def test_norms_in_anything_but_f32_are_refused_where_the_base_has_f32(dtype: str) -> None:
+    tensors = model_tensors(dtypes={"blk.0.ffn_norm.weight": dtype})
+    donor = made_up("Donor", tensors=tensors)
+    assert refused(of_types(made_up("Base"), donor, NORM)) == {"dtype-refused"}
+    expected = {"dtype-refused"} if dtype == "F64" else set()
+    assert refused(of_types(made_up("Base", tensors=tensors), donor, NORM)) == expected
+
+
+@pytest.mark.parametrize("dtype", ["F32", "BF16", "Q8_0", "Q4_0"])
+def test_dtypes_that_the_runtime_takes_are_only_told(dtype: str) -> None:
+    donor = made_up("Donor", tensors=model_tensors(dtypes={"blk.0.ffn_up.weight": dtype}))
+    found = of_types(made_up("Base"), donor, ORGAN)
+    assert refused(found) == set()
+    assert f"1 from F16 to {dtype}" in only(found, "dtype-differs").sentence
+    assert "size-changes" in codes(found) or dtype == "BF16"
+
+
+def test_a_base_that_must_not_be_loaded_is_refused_whatever_is_taken() -> None:
+    base = replace(made_up("Base"), unassemblable=("its byte tokens are no bytes",))
+    assert refused(check_replacements(base, [])) == {"not-loadable"}
+    assert "no bytes" in only(of_types(base, made_up("Donor"), ORGAN), "not-loadable").sentence
+    assert refused(check_replacements(zoo(LORA), [])) == {"not-loadable"}
+    assert refused(of_types(made_up("Base"), replace(base, label="Donor"), ORGAN)) == set()
+
+
+def test_a_base_with_a_part_missing_is_refused() -> None:
+    assert refused(check_replacements(replace(made_up("Base"), complete=False), [])) == {"not-complete"}
+
+
+def test_what_is_not_in_the_base_cannot_be_replaced_nor_anything_twice() -> None:
+    base, donor = made_up("Base", tensors=model_tensors(blocks=1)), made_up("Donor")
+    beyond = taken(donor, donor, ORGAN, blocks=[1])
+    assert refused(check_replacements(base, beyond)) >= {"no-such-place"}
+    twice = taken(base, donor, ORGAN) * 2
+    assert refused(check_replacements(base, twice)) == {"place-twice"}
+
+
+def test_what_the_donor_lacks_stays_the_bases_own() -> None:
+    base, donor = made_up("Base"), made_up("Donor", tensors=model_tensors(blocks=1))
+    fits = {fit.type: fit for fit in fit_by_type(base, donor)}
+    assert (fits[ORGAN].fitting, fits[ORGAN].total) == (3, 6)
+    assert len(only(fits[ORGAN].findings, "kept-organs").organs) == 3
+    assert codes(fits[EMBED].findings) == {"already-equal"}
+
+
+# Lineage and changes
+
+
+def test_one_foreign_block_in_a_fine_tune_is_found() -> None:
+    foreign = [other if "blk.1.ffn" in own[0].name else own for own, other in zip(KIN, STRANGER, strict=True)]
+    mixed = made_up("Mixed", tensors=foreign)
+    finding = only(of_types(made_up("Base"), mixed), "unrelated-lineage")
+    assert set(finding.organs) == {f"blk.1.ffn_{slot}.weight" for slot in ("gate", "up", "down")}
+    assert "already-equal" in codes(of_types(made_up("Base"), mixed))
+
+
+def test_matrices_without_fingerprints_are_of_unknown_lineage() -> None:
+    donor = made_up("Donor", tensors=STRANGER)
+    bare = replace(donor, parts=tuple(replace(part, fingerprint=None) for part in donor.parts))
+    assert warned(of_types(made_up("Base"), bare, ORGAN)) == {"lineage-unknown"}
+    assert warned(of_types(made_up("Base"), bare, NORM)) == set()
+
+
+def test_the_bases_own_organs_are_told_and_change_nothing() -> None:
+    found = of_types(made_up("Base"), made_up("Donor"), ORGAN)
+    assert codes(found) == {"already-equal", "changed-share"}
+    assert only(found, "changed-share").sentence.startswith("0 of 20 organs of Base will change")
+
+
+def test_theta_is_told_before_and_after_for_each_type_that_changes() -> None:
+    found = of_types(zoo(A), zoo(CODE), ORGAN, NORM)
+    told = {finding.field: finding.sentence for finding in found if finding.code == "theta-changes"}
+    assert told.keys() == {"organ", "norm"}
+    assert "35.1°, where Zoo-A-2M-v1.0-F16 has 35.2°" in told["organ"]
+
+
+def test_many_organs_make_few_findings() -> None:
+    base = made_up("Base", tensors=model_tensors(blocks=12))
+    donor = made_up("Donor", tensors=model_tensors(seed=1, blocks=12, dtypes={"blk.3.attn_q.weight": "F64"}))
+    assert len(of_types(base, donor)) <= 10
+
+
+# Licences and adapters
+
+
+def test_licences_are_told_of_two_models_and_left_to_the_caller_for_replacements() -> None:
+    base, donor = made_up("Base", general__license="gpl-3.0"), made_up("Donor", general__license="cc-by-nc-4.0")
+    assert warned(check_pair(base, donor)) == {"licences-conflict"}
+    assert warned(of_types(base, donor)) == set()
+
+
+def adapter(
+    *tensors: str, entries: Iterable[KeyValue] = (), more: Iterable[tuple[str, tuple[int, ...]]] = ()
+) -> Parent:
+    """A made-up adapter of rank 4 with these tensors adapted."""
+    shapes = {name: shape for spec, _ in KIN for name, shape in [(spec.name, spec.shape)]}
+    made: dict[str, tuple[int, ...]] = dict(more)
+    for name in tensors:
+        row, rows = shapes[name]
+        embeds = name == "token_embd.weight"
+        made[f"{name}.lora_a"] = (4, rows) if embeds else (row, 4)
+        made[f"{name}.lora_b"] = (4, row) if embeds else (4, rows)
+    said = {entry.key: entry for entry in (text("general.type", "adapter"), text("adapter.type", "lora"))}
+    said |= {"general.architecture": text("general.architecture", "llama")} | {entry.key: entry for entry in entries}
+    names = {spec.name for spec, _ in KIN}
+    data = file_bytes(said.values(), model_tensors(more=made.items(), without=names, dtypes=dict.fromkeys(made, "F32")))
+    return parent_from(data, "Adapter")
+
+
+def test_an_adapter_of_a_matrix_and_of_the_token_embedding_fits() -> None:
+    assert codes(check_adapter(made_up(), adapter("blk.0.ffn_up.weight", "token_embd.weight"))) == {"adapter-rank"}
+
+
+ADAPTER_FAULTS = [
+    ("not-an-adapter", adapter("blk.0.ffn_up.weight", entries=[text("general.type", "model")])),
+    ("adapter-not-lora", adapter("blk.0.ffn_up.weight", entries=[text("adapter.type", "ia3")])),
+    ("architecture-differs", adapter("blk.0.ffn_up.weight", entries=[text("general.architecture", "qwen2")])),
+    ("adapter-misfit", adapter("blk.0.ffn_up.weight", more=[("blk.0.ffn_down.weight.lora_a", (128, 4))])),
+    (
+        "adapter-misfit",
+        adapter(more=[("blk.9.ffn_up.weight.lora_a", (64, 4)), ("blk.9.ffn_up.weight.lora_b", (4, 128))]),
+    ),
+    (
+        "adapter-misfit",
+        adapter(more=[("blk.0.ffn_up.weight.lora_a", (32, 4)), ("blk.0.ffn_up.weight.lora_b", (4, 128))]),
+    ),
+    ("adapter-misfit", adapter("blk.0.ffn_up.weight", more=[("output_norm.weight.saved", (64,))])),
+    ("adapter-misfit", adapter()),
+]
+
+
+@pytest.mark.parametrize(("code", "faulty"), ADAPTER_FAULTS)
+def test_an_adapter_that_does_not_fit_is_refused(code: str, faulty: Parent) -> None:
+    assert refused(check_adapter(made_up(), faulty)) == {code}
+
+
+def test_an_adapter_of_what_cannot_be_read_is_refused() -> None:
+    base = made_up(tensors=model_tensors(width=256, dtypes={"blk.0.ffn_up.weight": "Q8_K"}))
+    factors = [("blk.0.ffn_up.weight.lora_a", (256, 4)), ("blk.0.ffn_up.weight.lora_b", (4, 512))]
+    assert refused(check_adapter(base, adapter(more=factors))) == {"dtype-refused"}
+
+
+# Groups
+
+
+@pytest.mark.parametrize(
+    ("name", "group"),
+    [
+        ("blk.2.ffn_up.weight", ("text", 2, "feed-forward")),
+        ("blk.2.ffn_down.bias", ("text", 2, "feed-forward")),
+        ("blk.2.ffn_gate_exps.weight", ("text", 2, "experts")),
+        ("blk.2.ffn_gate.7.weight", ("text", 2, "experts")),
+        ("blk.2.ffn_gate_inp.weight", ("text", 2, "experts")),
+        ("blk.2.exp_probs_b.bias", ("text", 2, "experts")),
+        ("blk.2.ffn_up_shexp.weight", ("text", 2, "shared experts")),
+        ("blk.2.ffn_gate_inp_shexp.weight", ("text", 2, "shared experts")),
+        ("blk.2.channel_mix_key.weight", ("text", 2, "feed-forward")),
+        ("blk.2.attn_q.weight", ("text", 2, "attention")),
+        ("blk.2.attn_output.bias", ("text", 2, "attention")),
+        ("blk.2.ssm_in.weight", ("text", 2, "state space")),
+        ("dec.blk.2.cross_attn_q.weight", ("decoder", 2, "cross attention")),
+        ("a.blk.2.ffn_up_1.weight", ("audio", 2, "second feed-forward")),
+        ("a.proj_blk.2.ffn_up.weight", ("audio", 2, "proj_blk.feed-forward")),
+        ("v.blk.2.ffn_up.weight", ("vision", 2, "feed-forward")),
+        ("blk.2.ffn_norm.weight", None),
+        ("token_embd.weight", None),
+        ("rope_freqs.weight", None),
+        ("blk.2.ffn_up.weight.lora_a", None),
+        ("mm.2.weight", None),
+    ],
+)
+def test_organs_that_only_work_together_are_in_one_group(name: str, group: tuple[str, int, str] | None) -> None:
+    assert group_of(place_of(name)) == group
+
+
+# Hostile headers
+
+KEYS = (
+    *("general.type", "general.license", "general.size_label", "general.name", "general.base_model.0.name"),
+    *("llama.block_count", "llama.embedding_length", "llama.context_length", "llama.attention.head_count"),
+    *("llama.attention.head_count_kv", "llama.attention.key_length", "llama.rope.dimension_count"),
+    *("llama.rope.dimension_sections", "llama.rope.freq_base", "llama.rope.scaling.type", "llama.rope.scaling.factor"),
+    *("llama.attention.sliding_window", "llama.attention.sliding_window_pattern", "llama.expert_count"),
+    *("llama.attention.layer_norm_rms_epsilon", "llama.hidden_act", "adapter.type", "adapter.lora.alpha"),
+    *("tokenizer.ggml.model", "tokenizer.ggml.pre", "tokenizer.ggml.tokens"),
+)
+HOSTILE = st.lists(st.sampled_from(KEYS), unique=True, max_size=12).flatmap(
+    lambda keys: st.tuples(*(entries(key) for key in keys)).map(list)
+)
+
+
+@PATIENT
+@given(ours=HOSTILE, theirs=HOSTILE)
+def test_no_header_makes_a_check_raise(ours: list[KeyValue], theirs: list[KeyValue]) -> None:
+    architecture = text("general.architecture", "llama")
+    base, donor = (
+        parent_from(file_bytes([architecture, *said], SMALL), label)
+        for said, label in ((ours, "Base"), (theirs, "Donor"))
+    )
+    for findings in (check_pair(base, donor), of_types(base, donor), check_adapter(base, donor)):
+        assert all(finding.sentence.endswith((".", "?")) and finding.code for finding in findings)
+    assert sum(fit.total for fit in fit_by_type(base, donor)) == len(base.parts)

@@ -1,0 +1,136 @@
+"""Licences: what is known of each, which combinations are warned of, and what stands on the card."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.compose.finding import Severity
+from registry.compose.licences import TEXT_MAX, Terms, combined_licence, terms_of
+
+FREE = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "unlicense")
+
+
+def said(*licences: str | None) -> dict[str, str]:
+    """The codes that are found with their severities, for parents named P0, P1 ..."""
+    found = combined_licence({f"P{number}": licence for number, licence in enumerate(licences)}).findings
+    return {finding.code: finding.severity.value for finding in found}
+
+
+@pytest.mark.parametrize(
+    ("licence", "terms"),
+    [
+        ("apache-2.0", Terms.PERMISSIVE),
+        ("Apache-2.0", Terms.PERMISSIVE),
+        ("MIT", Terms.PERMISSIVE),
+        ("gpl-3.0", Terms.COPYLEFT),
+        ("GPL-3.0-or-later", Terms.COPYLEFT),
+        ("AGPL-3.0-only", Terms.COPYLEFT),
+        ("cc-by-sa-4.0", Terms.COPYLEFT),
+        ("cc-by-nc-4.0", Terms.NON_COMMERCIAL),
+        ("cc-by-nc-sa-4.0", Terms.NON_COMMERCIAL | Terms.COPYLEFT),
+        ("cc-by-nc-nd-4.0", Terms.NON_COMMERCIAL | Terms.NO_DERIVATIVES),
+        ("cc-by-nd-4.0", Terms.NO_DERIVATIVES),
+        ("llama3.1", Terms.OWN),
+        ("gemma", Terms.OWN),
+        ("qwen-research", Terms.OWN | Terms.NON_COMMERCIAL),
+        ("other", None),
+        ("unknown", None),
+        ("cc-by-nc-everything", None),
+        ("", None),
+    ],
+)
+def test_what_a_licence_is_known_for(licence: str, terms: Terms | None) -> None:
+    assert terms_of(licence) == terms
+
+
+@pytest.mark.parametrize("pair", list(combinations(FREE, 2)))
+def test_permissive_licences_go_together(pair: tuple[str, str]) -> None:
+    assert said(*pair) == {"licences-differ": "info"}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("gpl-3.0", "cc-by-nc-4.0"),
+        ("gpl-3.0", "llama3.1"),
+        ("cc-by-sa-4.0", "gemma"),
+        ("cc-by-sa-4.0", "cc-by-nc-sa-4.0"),
+        ("gpl-2.0", "gpl-3.0"),
+        ("gpl-2.0-only", "Apache-2.0"),
+        ("mpl-2.0", "cc-by-sa-4.0"),
+        ("llama3.1", "gemma"),
+        ("cc-by-nd-4.0", "mit"),
+        ("cc-by-nd-4.0", "cc-by-nd-4.0"),
+    ],
+)
+def test_licences_that_may_not_go_together_are_warned_of(first: str, second: str) -> None:
+    for pair in ((first, second), (second, first)):
+        assert said(*pair)["licences-conflict"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("gpl-3.0", "mit"),
+        ("gpl-3.0", "apache-2.0"),
+        ("gpl-2.0-or-later", "apache-2.0"),
+        ("gpl-3.0", "agpl-3.0"),
+        ("gpl-3.0", "gpl-3.0-or-later"),
+        ("gpl-3.0", "cc-by-sa-4.0"),
+        ("gpl-3.0", "mpl-2.0"),
+        ("cc-by-nc-4.0", "mit"),
+        ("cc-by-nc-4.0", "cc-by-nc-sa-4.0"),
+        ("cc-by-nc-4.0", "llama3.1"),
+        ("llama3.1", "mit"),
+        ("llama3.1", "Llama3.1"),
+        ("other", "gpl-3.0"),
+        ("other", "mystery"),
+    ],
+)
+def test_licences_that_go_together_or_are_not_known_are_not_warned_of(first: str, second: str) -> None:
+    for pair in ((first, second), (second, first)):
+        assert set(said(*pair).values()) <= {"info"}
+
+
+def test_what_is_not_stated_or_not_known_is_told_with_who_it_is() -> None:
+    assert said("apache-2.0", None, "") == {"licence-not-stated": "info"}
+    assert said("other") == {"licence-unknown": "info"}
+    assert said("gemma") == {"licence-terms": "info"}
+    assert said("cc-by-nc-4.0") == {"licence-terms": "info"}
+    assert said("mit") == {}
+    found = combined_licence({"A": "mit", "B": None, "C": " "}).findings
+    assert [(finding.donor, finding.sentence) for finding in found] == [
+        ("B", "No licence is stated by B and C: ask the makers before this is passed on.")
+    ]
+
+
+def test_one_licence_stands_alone_on_the_card_and_several_with_their_parents() -> None:
+    assert combined_licence({"A": "apache-2.0", "B": "Apache-2.0"}).text == "apache-2.0"
+    assert combined_licence({"A": "mit", "B": "gemma", "C": "mit"}).text == "mit (A, C); gemma (B)"
+    assert combined_licence({"A": "mit", "B": None}).text == "mit (A); not stated (B)"
+    assert combined_licence({"A": None}).text == "not stated"
+
+
+def test_a_conflict_names_both_sides_and_says_what_to_read() -> None:
+    (finding,) = [
+        one for one in combined_licence({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings if one.severity == "warn"
+    ]
+    assert (finding.code, finding.base, finding.donor, finding.field) == (
+        "licences-conflict",
+        "A",
+        "B",
+        "general.license",
+    )
+    assert "gpl-3.0 is the licence of A, cc-by-nc-4.0 that of B" in finding.sentence
+    assert "Read both" in finding.sentence
+
+
+@given(st.dictionaries(st.text(max_size=5), st.none() | st.text(max_size=300), max_size=5))
+def test_no_text_makes_it_raise_and_none_is_shown_at_length(licences: dict[str, str | None]) -> None:
+    combined = combined_licence(licences)
+    assert len(combined.text) <= (TEXT_MAX + 5 * 10) * max(1, len(licences))
+    assert all(finding.severity is not Severity.REFUSE for finding in combined.findings)

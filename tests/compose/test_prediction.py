@@ -1,0 +1,190 @@
+"""Predictions: the arithmetic, what is known of the zoo, and what became of 155 grafts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.quality import auc, spearman
+from registry.anatomy import OrganType
+from registry.compose.parent import Parent
+from registry.compose.prediction import (
+    LOSS_LIMIT,
+    SCORE_MAX,
+    Prediction,
+    group_loss,
+    predict,
+    recovered_of,
+    score_of,
+)
+from registry.compose.survival import Change, Group
+from tests.compose.parents import CODE, A, B, taken, zoo
+from tests.compose.test_survival import any_changes
+from tests.strategies import PATIENT
+
+ORGAN, SKELETON, EMBED, NORM = OrganType.ORGAN, OrganType.SKELETON, OrganType.EMBED, OrganType.NORM
+STEP_100, STEP_270, BRANCH, A_Q8, PROSE = (
+    f"Zoo-A-2M-{name}-Q8_0.gguf" for name in ("v0.1", "v0.3", "Branch-v1.0", "v1.0", "Prose-v1.0")
+)
+DATA = Path(__file__).with_name("data") / "grafts.json"
+USABLE = ("gains", "coherent")
+
+
+def organs(donor: str, *types: OrganType, blocks: tuple[int, ...] = (), base: str = A) -> Prediction:
+    """The prediction for organs of a donor of the zoo in a base."""
+    own: Parent = zoo(base)
+    found = taken(own, zoo(donor), *(types or (ORGAN,)), blocks=blocks)
+    changes = [Change(one.before, one.after, one.after) for one in found if one.changes]
+    return predict(changes, sum(part.spec.elements for part in own.parts))
+
+
+def group(similarity: float | None, kind: OrganType = ORGAN, block: int | None = 1, **more: float) -> Group:
+    return Group(kind, "text", block, 3, 0, similarity, **more)
+
+
+@pytest.mark.parametrize("donor", [CODE, PROSE, A_Q8])
+def test_organs_of_a_fine_tune_or_a_quantisation_are_usable(donor: str) -> None:
+    for types in ((ORGAN,), (SKELETON,), (NORM,), (ORGAN, SKELETON)):
+        assert organs(donor, *types).is_usable
+    assert organs(donor).recovered == pytest.approx(0.99, abs=0.012)
+
+
+def test_a_strangers_organs_are_not_usable() -> None:
+    found = organs(B)
+    assert found.is_usable is False
+    assert found.loss is not None
+    assert found.loss > math.log(3.0)
+
+
+def test_kinship_alone_does_not_make_an_early_checkpoints_organs_usable() -> None:
+    found = organs(STEP_100)
+    assert found.similarity is not None
+    assert found.similarity > 0.4
+    assert found.is_usable is False
+
+
+def test_a_strangers_single_block_is_not_usable_because_it_carries_nothing() -> None:
+    found = organs(B, blocks=(3,))
+    assert found.loss is not None
+    assert found.loss < LOSS_LIMIT, "such a block would pass any test of coherence"
+    assert found.recovered is not None
+    assert found.recovered < 0.1
+    assert found.is_usable is False
+
+
+def test_the_first_block_and_the_embeddings_weigh_more() -> None:
+    assert group_loss(group(0.5, block=0)) == pytest.approx(10 * group_loss(group(0.5, block=1)))
+    assert group_loss(group(0.5, EMBED, None)) == pytest.approx(40 * group_loss(group(0.5)))
+    assert group_loss(group(0.5, SKELETON, 0)) == group_loss(group(0.5))
+
+
+def test_the_formula_is_the_one_that_is_documented() -> None:
+    groups = [group(0.64, scale=0.5, distortion=0.1), group(None, NORM, None, distortion=0.2), group(1.0)]
+    losses = [group_loss(one) for one in groups]
+    assert losses == pytest.approx([0.2 * ((1 - 0.32) ** 1.5 + 0.05), 0.02, 0.0])
+    recovered = recovered_of(groups)
+    assert recovered == pytest.approx((0.32 + 1.0) / 2)
+    assert score_of(sum(losses), recovered) == pytest.approx(math.log(1.25) / sum(losses))
+    assert score_of(0.01, 0.1) == pytest.approx(0.5)
+    assert score_of(0.0, None) == SCORE_MAX
+
+
+def test_each_block_shows_what_it_contributes() -> None:
+    found = organs(STEP_270)
+    assert found.loss == pytest.approx(sum(effect.loss for effect in found.effects))
+    assert [effect.group.block for effect in found.effects] == [0, 1, 2, 3]
+    assert max(found.effects, key=lambda effect: effect.loss).group.block == 0
+
+
+def test_the_plain_numbers_stand_beside_it() -> None:
+    found = organs(BRANCH, ORGAN, blocks=(2,))
+    assert found.compared == 3
+    assert found.similarity == pytest.approx(0.352, abs=0.01)
+    assert found.change == pytest.approx(1 - (found.similarity or 0))
+    assert found.share == pytest.approx(0.146, abs=0.001)
+    assert None not in (found.theta_before, found.theta_after, found.spectral_before, found.spectral_after)
+    assert (found.provisional, found.uncounted) == (False, 0)
+
+
+def test_nothing_changed_loses_nothing() -> None:
+    found = predict([], 100)
+    assert (found.loss, found.is_usable, found.share) == (0.0, True, 0.0)
+    assert found.sentence() == "Nothing changes, so nothing is lost."
+
+
+def test_what_cannot_be_compared_is_not_predicted() -> None:
+    found = organs("Zoo-C-1M-v1.0-Q8_0.gguf")
+    assert (found.loss, found.score, found.is_usable) == (None, None, None)
+    assert found.uncounted == 12
+    assert found.sentence().startswith("Nothing can be predicted")
+
+
+def test_the_sentence_says_what_is_predicted_and_on_what_it_rests() -> None:
+    assert organs(CODE).sentence() == (
+        "Likely usable: a perplexity about 1% higher than the base's, and 99% of what the replaced organs did is kept. "
+        "It rests on measurements, with 12 of the matrices that change compared; nothing was run."
+    )
+    assert organs(B).sentence().startswith("Likely not usable: a perplexity about 13 times the base's, and 2% of what")
+    assert "perplexity of the base" in organs(A_Q8).sentence()
+
+
+@PATIENT
+@given(any_changes(), st.integers(0, 10**12))
+def test_whatever_was_measured_there_is_a_prediction(changes: list[Change], elements: int) -> None:
+    found = predict(changes, elements)
+    text = json.dumps(found.values(), allow_nan=False)
+    assert json.loads(text)["sentence"] == found.sentence()
+    assert (found.loss is None) == (found.score is None) == (found.is_usable is None)
+    assert found.loss is None or found.loss >= 0.0
+    assert found.score is None or 0.0 <= found.score <= SCORE_MAX
+    assert found.recovered is None or 0.0 <= found.recovered <= 1.0
+
+
+@PATIENT
+@given(
+    st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 1), st.floats(0, 100), st.sampled_from((ORGAN, SKELETON, EMBED))
+)
+def test_less_alike_never_loses_less(
+    one: float, other: float, scale: float, distortion: float, kind: OrganType
+) -> None:
+    low, high = (group(r, kind, 0, scale=scale, distortion=distortion) for r in sorted((one, other)))
+    assert group_loss(low) >= group_loss(high)
+    assert group_loss(low) >= group_loss(group(low.similarity, kind, 0, scale=scale))
+
+
+def test_the_score_separates_the_155_grafts_that_were_run() -> None:
+    """Groups as type, block, similarity, scale, distortion; verdicts and losses as llama.cpp gave them."""
+    rows = [row for row in json.loads(DATA.read_text()) if row["verdict"] != "undecided"]
+    assert len(rows) == 149
+    groups = [[_group(*values) for values in row["groups"]] for row in rows]
+    scores = [score_of(sum(map(group_loss, one)), recovered_of(one)) for one in groups]
+    usable = [row["verdict"] in USABLE for row in rows]
+    assert auc(*_split(scores, usable)) >= 0.95
+    assert sum((score >= 1.0) == good for score, good in zip(scores, usable, strict=True)) == 142
+    assert spearman(scores, [-row["loss"] for row in rows]) >= 0.9
+    lowest = [min((one.similarity for one in known if one.similarity is not None), default=1.0) for known in groups]
+    assert auc(*_split(lowest, usable)) < 0.95, "likeness alone is not enough"
+
+
+def _split(values: list[float], usable: list[bool]) -> tuple[list[float], list[float]]:
+    both = list(zip(values, usable, strict=True))
+    return [value for value, good in both if good], [value for value, good in both if not good]
+
+
+def _group(kind: str, block: int | None, similarity: float | None, scale: float, distortion: float) -> Group:
+    return Group(OrganType(kind), "text", block, 1, 0, similarity, scale, distortion)
+
+
+def test_auc_and_spearman_are_what_they_are_defined_as() -> None:
+    assert auc([3.0, 2.0], [1.0, 0.0]) == 1.0
+    assert auc([1.0, 3.0], [2.0, 1.0]) == pytest.approx((0.5 + 0 + 1 + 1) / 4)
+    assert math.isnan(auc([], [1.0]))
+    assert spearman([1.0, 2.0, 3.0], [10.0, 100.0, 1e9]) == pytest.approx(1.0)
+    assert spearman([1.0, 2.0, 2.0, 4.0], [4.0, 3.0, 3.0, 1.0]) == pytest.approx(-1.0)
+    assert spearman([1.0, 2.0, 3.0, 4.0], [2.0, 1.0, 4.0, 3.0]) == pytest.approx(0.6)
+    assert math.isnan(spearman([1.0, 1.0], [1.0, 2.0]))

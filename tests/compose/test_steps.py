@@ -1,0 +1,147 @@
+"""A recipe as the texts of an address: what is written reads back, and what cannot be read is told in one sentence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.compose.recipe import AdapterMerge, Graft, MetadataChange, Purification, PurifyMethod, Recipe, Selection
+from registry.compose.steps import PARAMETERS, STEPS_MAX, TEXT_MAX_LENGTH, Step, read_steps, step_paths, step_texts
+from registry.errors import BadRecipe
+from tests.compose.recipes import recipes
+
+BASE: Step = ("base", "acme/tiny")
+
+
+def reasons(*steps: Step) -> list[tuple[str, str]]:
+    """What is wrong with the steps."""
+    with pytest.raises(BadRecipe) as caught:
+        read_steps(steps)
+    return list(caught.value.reasons)
+
+
+@given(recipes())
+def test_every_recipe_reads_back_from_its_texts(recipe: Recipe) -> None:
+    assert read_steps(step_texts(recipe)) == recipe
+
+
+def test_the_texts_are_what_a_person_would_type() -> None:
+    recipe = Recipe(
+        base="acme/tiny",
+        grafts=(
+            Graft(Selection(types=("organ", "norm"), blocks=((2, 5), (7, 7))), donor="acme/coder"),
+            Graft(Selection(blocks=((0, 1),)), where='type:organ license:"llama 3" theta>=40', sort="-theta"),
+        ),
+        adapters=(AdapterMerge("acme/lora@2", 0.8),),
+        purify=(Purification(Selection(slots=("ffn_*",)), PurifyMethod.SPECTRAL, keep=0.95),),
+        encode="F16",
+        accept=("unrelated-lineage",),
+        metadata=(
+            MetadataChange("general.name", "Tiny Chimera"),
+            MetadataChange("a b", 3),
+            MetadataChange("c", "3"),
+            MetadataChange("d", ("x", "y")),
+            MetadataChange("e", True),
+        ),
+        name="acme/mine",
+    )
+    assert step_texts(recipe) == [
+        ("base", "acme/tiny"),
+        ("graft", "from:acme/coder type:organ,norm blocks:2-5,7"),
+        ("graft", 'where:"type:organ license:\\"llama 3\\" theta>=40" sort:-theta blocks:0-1'),
+        ("adapter", "from:acme/lora@2 scale:0.8"),
+        ("purify", "method:spectral slot:ffn_* keep:0.95"),
+        ("encode", "F16"),
+        ("accept", "unrelated-lineage"),
+        ("meta", "general.name=Tiny Chimera"),
+        ("meta", '"a b"=3'),
+        ("meta", 'c="3"'),
+        ("meta", 'd=["x", "y"]'),
+        ("meta", "e=true"),
+        ("name", "acme/mine"),
+    ]
+    assert read_steps(step_texts(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("step", "path", "told"),
+    [
+        (("graft", "rubbish"), "grafts[0]", "'rubbish' is not understood"),
+        (("graft", 'where:"type:organ'), "grafts[0]", "is not understood"),
+        (("graft", 'from:a"b'), "grafts[0]", "is not understood"),
+        (("graft", 'from:"a"b'), "grafts[0]", "is not understood"),
+        (("graft", "from:a from:b"), "grafts[0].from", "stands in the step twice"),
+        (("graft", "from:a where:b"), "grafts[0].where", "exclude each other"),
+        (("graft", "from:"), "grafts[0].from", "a model's name is missing"),
+        (("graft", "type:organ"), "grafts[0]", "from: MODEL or where: QUERY is missing"),
+        (("graft", "from:a type:orgn"), "grafts[0].type", "did you mean organ?"),
+        (("graft", "from:a blocks:5-2"), "grafts[0].blocks", "from the first block to the last"),
+        (("graft", "from:a layer:2"), "grafts[0].layer", "did you mean blocks?"),
+        (("graft", 'where:"theta>=much"'), "grafts[0].where", "theta>=much"),
+        (("graft", 'from:"\\x"'), "grafts[0]", "a backslash stands before"),
+        (("graft", 'from:"\\ud800"'), "grafts[0].from", "a control character"),
+        (("adapter", "from:a scale:much"), "adapters[0].scale", "it should be a number"),
+        (("adapter", "from:a scale:1e999"), "adapters[0].scale", "it should be a number"),
+        (("adapter", "from:a scale:0"), "adapters[0].scale", "a scale is not 0"),
+        (("purify", "type:organ"), "purify[0]", "method: spectral or fractal is missing"),
+        (("purify", "method:fractal keep:0.5"), "purify[0].keep", "keep is for spectral"),
+        (("encode", "Q4_K"), "encode", "is not one of"),
+        (("accept", "All Of Them"), "accept[0]", "is no code"),
+        (("name", "a/b/c/d"), "name", "namespace"),
+        (("meta", "general.name"), "metadata", "write key=value"),
+        (("meta", 'a="x'), "metadata.a", "begins as JSON"),
+        (("meta", "a=" + "[" * 5000), "metadata.a", "begins as JSON"),
+        (("meta", "a=1e999"), "metadata.a", "too large"),
+        (("meta", "general.architecture=x"), "metadata.general.architecture", "cannot be set"),
+        (("graft", "from:" + "a" * TEXT_MAX_LENGTH), "grafts[0]", "at most"),
+    ],
+    ids=lambda one: str(one)[:40],
+)
+def test_a_step_that_means_nothing_is_told_under_its_path(step: Step, path: str, told: str) -> None:
+    found = reasons(BASE, step)
+    assert len(found) == 1
+    assert found[0][0] == path
+    assert told in found[0][1]
+
+
+def test_all_that_is_wrong_is_told_at_once_under_its_own_number() -> None:
+    found = reasons(BASE, ("graft", "rubbish"), ("graft", "from:a blocks:x"), ("purify", "method:magic"))
+    assert [path for path, _ in found] == ["grafts[0]", "grafts[1].blocks", "purify[0].method"]
+
+
+@pytest.mark.parametrize("parameter", ["base", "name", "encode"])
+def test_what_stands_once_is_refused_when_it_stands_twice(parameter: str) -> None:
+    value = {"encode": "F16"}.get(parameter, "acme/one")
+    found = reasons(*([] if parameter == "base" else [BASE]), (parameter, value), (parameter, value))
+    assert found == [(parameter, f"{parameter} stands there twice")]
+
+
+def test_a_metadata_key_that_stands_twice_is_refused() -> None:
+    assert reasons(BASE, ("meta", "a=1"), ("meta", "a=2")) == [("metadata.a", "the key stands there twice")]
+
+
+def test_more_steps_than_an_address_holds_are_refused() -> None:
+    one = ("graft", "from:a")
+    assert len(read_steps([BASE, *[one] * (STEPS_MAX - 1)]).grafts) == STEPS_MAX - 1
+    found = reasons(BASE, *[one] * STEPS_MAX)
+    assert "at most 64 steps" in found[0][1]
+
+
+def test_empty_texts_and_other_parameters_say_nothing() -> None:
+    assert read_steps([BASE, ("graft", " "), ("name", ""), ("cell", "organ:2")]) == Recipe("acme/tiny")
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(st.sampled_from(PARAMETERS), st.text(max_size=60)), max_size=5))
+def test_any_texts_are_read_or_refused(steps: list[Step]) -> None:
+    try:
+        recipe = read_steps([BASE, *steps])
+    except BadRecipe:
+        return
+    assert read_steps(step_texts(recipe)) == recipe
+
+
+def test_the_paths_of_steps_are_those_of_a_recipe_file() -> None:
+    steps = [BASE, ("graft", "x"), ("meta", "a=b"), ("graft", "y"), ("purify", "z"), ("name", "n")]
+    assert list(step_paths(steps)) == ["base", "grafts[0]", "metadata[0]", "grafts[1]", "purify[0]", "name"]

@@ -1,0 +1,303 @@
+"""What each kind of job takes, refuses and does, on real little models; one of them in a real runtime."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ingest.jobs.asking import ask_for
+from ingest.jobs.compose import COMPOSE
+from ingest.jobs.extract import EXTRACT
+from ingest.jobs.kind import Cancelled, Values
+from ingest.jobs.kinds import KINDS
+from ingest.jobs.measure import MEASURE
+from ingest.jobs.packs import KEPT_SECONDS, TOTAL_MAX_BYTES, new_pack, pack_file, packs_folder, remove_old_packs
+from ingest.jobs.runner import Runner
+from ingest.service import ingest_model
+from ingest.sources import find_sources
+from registry.catalog.queries.jobs import active_jobs, job_by_id
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.verdicts import verdicts_of
+from registry.catalog.tables import Placement
+from registry.compose.reading import read_recipe
+from registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
+from registry.names import parse_model_name
+from registry.present.jobs import job_values
+from registry.registry import Registry
+from tests.kin import ingest_bytes, kin_file, kin_tensors
+from tests.trips import block_tensors, row_counts
+from tests.web.api.zoo import ingest_zoo
+
+RECIPE_YAML = "base: local/base\nname: local/mixed\ngrafts:\n  - {from: local/tuned, type: organ, blocks: 0}\n"
+
+
+@pytest.fixture
+def kin(registry: Registry, tmp_path: Path) -> Registry:
+    """A base, a fine-tune of it and a stranger."""
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
+    ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+    return registry
+
+
+def done(registry: Registry, kind: str, arguments: Values) -> Values:
+    """What became of a job of that kind."""
+    job_id = ask_for(registry, kind, arguments)
+    Runner(registry, Event()).run(once=True)
+    with registry.catalog.reading() as session:
+        return job_values(*job_by_id(session, job_id))
+
+
+def result(registry: Registry, kind: str, arguments: Values) -> Values:
+    job = done(registry, kind, arguments)
+    assert job["state"] == "finished", job["note"]
+    found: Values = job["result"]
+    return found
+
+
+def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: Registry) -> None:
+    made = result(kin, "compose", {"recipe_text": RECIPE_YAML})
+    assert made["model"] == "local/mixed@1"
+    assert made["created"] is True
+    assert made["address"] == f"/chimeras/{made['lock']}"
+    plan = kin.compose(read_recipe(RECIPE_YAML)).plan().plan
+    assert made["lock"] == plan.lock().id
+    assert made["size_bytes"] == plan.size_bytes
+
+
+def test_the_same_recipe_in_both_forms_is_kept_as_one(kin: Registry) -> None:
+    as_object = {"base": "local/base", "name": "local/mixed", "grafts": [{"from": "local/tuned", "type": "organ"}]}
+    as_text = "base: local/base\nname: local/mixed\ngrafts: [{from: local/tuned, type: organ}]\n"
+    assert COMPOSE.check({"recipe": as_object}) == COMPOSE.check({"recipe_text": as_text})
+
+
+def test_a_job_that_was_done_before_makes_nothing_new(kin: Registry) -> None:
+    first = result(kin, "compose", {"recipe_text": RECIPE_YAML})
+    before = row_counts(kin)
+    second = result(kin, "compose", {"recipe_text": RECIPE_YAML})
+    assert second == first | {"created": False}
+    after = row_counts(kin)
+    assert {table for table in before if before[table] != after[table]} <= {"jobs", "ingests"}
+
+
+def test_graft_and_purify_are_recipes_of_one_step(kin: Registry) -> None:
+    graft = {"base": "local/base", "donor": "local/tuned", "type": "organ", "blocks": 0, "name": "local/mixed"}
+    assert result(kin, "graft", graft)["lock"] == result(kin, "compose", {"recipe_text": RECIPE_YAML})["lock"]
+    purify = {"model": "local/base", "method": "spectral", "keep": 0.9, "type": ["organ"], "blocks": "0-1"}
+    alone = result(kin, "purify", purify | {"accept": ["likely-degraded"]})
+    recipe = (
+        "base: local/base\npurify: {method: spectral, keep: 0.9, type: organ, blocks: 0-1}\naccept: [likely-degraded]"
+    )
+    assert alone["lock"] == result(kin, "compose", {"recipe_text": recipe})["lock"]
+
+
+TEXT = "recipe_text"
+REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
+    ("compose", {}, BadInput, "one of recipe and recipe_text"),
+    ("compose", {TEXT: RECIPE_YAML, "recipe": {}}, BadInput, "one of recipe and recipe_text"),
+    ("compose", {"recipe": [1]}, BadInput, "an object"),
+    ("compose", {"recipe": "base: a"}, BadInput, "an object"),
+    ("compose", {TEXT: ""}, BadInput, "a text of 1 to"),
+    ("compose", {TEXT: "a" * 300_000}, BadInput, "a text of 1 to"),
+    ("compose", {TEXT: "bse: a"}, BadRecipe, "did you mean base"),
+    ("compose", {TEXT: "base: &a x"}, BadRecipe, "anchors"),
+    ("compose", {TEXT: RECIPE_YAML, "command": "rm"}, BadInput, "no argument 'command'"),
+    ("compose", {TEXT: "base: local/nobody"}, NotFound, "no model is registered"),
+    ("compose", {TEXT: "base: ../../etc"}, BadName, "is no"),
+    ("compose", {TEXT: "base: local/base"}, NotComposable, "nothing of local/base@1 is replaced"),
+    ("compose", {TEXT: RECIPE_YAML.replace("blocks: 0", "blocks: 7")}, NotComposable, "."),
+    ("graft", {}, BadRecipe, "the model that receives is missing"),
+    ("graft", {"base": "local/base", "donor": None}, BadRecipe, "from"),
+    ("graft", {"base": "local/base", "donor": "local/nobody", "type": "organ"}, NotComposable, "local/nobody"),
+    ("graft", {"base": "local/base", "donor": "local/stranger", "type": "organ"}, NotComposable, "unrelated-lineage"),
+    ("graft", {"base": "local/base", "donor": "local/tuned", "where": "x"}, BadInput, "no argument 'where'"),
+    ("purify", {"model": "local/base"}, BadRecipe, "method"),
+    ("purify", {"model": "local/base", "method": "spectral", "keep": 2}, BadRecipe, "above 0 and at most 1"),
+    ("purify", {"model": "local/base", "method": "fractal", "slot": "nothing"}, NotComposable, "selects no organ"),
+    ("measure", {}, BadInput, "model is missing"),
+    ("measure", {"model": 5}, BadInput, "a text"),
+    ("measure", {"model": "local/nobody"}, NotFound, "no model is registered"),
+    ("extract", {"model": "../base"}, BadName, "is no"),
+    ("extract", {"model": "local/base", "to": "/etc"}, BadInput, "no argument 'to'"),
+    ("validate", {}, BadInput, "chimera is missing"),
+    ("validate", {"chimera": "local/base"}, NotFound, "was not composed here"),
+    ("validate", {"chimera": "0" * 64}, NotFound, "no model or chimera"),
+    ("validate", {"chimera": "local/base", "tokens": 15}, BadInput, "from 16 to 512"),
+    ("validate", {"chimera": "local/base", "tokens": 513}, BadInput, "from 16 to 512"),
+    ("validate", {"chimera": "local/base", "texts": []}, BadInput, "code, prose"),
+    ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "code, prose"),
+    ("validate", {"chimera": "local/base", "texts": [["code"]]}, BadInput, "code, prose"),
+    ("validate", {"chimera": "local/base", "runtime": "sh -c {model}"}, BadInput, "no argument 'runtime'"),
+]
+
+
+@pytest.mark.parametrize(("kind", "arguments", "error", "says"), REFUSED)
+def test_what_cannot_be_done_is_refused_before_it_waits(
+    kind: str, arguments: Values, error: type[OrganError], says: str, kin: Registry
+) -> None:
+    with pytest.raises(error, match=says):
+        ask_for(kin, kind, arguments)
+    with kin.catalog.reading() as session:
+        assert not active_jobs(session, kind)
+
+
+def test_what_is_kept_of_the_arguments_can_be_asked_again() -> None:
+    for name, arguments in (
+        ("compose", {"recipe_text": RECIPE_YAML}),
+        ("measure", {"model": "base"}),
+        ("validate", {"chimera": "local/base"}),
+    ):
+        kept = KINDS[name].check(arguments)
+        assert KINDS[name].check(kept) == kept
+
+
+def test_a_model_that_is_measured_anew_reads_as_it_did(kin: Registry) -> None:
+    found = result(kin, "measure", {"model": "base"})
+    assert found["model"] == "local/base@1"
+    assert found["measured"] == len(found["tensors"]) == 10
+    for number, largest in found["differences"].items():
+        assert largest is None or largest["difference"] <= 1e-6, number
+    assert found["differences"]["theta"] is not None
+    assert found["tensors_left_out"] == 0
+
+
+def test_a_difference_to_what_is_recorded_is_told_with_its_tensor(kin: Registry) -> None:
+    with kin.catalog.writing() as session:
+        placement = next(iter(_placements(session, "local/base")))
+        placement.theta = (placement.theta or 0.0) + 3.0
+        name = placement.name
+    largest = result(kin, "measure", {"model": "base"})["differences"]["theta"]
+    assert largest["tensor"] == name
+    assert largest["difference"] == pytest.approx(3.0, abs=1e-6)
+
+
+def test_an_extraction_is_a_tar_of_an_organ_directory_that_gives_the_model_back(kin: Registry, tmp_path: Path) -> None:
+    found = result(kin, "extract", {"model": "base"})
+    path = pack_file(kin.settings.home, found["pack"], found["file"])
+    assert path is not None
+    assert [one.name for one in path.parent.iterdir()] == ["base.tar"]
+    assert path.stat().st_size == found["size_bytes"]
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == found["sha256"]
+    with tarfile.open(path, "r:") as tar:
+        members = tar.getmembers()
+        assert {(one.uid, one.mtime, one.mode) for one in members if one.isfile()} == {(0, 0, 0o644)}
+        tar.extractall(tmp_path / "out", filter="data")
+    directory = tmp_path / "out" / "base.organs"
+    assert not ingest_directory(kin, directory), "the same bytes are registered already"
+
+
+def test_the_same_model_is_always_the_same_tar(kin: Registry) -> None:
+    first, second = (result(kin, "extract", {"model": "base"}) for _ in range(2))
+    assert first["sha256"] == second["sha256"]
+    assert first["pack"] != second["pack"]
+
+
+@pytest.mark.parametrize("run", [EXTRACT.run, MEASURE.run, COMPOSE.run])
+def test_a_job_that_is_cancelled_on_its_way_leaves_nothing(run: Callable[..., Values], kin: Registry) -> None:
+    arguments = COMPOSE.check({"recipe_text": RECIPE_YAML}) if run is COMPOSE.run else {"model": "local/base@1"}
+    before = row_counts(kin)
+    cancelled = 0
+    for words in range(2, 8):
+        left = words
+
+        def tell(_progress: float, _note: str) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise Cancelled
+
+        try:
+            run(kin, arguments, tell)
+        except Cancelled:
+            cancelled += 1
+            folder = packs_folder(kin.settings.home)
+            assert not folder.exists() or not list(folder.iterdir())
+            after = row_counts(kin)
+            assert after["models"] == before["models"]
+            assert after["chimeras"] == 0
+        else:
+            break
+    assert cancelled > 0
+
+
+def test_packs_go_after_a_day_and_the_oldest_when_they_are_too_many(tmp_path: Path) -> None:
+    now = time.time()
+    packs = []
+    for hours in (30, 20, 10, 1):
+        pack = new_pack(tmp_path)
+        file = pack / "a.tar"
+        file.touch()
+        os.truncate(file, TOTAL_MAX_BYTES // 2 - 1)  # takes no room on the disk
+        os.utime(pack, (now - hours * 3600, now - hours * 3600))
+        packs.append(pack)
+    (tmp_path / "jobs" / "not a pack").mkdir()
+    assert KEPT_SECONDS == 24 * 3600
+    remove_old_packs(tmp_path, now)
+    assert [pack.exists() for pack in packs] == [False, False, True, True]
+    os.truncate(packs[3] / "a.tar", 3 * TOTAL_MAX_BYTES)
+    os.utime(packs[3], (now, now))
+    remove_old_packs(tmp_path, now)
+    assert [pack.exists() for pack in packs] == [False, False, False, True], "the newest stays, whatever its size"
+    assert (tmp_path / "jobs" / "not a pack").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("..", "a"), ("0" * 32, "../a"), (None, None), ("0" * 32, "/etc/passwd"), ("0" * 31 + "/", "a"), (5, "a")],
+)
+def test_what_names_no_pack_leads_to_no_file(key: object, name: object, tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert pack_file(tmp_path / "jobs", key, name) is None
+
+
+def test_a_link_in_a_pack_is_not_followed(tmp_path: Path) -> None:
+    pack = new_pack(tmp_path)
+    (pack / "a.tar").symlink_to("/etc/passwd")
+    assert pack_file(tmp_path, pack.name, "a.tar") is None
+
+
+def test_a_home_that_cannot_be_written_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text("in the way")
+    with pytest.raises(StoreUnwritable, match="jobs"):
+        new_pack(tmp_path)
+    remove_old_packs(tmp_path)
+
+
+def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: Registry) -> None:
+    ingest_zoo(registry, "Zoo-A-2M*F16.gguf")
+    graft = {"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}
+    made = result(registry, "graft", graft)
+    found = result(registry, "validate", {"chimera": made["lock"], "tokens": 16, "texts": ["code"]})
+    assert found["verdict"] in ("gains", "coherent")
+    assert found["tokens"] == 16
+    assert [text["name"] for text in found["texts"]] == ["code"]
+    assert found["models"] == [made["model"], "local/Zoo-A-2M-v1.0-F16@1", "local/Zoo-A-2M-Code-v1.0-F16@1"]
+    with registry.catalog.reading() as session:
+        (verdict,) = verdicts_of(session, _model_id(session, made["model"]))
+    assert verdict.verdict == found["verdict"]
+
+
+def ingest_directory(registry: Registry, directory: Path) -> bool:
+    """Whether what the organ directory holds was new."""
+    (source,) = find_sources([str(directory)])
+    before = row_counts(registry)["models"]
+    ingest_model(registry, source, None)
+    return row_counts(registry)["models"] > before
+
+
+def _placements(session: Session, name: str) -> list[Placement]:
+    statement = select(Placement).where(Placement.model_id == _model_id(session, name)).order_by(Placement.id)
+    return list(session.scalars(statement))
+
+
+def _model_id(session: Session, name: str) -> int:
+    return model_by_name(session, parse_model_name(name)).id

@@ -1,0 +1,363 @@
+"""The runner of jobs: what a job becomes, how it is cancelled, that none is done twice, and what a kill does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from ingest.jobs.asking import ask_for
+from ingest.jobs.holding import Held
+from ingest.jobs.kind import VALIDATE, WORK, Cancelled, JobKind, Tell, Values
+from ingest.jobs.kinds import KINDS
+from ingest.jobs.runner import Runner, Told
+from registry.catalog.clock import now
+from registry.catalog.queries.jobs import job_by_id
+from registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
+from registry.catalog.tables import Job
+from registry.errors import BadInput, BadName, NotFound
+from registry.present.jobs import job_values
+from registry.registry import Registry
+from tests.trips import ingest_file, little_model
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_SECONDS = 60.0
+"""Far longer than anything here takes, on any machine."""
+
+Run = Callable[[Registry, Values, Tell], Values]
+
+
+def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]:
+    return {name: JobKind(name, lane, lambda arguments: arguments, run)}
+
+
+def values_of(registry: Registry, job_id: int) -> Values:
+    with registry.catalog.reading() as session:
+        return job_values(*job_by_id(session, job_id))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that is sure to come."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+
+
+def run_once(registry: Registry, run: Run, arguments: Values | None = None) -> Values:
+    """What became of the one job of a kind that does `run`."""
+    kinds = kind_of(run)
+    job_id = ask_for(registry, "odd", arguments or {}, kinds=kinds)
+    assert Runner(registry, threading.Event(), kinds=kinds).run(once=True)
+    return values_of(registry, job_id)
+
+
+@contextmanager
+def running(registry: Registry, kinds: dict[str, JobKind], **more: float) -> Iterator[threading.Event]:
+    """A runner at work in a thread; it is stopped at the end."""
+    stop = threading.Event()
+    thread = threading.Thread(target=Runner(registry, stop, kinds=kinds, **more).run)
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(PATIENCE_SECONDS)
+    assert not thread.is_alive()
+
+
+def test_a_job_is_done_and_its_result_is_kept(registry: Registry) -> None:
+    def run(_registry: Registry, arguments: Values, tell: Tell) -> Values:
+        tell(0.5, "half of it")
+        return {"twice": 2 * arguments["number"]}
+
+    job = run_once(registry, run, {"number": 21})
+    assert (job["state"], job["result"], job["progress"], job["note"]) == ("finished", {"twice": 42}, 1.0, "")
+    assert job["created_at"] <= job["started_at"] <= job["finished_at"]
+
+
+def test_a_report_is_a_job(registry: Registry, tmp_path: Path) -> None:
+    (tmp_path / "little.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "little.gguf")
+    whole = ask_for(registry, "report", {"limit": 3})
+    one = ask_for(registry, "report", {"model": "little"})
+    gone = ask_for(registry, "report", {"model": "local/nothing"})
+    told: list[Told] = []
+    Runner(registry, threading.Event(), tell=told.append).run(once=True)
+    assert values_of(registry, whole)["result"]["report"]["title"] == "Report on the registry"
+    assert values_of(registry, one)["result"]["model"] == "local/little@1"
+    failed = values_of(registry, gone)
+    assert (failed["state"], failed["note"][:31]) == ("failed", "no model is registered as local")
+    assert [(one.id, one.became) for one in told if one.became != "running"] == [
+        (whole, "finished"),
+        (one, "finished"),
+        (gone, "failed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "error", "says"),
+    [
+        ("nothing", {}, BadInput, "no job of the kind 'nothing'"),
+        ("report", {"modle": "x"}, BadInput, "no argument 'modle'"),
+        ("report", {"limit": 0}, BadInput, "from 1 to 1,000"),
+        ("report", {"limit": True}, BadInput, "whole number"),
+        ("report", {"limit": 2.5}, BadInput, "whole number"),
+        ("report", {"model": ""}, BadInput, "a text of 1 to"),
+        ("report", {"model": ["x"]}, BadInput, "a text of 1 to"),
+        ("report", {"model": "../x"}, BadName, "is no"),
+        ("report", {"model": "x" * 1000}, BadInput, "a text of 1 to"),
+    ],
+)
+def test_what_a_kind_does_not_take_is_refused_before_it_is_queued(
+    kind: str, arguments: Values, error: type[BadInput], says: str, registry: Registry
+) -> None:
+    with pytest.raises(error, match=says):
+        ask_for(registry, kind, arguments)
+    with registry.catalog.reading() as session, pytest.raises(NotFound):
+        job_by_id(session, 1)
+
+
+def test_kinds_are_known_by_their_own_names_and_lanes() -> None:
+    assert all(name == kind.name and len(name) <= 32 and kind.lane in (WORK, VALIDATE) for name, kind in KINDS.items())
+
+
+def test_a_job_that_is_refused_says_why(registry: Registry) -> None:
+    def run(_registry: Registry, _arguments: Values, _tell: Tell) -> Values:
+        raise NotFound("there is nothing of the kind")
+
+    job = run_once(registry, run)
+    assert (job["state"], job["note"], job["result"]) == ("failed", "there is nothing of the kind", None)
+
+
+@pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("odd"), SystemExit("odd"), RecursionError("odd")])
+def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
+    error: BaseException, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(_registry: Registry, arguments: Values, _tell: Tell) -> Values:
+        if arguments["bad"]:
+            raise error
+        return {}
+
+    kinds = kind_of(run)
+    bad = ask_for(registry, "odd", {"bad": True}, kinds=kinds)
+    good = ask_for(registry, "odd", {"bad": False}, kinds=kinds)
+    with caplog.at_level(logging.ERROR):
+        Runner(registry, threading.Event(), kinds=kinds).run(once=True)
+    broken = values_of(registry, bad)
+    assert (broken["state"], broken["note"]) == ("failed", f"an error of ours: {type(error).__name__}: odd")
+    assert values_of(registry, good)["state"] == "finished"
+    assert f"job {bad} (odd) broke" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("result", [{"a": float("nan")}, {"a": b"x"}, {"a": "x" * 2_000_000}])
+def test_a_result_that_cannot_be_kept_is_told_in_words(result: Values, registry: Registry) -> None:
+    job = run_once(registry, lambda *_: result)
+    assert job["state"] == "failed"
+    assert "the result of a job" in job["note"]
+
+
+def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: Registry) -> None:
+    begun = threading.Event()
+
+    def run(_registry: Registry, _arguments: Values, tell: Tell) -> Values:
+        while True:
+            tell(0.25, "round and round")
+            begun.set()
+            time.sleep(0.01)
+
+    kinds = kind_of(run)
+    job_id = ask_for(registry, "odd", {}, kinds=kinds)
+    with running(registry, kinds):
+        assert begun.wait(PATIENCE_SECONDS)
+        assert values_of(registry, job_id)["note"] == "round and round"
+        with registry.catalog.writing() as session:
+            cancel_job(session, job_id)
+        until(lambda: _lease(registry, job_id) is None)
+        assert values_of(registry, job_id)["state"] == "cancelled"
+
+
+def _lease(registry: Registry, job_id: int) -> object:
+    with registry.catalog.reading() as session:
+        return job_by_id(session, job_id)[0].lease_expires_at
+
+
+def test_a_runner_that_ends_puts_its_job_back(registry: Registry) -> None:
+    begun = threading.Event()
+
+    def run(_registry: Registry, _arguments: Values, tell: Tell) -> Values:
+        while True:
+            tell(0.25, "round and round")
+            begun.set()
+            time.sleep(0.01)
+
+    kinds = kind_of(run)
+    job_id = ask_for(registry, "odd", {}, kinds=kinds)
+    with running(registry, kinds):
+        assert begun.wait(PATIENCE_SECONDS)
+    job = values_of(registry, job_id)
+    assert (job["state"], job["progress"]) == ("queued", 0.0)
+
+
+def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_nothing_then(registry: Registry) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def run(_registry: Registry, _arguments: Values, _tell: Tell) -> Values:
+        begun.set()
+        go_on.wait(PATIENCE_SECONDS)
+        return {"late": True}
+
+    kinds = kind_of(run)
+    stop, told = threading.Event(), list[Told]()
+    job_id = ask_for(registry, "odd", {}, kinds=kinds)
+    runner = Runner(registry, stop, kinds=kinds, tell=told.append, stop_seconds=0.1)
+    ended: list[bool] = []
+    thread = threading.Thread(target=lambda: ended.append(runner.run()))
+    thread.start()
+    assert begun.wait(PATIENCE_SECONDS)
+    stop.set()
+    thread.join(PATIENCE_SECONDS)
+    assert ended == [False]
+    assert values_of(registry, job_id)["state"] == "queued"
+    go_on.set()
+    until(lambda: len(told) == 2)
+    assert values_of(registry, job_id)["state"] == "queued"
+
+
+def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Registry) -> None:
+    most: dict[str, int] = {"slow": 0, "check": 0}
+    at_work: dict[str, int] = {"slow": 0, "check": 0}
+    lock, both = threading.Lock(), threading.Barrier(2)
+
+    def runs(name: str) -> Run:
+        def run(_registry: Registry, arguments: Values, _tell: Tell) -> Values:
+            with lock:
+                at_work[name] += 1
+                most[name] = max(most[name], at_work[name])
+            if arguments["meets"]:
+                both.wait(PATIENCE_SECONDS)  # one of each lane at once, else nobody gets past this
+            time.sleep(0.05)
+            with lock:
+                at_work[name] -= 1
+            return {}
+
+        return run
+
+    kinds = kind_of(runs("slow"), WORK, "slow") | kind_of(runs("check"), VALIDATE, "check")
+    ids = [ask_for(registry, name, {"meets": number == 0}, kinds=kinds) for number in range(4) for name in kinds]
+    with running(registry, kinds), running(registry, kinds):
+        until(lambda: all(values_of(registry, one)["state"] == "finished" for one in ids))
+    assert most["check"] == 1
+
+
+def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        job_id = enqueue_job(session, "odd", {})
+        claim = claim_job(session, ["odd"])
+    assert claim is not None
+    with Held(registry, claim, threading.Event(), told_seconds=3600) as held:
+        held.tell(0.1, "first")
+        for _ in range(1000):
+            held.tell(0.9, "too soon")
+        assert (values_of(registry, job_id)["progress"], values_of(registry, job_id)["note"]) == (0.1, "first")
+    with Held(registry, claim, threading.Event(), told_seconds=0) as held:
+        held.tell(7.0, "beyond the end")
+        assert values_of(registry, job_id)["progress"] == 1.0
+        version = registry.catalog.version()
+        held.tell(7.0, "beyond the end")
+        assert registry.catalog.version() == version, "nothing new was written"
+        with registry.catalog.writing() as session:
+            cancel_job(session, job_id)
+        with pytest.raises(Cancelled):
+            held.tell(7.0, "beyond the end")
+
+
+def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        job_id = enqueue_job(session, "odd", {})
+        claim = claim_job(session, ["odd"])
+        assert claim is not None
+        session.execute(update(Job).values(lease_expires_at=now() - timedelta(seconds=5)))
+    with Held(registry, claim, threading.Event(), renewed_seconds=0.02) as held:
+        until(lambda: str(_lease(registry, job_id)) > str(now()))
+        assert not held.is_lost
+        with registry.catalog.writing() as session:
+            cancel_job(session, job_id)
+        until(lambda: held.is_lost)
+        with pytest.raises(Cancelled):
+            held.tell(0.5)
+
+
+def test_two_runners_at_once_never_do_a_job_twice(registry: Registry, tmp_path: Path) -> None:
+    def run(_registry: Registry, arguments: Values, _tell: Tell) -> Values:
+        with (tmp_path / str(arguments["number"])).open("x"):  # fails where somebody was here before
+            return {"thread": threading.get_ident()}
+
+    kinds = kind_of(run)
+    ids = [ask_for(registry, "odd", {"number": number}, kinds=kinds) for number in range(60)]
+    runners = [
+        threading.Thread(target=Runner(registry, threading.Event(), kinds=kinds).run, kwargs={"once": True})
+        for _ in range(4)
+    ]
+    for thread in runners:
+        thread.start()
+    for thread in runners:
+        thread.join(PATIENCE_SECONDS)
+    jobs = [values_of(registry, one) for one in ids]
+    assert [(job["state"], job["note"]) for job in jobs] == [("finished", "")] * 60
+
+
+HANGING = """
+import sys, threading, time
+from ingest.jobs.kind import WORK, JobKind
+from ingest.jobs.runner import Runner
+from registry.registry import Registry
+def run(registry, arguments, tell):
+    tell(0.5, "at it")
+    time.sleep(600)
+with Registry.open(sys.argv[1]) as registry:
+    Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict, run)}).run()
+"""
+
+
+def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_after_the_second(
+    registry: Registry,
+) -> None:
+    kinds = kind_of(lambda *_: {"done": True})
+    first, second = (ask_for(registry, "odd", {}, kinds=kinds) for _ in range(2))
+    for kill in range(2):
+        process = subprocess.Popen([sys.executable, "-c", HANGING, str(registry.settings.home)], cwd=ROOT)
+        until(lambda: values_of(registry, first)["note"] == "at it")
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        Runner(registry, threading.Event(), kinds=kinds if kill else {}).run(once=True)
+        assert values_of(registry, first)["state"] == "running", "nobody may have it before its lease has run out"
+        with registry.catalog.writing() as session:
+            session.execute(
+                update(Job).where(Job.id == first).values(lease_expires_at=now() - timedelta(seconds=1), note="killed")
+            )
+    Runner(registry, threading.Event(), kinds=kinds).run(once=True)
+    assert (values_of(registry, first)["state"], values_of(registry, first)["note"]) == ("failed", DIED_TWICE)
+    assert values_of(registry, second)["state"] == "finished"
+
+
+def test_a_job_that_was_left_once_is_finished_by_the_next_runner(registry: Registry) -> None:
+    kinds = kind_of(lambda *_: {"by": os.getpid()})
+    job_id = ask_for(registry, "odd", {}, kinds=kinds)
+    with registry.catalog.writing() as session:
+        assert claim_job(session, ["odd"]) is not None
+        session.execute(update(Job).values(lease_expires_at=now() - timedelta(seconds=1)))
+    Runner(registry, threading.Event(), kinds=kinds).run(once=True)
+    assert values_of(registry, job_id)["result"] == {"by": os.getpid()}

@@ -1,0 +1,152 @@
+"""From a query or a recipe to a file that runs: predicted, made, run in llama.cpp, judged."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from ingest.placing import place_virtual
+from ingest.sources import find_sources
+from ingest.transplant import FileLibrary, transplant
+from registry.compose.builder import ChimeraPlan, Composition
+from registry.compose.finding import Severity
+from registry.compose.recipe import Graft, Recipe, Selection
+from registry.compose.trying import Tried, try_chimera
+from registry.errors import NotComposable
+from registry.gguf import MemorySource, read_header
+from registry.gguf.quants import dequantize
+from registry.registry import Registry
+from registry.validation.llama import LlamaCpp
+from registry.validation.reading import Adapter, Reading, Request
+from registry.validation.texts import built_in_texts
+from tests.journeys.test_round_trip import ZOO_FILES
+from tests.trips import ingest_file
+
+A, CODE, B = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
+LORA = "Zoo-A-2M-Code-LoRA-v1.0-F32"
+FILES = {path.stem: path for path in ZOO_FILES}
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
+        for name in (A, CODE, B, LORA):
+            ingest_file(registry, FILES[name])
+        yield registry
+
+
+def tried(registry: Registry, plan: ChimeraPlan) -> Tried:
+    made = plan.register()
+    return try_chimera(registry.catalog, registry.blobs, made.model, built_in_texts(), LlamaCpp())
+
+
+def on_code(reading: Reading) -> float:
+    score = reading.scores[0]
+    assert score.text == "code"
+    assert score.perplexity is not None
+    return score.perplexity
+
+
+def warnings(plan: ChimeraPlan) -> list[str]:
+    return [finding.code for finding in plan.findings if finding.severity is not Severity.INFO]
+
+
+def test_a_fine_tunes_feed_forward_in_its_base_is_warned_of_nothing_and_gains(zoo: Registry) -> None:
+    plan = zoo.compose(A).graft(CODE, type="organ").named("me/coder").plan()
+    assert warnings(plan) == []
+    found = tried(zoo, plan).validation
+    assert found.verdict.kind == "gains"
+    assert on_code(found.donors[0]) < on_code(found.chimera) < on_code(found.base)
+
+
+def test_a_strangers_feed_forward_is_warned_of_before_anything_is_read_and_breaks_the_model(
+    zoo: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composition = zoo.compose(A).graft(B, type="organ").named("me/stranger")
+    opened: list[int] = []
+    opening = zoo.blobs.open
+    monkeypatch.setattr(zoo.blobs, "open", lambda blob: (opened.append(blob.size_bytes), opening(blob))[1])
+    plan = composition.plan()
+    assert warnings(plan) == ["unrelated-lineage"]
+    assert sum(opened) < 200_000  # headers with their vocabulary: no organ has been read
+    with pytest.raises(NotComposable, match="accept unrelated-lineage"):
+        plan.register()
+    found = tried(zoo, composition.accept("unrelated-lineage").plan()).validation
+    assert found.verdict.kind == "broken"
+
+
+def test_one_weak_block_of_a_stranger_passes_for_nothing(zoo: Registry) -> None:
+    plan = zoo.compose(A).graft(B, type="organ", blocks=3).accept("unrelated-lineage").named("me/block").plan()
+    assert tried(zoo, plan).validation.verdict.kind in ("inert", "undecided")
+
+
+def test_merging_an_adapter_is_the_sum_in_float64_within_the_rounding_of_the_dtype(
+    zoo: Registry, tmp_path: Path
+) -> None:
+    zoo.compose(A).adapter(LORA, 0.7).named("me/merged").plan().assemble(tmp_path / "merged.gguf")
+    base, lora, merged = (values_of(path) for path in (FILES[A], FILES[LORA], tmp_path / "merged.gguf"))
+    changed = [name for name in base if f"{name}.lora_a" in lora]
+    assert len(changed) == 28
+    for name in changed:
+        a, b = lora[f"{name}.lora_a"], lora[f"{name}.lora_b"]
+        due = base[name] + 0.7 * (16 / 8) * (b @ a)
+        spacing = np.spacing(np.abs(due).astype(np.float16)).astype(np.float64)
+        assert np.all(np.abs(merged[name] - due) <= 0.5001 * spacing)
+    for name in base.keys() - set(changed):
+        assert np.array_equal(base[name], merged[name])
+
+
+def test_a_merged_adapter_scores_as_it_does_when_it_is_applied_at_run_time(zoo: Registry, tmp_path: Path) -> None:
+    zoo.compose(A).adapter(LORA).named("me/adapted").plan().assemble(tmp_path / "adapted.gguf")
+    merged = LlamaCpp().read(Request(tmp_path / "adapted.gguf", built_in_texts()), lambda _: None)
+    applied = Request(FILES[A], built_in_texts(), adapters=(Adapter(FILES[LORA]),))
+    at_run_time = LlamaCpp().read(applied, lambda _: None)
+    for ours, theirs in zip(merged.scores, at_run_time.scores, strict=True):
+        assert ours.perplexity == pytest.approx(theirs.perplexity, rel=2e-3)
+
+
+def test_a_transplant_of_two_files_and_the_registrys_chimera_have_one_lock_and_the_same_bytes(
+    zoo: Registry, tmp_path: Path
+) -> None:
+    made = zoo.compose(A).graft(CODE, type="organ", blocks="1-2").named("me/middle").plan().assemble(tmp_path / "one")
+    recipe = Recipe("base", (Graft(Selection(types=("organ",), blocks=((1, 2),)), donor="donor"),))
+    with ExitStack() as opened:
+        sources = {"base": find_sources([str(FILES[A])])[0], "donor": find_sources([str(FILES[CODE])])[0]}
+        found = transplant(recipe, FileLibrary(opened, sources), tmp_path / "two")
+        place_virtual(found.file, tmp_path / "two")
+    assert found.lock.id == made.lock_id
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert hashlib.sha256((tmp_path / "two").read_bytes()).hexdigest() == made.sha256
+
+
+@pytest.mark.parametrize("method", ["spectral", "fractal"])
+def test_purified_organs_keep_mean_and_deviation_name_their_source_and_show_both_angles(
+    zoo: Registry, method: str, tmp_path: Path
+) -> None:
+    steps: Composition = zoo.compose(A).purify(method, type="organ", blocks="0-1").accept("likely-degraded")
+    made = steps.named(f"me/{method}").plan().assemble(tmp_path / "pure.gguf")
+    before, after = values_of(FILES[A]), values_of(tmp_path / "pure.gguf")
+    assert len(made.computed) == 6
+    for name, measurement in made.computed.items():
+        deviation = float(np.std(before[name]))
+        assert abs(np.mean(after[name]) - np.mean(before[name])) < 1e-3 * deviation
+        assert abs(np.std(after[name]) - deviation) < 1e-3 * deviation
+        assert measurement.theta is not None
+        assert not np.array_equal(before[name], after[name])
+
+
+def values_of(path: Path) -> dict[str, NDArray[np.float64]]:
+    """Every tensor of a file, rows as in its matrix."""
+    source = MemorySource(path.read_bytes())
+    header = read_header(source)
+    found = {}
+    for tensor in header.tensors:
+        data = source.read_at(header.data_offset + tensor.offset, tensor.size_bytes)
+        found[tensor.name] = dequantize(data, tensor.dtype).reshape(tensor.shape[::-1]).astype(np.float64)
+    return found

@@ -1,0 +1,123 @@
+"""Recipes against a registry: those of the documentation are made, bad ones are refused with one list of findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.compose.finding import Severity
+from registry.compose.reading import read_recipe, recipe_findings
+from registry.errors import BadRecipe, NotComposable, NotFound
+from registry.registry import Registry
+from tests.builders import file_bytes, text
+from tests.journeys.test_round_trip import ZOO_FILES
+from tests.trips import ingest_file, weights
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("recipes.md", "prediction.md", "guide.md", "original-tools.md", "python.md")
+FENCE = re.compile(r"^```(?:yaml|json)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BASE = "Zoo-A-2M-v1.0-F16"
+ORGANS = "[{from: Zoo-A-2M-Code-v1.0-F16, type: organ}]"
+
+MUCH = """
+grafts: [{from: nobody/a}, {from: Zoo-B-2M-v1.0-Q8_0, blocks: 9}, {where: 'type:organ theta>=89'}]
+adapters: [{from: narrow-lora}]
+"""
+
+
+def recipes_of(page: str) -> list[str]:
+    path = DOCS / page
+    found = FENCE.findall(path.read_text()) if path.exists() else []
+    return [recipe for recipe in found if "base" in recipe]
+
+
+RECIPES = [
+    pytest.param(recipe, id=f"{page}-{number}") for page in PAGES for number, recipe in enumerate(recipes_of(page))
+]
+
+
+@pytest.fixture(scope="module")
+def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    folder = tmp_path_factory.mktemp("zoo")
+    with Registry.open(folder / "home") as registry:
+        for path in ZOO_FILES:
+            ingest_file(registry, path)
+        narrow = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
+        halves = [weights("blk.0.ffn_up.weight.lora_a", (64, 4)), weights("blk.0.ffn_up.weight.lora_b", (4, 96))]
+        (folder / "narrow.gguf").write_bytes(file_bytes(narrow, halves))
+        ingest_file(registry, folder / "narrow.gguf", "narrow-lora")
+        yield registry
+
+
+def test_the_documentation_has_recipes() -> None:
+    assert len(recipes_of("recipes.md")) >= 8
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_of_the_documentation_is_made(recipe: str, zoo: Registry) -> None:
+    plan = zoo.compose(read_recipe(recipe)).plan()
+    made = plan.register()
+    assert made.size_bytes == plan.size_bytes
+    assert zoo.compose(read_recipe(recipe)).plan().register().lock_id == made.lock_id
+
+
+REFUSED = {
+    "donor-unknown": ("grafts: [{from: nobody/nothing}]", {"unknown-donor"}),
+    "donor-digest-unknown": (f"grafts: [{{from: 'sha256:{'0' * 64}'}}]", {"unknown-donor"}),
+    "donor-is-base": (f"grafts: [{{from: {BASE}, type: organ}}]", {"own-donor"}),
+    "donor-of-another-width": ("grafts: [{from: Zoo-C-1M-v1.0-Q8_0, type: organ}]", {"width-differs"}),
+    "embeddings-tied-and-not": (
+        "grafts: [{from: Zoo-C-1M-v1.0-Q8_0, type: embed}]",
+        {"tied-embeddings", "slot-absent", "width-differs"},
+    ),
+    "donor-is-an-adapter": ("grafts: [{from: Zoo-A-2M-Code-LoRA-v1.0-F32, type: organ}]", {"nothing-to-graft"}),
+    "query-finds-nothing": ("grafts: [{where: 'type:organ theta>=89'}]", {"empty-query"}),
+    "query-of-nobody": ("grafts: [{where: 'type:organ by:nobody'}]", {"empty-query"}),
+    "query-finds-the-base": (f"grafts: [{{where: 'type:organ model:{BASE}'}}]", {"empty-query"}),
+    "blocks-that-are-not-there": ("grafts: [{from: Zoo-B-2M-v1.0-Q8_0, blocks: 7-9}]", {"nothing-selected"}),
+    "slots-that-are-not-there": ("grafts: [{from: Zoo-B-2M-v1.0-Q8_0, slot: ssm_in}]", {"nothing-selected"}),
+    "the-same-graft-twice": (
+        "grafts: [{from: Zoo-A-2M-Code-v1.0-F16, type: organ}, {from: Zoo-A-2M-Prose-v1.0-Q8_0, blocks: 1-2}]",
+        {"overlapping-grafts"},
+    ),
+    "adapter-unknown": ("adapters: [{from: nobody/lora}]", {"unknown-adapter"}),
+    "adapter-that-is-a-model": ("adapters: [{from: Zoo-A-2M-Code-v1.0-F16}]", {"not-an-adapter"}),
+    "adapter-of-another-width": ("adapters: [{from: narrow-lora}]", {"adapter-misfit"}),
+    "purified-twice": (
+        "purify: [{type: organ, method: fractal}, {blocks: 1, method: spectral}]",
+        {"overlapping-steps"},
+    ),
+    "nothing-purified": ("purify: {where: 'type:organ theta>=89', method: fractal}", {"nothing-selected"}),
+    "no-steps": ("accept: []", {"nothing-to-do"}),
+    "a-hyperparameter": (f"grafts: {ORGANS}\nmetadata: {{llama.context_length: 9}}", {"bad-metadata"}),
+    "much-at-once": (MUCH, {"unknown-donor", "nothing-selected", "empty-query", "adapter-misfit"}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=list(REFUSED))
+def test_a_bad_recipe_gives_all_that_is_wrong_at_once(case: str, zoo: Registry, tmp_path: Path) -> None:
+    steps, codes = REFUSED[case]
+    plan = zoo.compose(read_recipe(f"base: {BASE}\n{steps}\n")).plan()
+    found = [finding for finding in plan.findings if finding.severity is Severity.REFUSE]
+    assert {finding.code for finding in found} == codes
+    assert all(finding.sentence and "\n" not in finding.sentence for finding in found)
+    assert len({finding.sentence for finding in found}) == len(found)
+    with pytest.raises(NotComposable):
+        plan.assemble(tmp_path / "never.gguf")
+    assert not (tmp_path / "never.gguf").exists()
+
+
+def test_an_unknown_base_is_told_with_the_nearest_name(zoo: Registry) -> None:
+    with pytest.raises(NotFound, match=r"did you mean local/Zoo-A-2M-v1\.0-F16"):
+        zoo.compose(read_recipe("base: Zoo-A-2M-v1.0-F61\nadapters: [{from: narrow-lora}]")).plan()
+
+
+def test_what_is_wrong_with_a_recipes_text_is_a_list_of_findings_too() -> None:
+    with pytest.raises(BadRecipe) as refused:
+        read_recipe("bsae: a\ngrafts: [{form: b, blocks: 5-2}]\nencode: Q9_0\n")
+    found = recipe_findings(refused.value)
+    assert {finding.field for finding in found} >= {"bsae", "grafts[0].form", "grafts[0].blocks", "encode"}
+    assert all(finding.severity is Severity.REFUSE for finding in found)

@@ -1,0 +1,1 @@
+"""Rows and plans as plain values."""

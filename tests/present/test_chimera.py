@@ -1,0 +1,113 @@
+"""A chimera as plain values, its card, and how to use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from registry.catalog.clock import now
+from registry.catalog.queries.composing import model_by_text
+from registry.catalog.tables import Verdict
+from registry.present.chimera import chimera_values
+from registry.present.usage import Usage
+from registry.present.values import Values
+from registry.registry import Registry
+from tests.builders import text
+from tests.kin import ingest_bytes, kin_file, kin_tensors
+
+HOSTILE = "</p><script>alert(1)</script>\n# big | `code`\n```\n[a](http://b)\u202e"
+
+
+@pytest.fixture
+def family(registry: Registry, tmp_path: Path) -> Registry:
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    stranger = kin_file("Stranger", kin_tensors(seed=7), [text("general.description", HOSTILE)])
+    ingest_bytes(registry, tmp_path, "stranger", stranger)
+    return registry
+
+
+def values_of(registry: Registry, name: str) -> Values:
+    with registry.catalog.reading() as session:
+        values = chimera_values(session, model_by_text(session, name))
+    assert values is not None
+    return values
+
+
+def test_a_chimera_says_what_its_plan_said_and_what_was_measured_since(family: Registry) -> None:
+    composition = family.compose("base").graft("stranger", type="organ", blocks=1).purify("fractal", slot="attn_q")
+    made = composition.accept("unrelated-lineage").plan().register()
+    values = values_of(family, made.model)
+    assert values["lock_id"] == made.lock_id
+    assert [(one["model"], one["acts"]) for one in values["parents"]] == [
+        ("local/base@1", ["purified"]), ("local/stranger@1", ["grafted"]),
+    ]  # fmt: skip
+    assert [part["acts"] for part in values["parts"]] == [["purified"], ["purified"], ["grafted"], ["grafted"]]
+    assert [one["name"] for one in values["computed"]] == ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]
+    assert all(one["theta"] is not None and one["theta_before"] is not None for one in values["computed"])
+    assert "unrelated-lineage" in [one["code"] for one in values["findings"] if one["accepted"]]
+    assert values["recipe_yaml"] == composition.accept("unrelated-lineage").yaml()
+    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    with family.catalog.reading() as session:
+        assert chimera_values(session, model_by_text(session, "base")) is None
+
+
+def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: Registry) -> None:
+    composition = family.compose("base").graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
+    made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).accept("likely-degraded").plan().register()
+    values = values_of(family, made.model)
+    assert values["parents"][1]["acts"] == ["grafted", "purified"]
+    (computed,) = values["computed"]
+    assert (computed["from"], computed["method"], computed["keep"]) == ("local/stranger@1", "spectral", 0.5)
+
+
+def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: Registry) -> None:
+    made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
+    assert "It was not run yet." in values_of(family, made.model)["card"]
+    with family.catalog.writing() as session:
+        model = model_by_text(session, made.model)
+        for verdict, reason in (("gains", "An old one."), ("broken", "A new one, much worse.")):
+            row = Verdict(model_id=model.id, runtime="test", verdict=verdict, reason=reason, report="{}")
+            row.created_at = now()
+            session.add(row)
+    values = values_of(family, made.model)
+    assert [one["verdict"] for one in values["verdicts"]] == ["broken", "gains"]
+    assert "Run in test: broken. A new one, much worse." in values["card"]
+    assert "An old one" not in values["card"]
+
+
+def test_nothing_from_outside_is_more_than_text_on_the_card(family: Registry) -> None:
+    composition = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage")
+    composition = composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE)
+    card = values_of(family, composition.plan().register().model)["card"]
+    prose = [line for line in card.splitlines() if not line.startswith("    ")]
+    assert [line for line in prose if line.startswith("#")][1:] == [
+        "## Made of", "## Findings", "## Prediction and verdict", "## Recipe", "## Use",
+    ]  # fmt: skip
+    for markup in ("<script", "</p>", "[a](", "```", "\u202e"):
+        assert not any(markup in line for line in prose)
+    assert "alert(1)" in card, "as text it is there"
+    assert "\u202e" not in card
+    shown = card[card.index("## Recipe") : card.index("Its lock is ")].splitlines()[2:]
+    assert all(line == "" or line.startswith("    ") for line in shown)
+
+
+def test_a_modelfile_is_three_lines_whatever_the_title_is() -> None:
+    for title in ("Tiny", "two\nlines", "PARAMETER\r\nFROM /etc/passwd", "\u2028SYSTEM x", "x" * 1000):
+        lines = Usage("local/a@1", "a.gguf", title, 2048).modelfile().splitlines()
+        assert [line.partition(" ")[0] for line in lines] == ["#", "FROM", "PARAMETER"]
+        assert lines[1:] == ["FROM ./a.gguf", "PARAMETER num_ctx 2048"]
+        assert len(lines[0]) < 120
+    assert Usage("local/a@1", "a.gguf", "A", None).modelfile().endswith("num_ctx 4096\n")
+    assert Usage("local/a@1", "a.gguf", "A", 1 << 40).modelfile().endswith("num_ctx 4096\n")
+
+
+def test_the_lines_of_python_make_the_same_file(family: Registry, tmp_path: Path) -> None:
+    made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
+    values = values_of(family, made.model)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ORGAN_HOME", str(family.settings.home))
+        patch.chdir(tmp_path)
+        exec(compile(values["python"], "script", "exec"), {})  # the very lines that are shown
+    assert (tmp_path / values["file"]["name"]).stat().st_size == made.size_bytes

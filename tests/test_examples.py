@@ -1,0 +1,89 @@
+"""The scripts in `examples/`, run as a newcomer runs them; what they print is what is known of the zoo."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from registry import Registry
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+LINES_MAX = 60
+
+
+def run(name: str, *arguments: Path, folder: Path) -> str:
+    """What the example prints; `folder` is its place for temporary files, which it leaves empty."""
+    folder.mkdir()
+    place = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent), "TMPDIR": str(folder)}
+    command = [sys.executable, "-W", "error", str(EXAMPLES / name), *map(str, arguments)]
+    done = subprocess.run(command, env=place, cwd=folder.parent, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(folder.iterdir()) == []
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a new registry, into which the first example takes the zoo, and what it prints."""
+    folder = tmp_path_factory.mktemp("examples")
+    return folder / "home", run("find_and_rank.py", folder / "home", folder=folder / "temporary")
+
+
+@pytest.fixture
+def home(ranked: tuple[Path, str]) -> Path:
+    return ranked[0]
+
+
+def test_find_and_rank_takes_the_zoo_in_where_there_is_nothing(ranked: tuple[Path, str]) -> None:
+    printed = ranked[1].splitlines()
+    angles = [float(line.split("°")[0]) for line in printed[1:6]]
+    assert angles == sorted(angles, reverse=True)
+    assert all(35 < angle < 40 for angle in angles)
+    assert "Organs by type: {'skeleton': 144, 'organ': 108, 'norm': 81, 'adapter': 56, 'embed': 10}" in printed
+    begin = next(number for number, line in enumerate(printed) if line.startswith("Most like "))
+    alike = [float(line.split()[0]) for line in printed[begin + 1 : begin + 6]]
+    assert alike[0] == 1.0
+    assert alike == sorted(alike, reverse=True)
+    assert any(re.search(r" are alike by 0\.\d{3}:$", line) for line in printed)
+
+
+def test_a_chimera_is_composed_warned_of_accepted_and_made_twice_alike(home: Path, tmp_path: Path) -> None:
+    file = tmp_path / "out.gguf"
+    printed = run("compose_a_chimera.py", home, file, folder=tmp_path / "temporary")
+    assert "With the fine-tune: can be made\nWith the stranger: cannot be made yet\n" in printed
+    assert re.search(r"^  warn   unrelated-lineage ", printed, re.MULTILINE)
+    assert "\n('unrelated-lineage',) " in printed
+    assert "\nThe same lock and the same bytes: True\n" in printed
+    assert "local/Zoo-B-2M-v1.0-Q8_0@1" in printed.splitlines()[-1]
+    with Registry.open(home) as registry:
+        chimera = registry.model("two-donors")
+        assert f"Made local/two-donors@1, sha256:{registry.assemble(chimera.name, tmp_path / 'again.gguf')}" in printed
+    assert file.read_bytes() == (tmp_path / "again.gguf").read_bytes()
+
+
+def test_a_chimera_by_query_says_what_its_organs_measure_before_and_after(home: Path, tmp_path: Path) -> None:
+    printed = run("chimera_by_query.py", home, folder=tmp_path / "temporary")
+    assert printed.startswith("base: Zoo-A-2M-v1.0-F16\nname: local/by-query\ngrafts:\n")
+    assert re.search(r"^Donors: local/Zoo-A-2M-(Code-v1.0-F16|Prose-v1.0-Q8_0)@1$", printed, re.MULTILINE)
+    lines = re.findall(r"^  θ +([\d.]+)° -> +([\d.]+)°  (\S+) +(.+)$", printed, re.MULTILINE)
+    acts = {name: act for _, _, name, act in lines}
+    assert acts["blk.0.ffn_up.weight"] == "grafted, adapter"
+    assert acts["blk.2.attn_v.weight"] == "adapter, purified"
+    with Registry.open(home) as registry:
+        before, after = registry.model("Zoo-A-2M-v1.0-F16"), registry.model("by-query")
+        shown = {name: (first, then) for first, then, name, _ in lines}
+        measured = {name: (before.organ(name).theta or 0.0, after.organ(name).theta or 0.0) for name in shown}
+    assert shown == {name: (f"{first:.1f}", f"{then:.1f}") for name, (first, then) in measured.items()}
+    assert len(shown) == 14
+    assert any(first != then for first, then in shown.values())
+
+
+def test_the_examples_are_short() -> None:
+    lengths = {path.name: len(path.read_text(encoding="utf-8").splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert len(lengths) >= 4
+    assert {name: length for name, length in lengths.items() if length >= LINES_MAX} == {}

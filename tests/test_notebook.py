@@ -1,0 +1,174 @@
+"""What notebooks show: small tables in which no text from outside is anything but text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry import notebook
+from registry.compose.recipe import MetadataChange, Recipe
+from registry.registry import Registry
+from tests.builders import file_bytes, text
+from tests.trips import block_metadata, block_tensors, ingest_file, weights
+
+TAGS = {"div", "p", "b", "pre", "table", "thead", "tbody", "tr", "th", "td"}
+STYLES = {"text-align:left", "text-align:right"}
+HOSTILE = "<script>alert('1')</script>&amp;\" onload=\"x\x1b[31m\u202egpj.exe\ud800"
+ODD_TENSOR = 'blk.0.<img/src=x/onerror="alert(1)">.weight'
+
+
+class Reader(HTMLParser):
+    """Collects tags, attributes and text."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.counts: Counter[str] = Counter()
+        self.cells: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS
+        assert all(name == "style" and value in STYLES for name, value in attrs)
+        self.open.append(tag)
+        self.counts[tag] += 1
+        self.cells.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.cells[-1] += data
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def read(value: object) -> Reader:
+    """The HTML of `value`, which is whole and of tables and texts alone."""
+    html = value if isinstance(value, str) else value._repr_html_()  # type: ignore[attr-defined]
+    assert all(sign.isprintable() or sign == "\n" for sign in html)
+    reader = Reader()
+    reader.feed(html)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A registry whose models say whatever could hurt in a page."""
+    folder = tmp_path_factory.mktemp("hostile")
+    said = HOSTILE.encode("utf-8", "replace")
+    with Registry.open(folder) as registry:
+        for seed, name in enumerate(("base", "donor")):
+            entries = [
+                entry for entry in block_metadata(blocks=1) if entry.key not in ("general.name", "general.license")
+            ]
+            entries += [text("general.name", said), text("general.license", said), text("general.description", said)]
+            tensors = [*block_tensors(1, seed=seed), weights(ODD_TENSOR, (64, 64), seed)]
+            (folder / f"{name}.gguf").write_bytes(file_bytes(entries, tensors))
+            ingest_file(registry, folder / f"{name}.gguf")
+        yield registry
+
+
+@settings(max_examples=50)
+@given(st.text(), st.text(), st.text() | st.integers() | st.none())
+def test_any_text_is_shown_as_text(one: str, two: str, cell: notebook.Cell) -> None:
+    pieces = (
+        *(notebook.heading(one), notebook.paragraph(two), notebook.preformatted(one)),
+        *(notebook.facts([(one, cell)]), notebook.table([one, two], [(cell, one)], [two])),
+    )
+    reader = read(notebook.document(*pieces))
+    assert reader.counts == {
+        "div": 1,
+        "p": 2,
+        "b": 1,
+        "pre": 1,
+        "table": 2,
+        "thead": 1,
+        "tbody": 2,
+        "tr": 3,
+        "th": 3,
+        "td": 3,
+    }
+
+
+def test_what_has_an_effect_of_its_own_is_written_out() -> None:
+    assert notebook.visible("a\x1b[31m\u202e\ud800é\n") == "a\\x1b[31m\\u202e\\ud800é\n"
+
+
+def test_a_table_aligns_numbers_right_and_cuts_what_is_too_much() -> None:
+    html = notebook.table(["name", "n"], [("a" * 5000, number) for number in range(1000, 3000)], ["n"])
+    reader = read(html)
+    assert reader.counts["tr"] == notebook.ROWS_SHOWN + 1
+    assert "… and 1,940 more" in reader.cells
+    assert "1,000" in reader.cells
+    assert html.count("text-align:right") == notebook.ROWS_SHOWN + 1
+    assert len(html) < 100 * (notebook.TEXT_SHOWN + 100)
+    assert read(notebook.facts([("x", None)])).cells[-1] == "–"
+
+
+def test_pages_of_organs_and_of_models_are_tables(hostile: Registry) -> None:
+    page = hostile.search(limit=2)
+    organs = read(page)
+    assert (organs.counts["table"], organs.counts["tr"]) == (1, 3)
+    assert "more follow: give next as after" in organs.cells
+    assert [organ.name for organ in page] == [cell for cell in organs.cells if cell.endswith(".weight")]
+    whole = hostile.search()
+    assert ODD_TENSOR in read(whole).cells
+    models = read(hostile.models())
+    assert models.counts["tr"] == 3
+    assert "local/base@1" in models.cells
+    assert any(cell.startswith("<script>alert(") for cell in models.cells)
+    assert (repr(page), repr(hostile.models())) == ("<2 organs, more follow>", "<2 models>")
+    assert repr(whole.items[0]).startswith("<")
+    assert max(len(repr(one)) for one in [*whole, *hostile.models()]) < 160
+
+
+def test_likeness_has_a_column_where_it_was_asked_for(hostile: Registry) -> None:
+    organ = hostile.model("base").organ("blk.0.attn_q.weight")
+    assert "alike" in read(hostile.search(f"like:{organ.digest}")).cells
+    assert "alike" not in read(hostile.search("slot:attn_q")).cells
+
+
+def test_a_page_says_what_the_asker_should_know(hostile: Registry) -> None:
+    page = hostile.search("model:nobody")
+    assert page.notes
+    assert set(page.notes) <= set(read(page).cells)
+    assert repr(page).startswith("<0 organs; ")
+
+
+def test_a_model_is_its_facts_its_relatives_and_its_organs(hostile: Registry) -> None:
+    reader = read(hostile.model("base"))
+    assert reader.cells[2] == "local/base@1"
+    assert {"apache-2.0", "model", "local/base@1", ODD_TENSOR} - set(reader.cells) == {"apache-2.0"}
+    assert repr(hostile.model("base")).startswith("<local/base@1: model, 7 organs, ")
+
+
+def test_what_composing_gives_is_shown_too(hostile: Registry) -> None:
+    composition = hostile.compose("base").graft("donor", type="organ").metadata("acme.x", "<b>&\u2028")
+    assert "metadata:" in read(composition).cells[1]
+    plan = composition.plan()
+    shown = read(plan)
+    assert shown.counts["table"] == 2
+    assert {"unrelated-lineage", "blk.0.ffn_up.weight", "local/donor@1"} <= set(shown.cells)
+    assert plan.prediction.sentence() in shown.cells
+    composition = hostile.compose("base").purify("fractal", slot="attn_q").accept("likely-degraded")
+    made = composition.named("local/made").plan().register()
+    assert {"local/made@1", made.sha256, made.lock_id, "blk.0.attn_q.weight"} <= set(read(made).cells)
+    chimera = read(hostile.model("local/made"))
+    assert {"chimera", "parent", "purified", "recorded"} <= set(chimera.cells)
+
+
+def test_a_recipe_that_nobody_read_before_it_is_shown_is_text_as_well(hostile: Registry) -> None:
+    recipe = Recipe(HOSTILE, metadata=(MetadataChange(HOSTILE, HOSTILE),), name="<i>")
+    composition = hostile.compose(recipe)
+    assert read(composition).counts == {"div": 1, "pre": 1}
+    assert repr(composition).isprintable()

@@ -1,0 +1,1 @@
+"""Computed organs: purified, merged with adapters, encoded."""

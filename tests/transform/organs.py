@@ -1,0 +1,62 @@
+"""Organs in memory, as the store would give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from registry.gguf import DType, dtype_by_name
+from registry.gguf.quants import decode, quantize
+from registry.transform import Computation, Plain, computed
+
+F32, F16, BF16, Q8_0, Q4_0, F64 = map(dtype_by_name, ("F32", "F16", "BF16", "Q8_0", "Q4_0", "F64"))
+
+Values = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Reads:
+    """Bytes that are read like a blob, and every read that was made: offset and size."""
+
+    data: bytes
+    made: list[tuple[int, int]]
+
+    def __call__(self, offset_bytes: int, size_bytes: int) -> bytes:
+        assert 0 <= offset_bytes <= offset_bytes + size_bytes <= len(self.data), "read beyond the end"
+        self.made.append((offset_bytes, size_bytes))
+        return self.data[offset_bytes : offset_bytes + size_bytes]
+
+
+def organ(values: ArrayLike, dtype: DType = F32, shape: tuple[int, ...] = ()) -> Plain:
+    """`values` as an organ of `dtype`; without a shape, that of the array, the row length first."""
+    array = np.asarray(values, np.float64)
+    return Plain(Reads(quantize(array.ravel(), dtype), []), dtype, shape or tuple(reversed(array.shape)))
+
+
+def values_of(organ: Plain) -> Values:
+    """All values of an organ, flat, as a reader sees them."""
+    return decode(organ.read(0, organ.size_bytes), organ.dtype).astype(np.float64)
+
+
+def result(computation: Computation) -> bytes:
+    """All bytes of a computed organ."""
+    data = b"".join(computed(computation))
+    assert len(data) == computation.size_bytes
+    return data
+
+
+def values_in(data: bytes, dtype: DType) -> Values:
+    """What a reader of `data` sees."""
+    return decode(data, dtype).astype(np.float64)
+
+
+def weights(count: int, seed: int = 0) -> Values:
+    """Values distributed like those of a trained matrix: heavier tails than a normal distribution's."""
+    return np.random.default_rng(seed).standard_t(6, count) * 0.02
+
+
+def correlation(left: Values, right: Values) -> float:
+    """Pearson's, of two flat arrays."""
+    return float(np.corrcoef(left, right)[0, 1])

@@ -1,0 +1,101 @@
+"""A whole computation: adapters, purification, encoding, in order and in bounded memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from registry.errors import BadOrgan
+from registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed, purified
+from registry.transform.plain import WINDOW_ELEMENTS
+from tests.transform.organs import F16, F32, Q8_0, organ, result, values_in, values_of, weights
+
+METHODS = list(PurifyMethod)
+LARGE_ELEMENTS = 8 * WINDOW_ELEMENTS
+PEAK_MAX_BYTES = 150_000_000
+
+
+def large() -> Plain:
+    """An organ of Q8_0 that has no bytes of its own: one window, again and again."""
+    window = organ(weights(WINDOW_ELEMENTS), Q8_0).read(0, WINDOW_ELEMENTS // 32 * 34)
+
+    def read(offset_bytes: int, size_bytes: int) -> bytes:
+        begin = offset_bytes % len(window)
+        assert begin + size_bytes <= len(window)
+        return bytes(window[begin : begin + size_bytes])
+
+    return Plain(read, Q8_0, (4096, LARGE_ELEMENTS // 4096))
+
+
+def peak_bytes(pieces: Iterator[bytes]) -> tuple[int, int]:
+    """The most memory that was in use while the pieces were thrown away one by one, and their size."""
+    tracemalloc.start()
+    try:
+        size = sum(map(len, pieces))
+        return tracemalloc.get_traced_memory()[1], size
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_purifying_eight_million_values_takes_no_more_memory_than_a_few_windows(method: PurifyMethod) -> None:
+    computation = Computation(large(), Q8_0, purification=Purification(method))
+    peak, size = peak_bytes(computed(computation))
+    assert size == computation.size_bytes
+    assert peak < PEAK_MAX_BYTES
+
+
+def test_merging_eight_million_values_takes_no_more_memory_than_a_few_windows() -> None:
+    source = large()
+    a, b = organ(np.ones((1, 4096))), organ(np.ones((LARGE_ELEMENTS // 4096, 1)))
+    peak, size = peak_bytes(computed(Computation(source, Q8_0, (Adapter(a, b, 0.0, 1e-3),))))
+    assert size == source.size_bytes
+    assert peak < PEAK_MAX_BYTES
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_pieces_come_in_order_in_whole_windows_and_again_the_same(method: PurifyMethod) -> None:
+    source = organ(weights(2 * WINDOW_ELEMENTS + 320), Q8_0)
+    computation = Computation(source, F16, purification=Purification(method))
+    first, again = list(computed(computation)), list(computed(computation))
+    assert [len(piece) for piece in first] == [2 * WINDOW_ELEMENTS, 2 * WINDOW_ELEMENTS, 640]
+    assert first == again
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_bytes_are_those_of_the_purified_array_where_nothing_is_lost_by_encoding(method: PurifyMethod) -> None:
+    source = organ(weights(5000), F16)
+    found = values_in(result(Computation(source, F32, purification=Purification(method, 0.8))), F32)
+    np.testing.assert_allclose(found, purified(values_of(source), method, 0.8), rtol=1e-6, atol=1e-9)
+
+
+def test_adapters_are_added_before_the_purification() -> None:
+    base, b, a = (
+        organ(weights(64 * 96).reshape(64, 96)),
+        organ(weights(64 * 4, 1).reshape(64, 4)),
+        organ(np.ones((4, 96))),
+    )
+    adapters = (Adapter(a, b, 4.0),)
+    merged = organ(values_in(result(Computation(base, F32, adapters)), F32).reshape(64, 96))
+    purification = Purification(PurifyMethod.SPECTRAL)
+    both = values_in(result(Computation(base, F32, adapters, purification=purification)), F32)
+    one_by_one = values_in(result(Computation(merged, F32, purification=purification)), F32)
+    np.testing.assert_allclose(both, one_by_one, rtol=1e-5, atol=1e-8)
+
+
+def test_a_fault_in_the_last_window_comes_after_the_bytes_before_it() -> None:
+    values = weights(WINDOW_ELEMENTS + 32)
+    values[-1] = np.nan
+    pieces = computed(Computation(organ(values, F16), F16))
+    assert len(next(pieces)) == 2 * WINDOW_ELEMENTS
+    with pytest.raises(BadOrgan):
+        next(pieces)
+
+
+def test_an_organ_without_values_is_no_bytes() -> None:
+    for purification in (None, Purification(PurifyMethod.FRACTAL)):
+        empty = Plain(organ([]).read, F32, (0,))
+        assert result(Computation(empty, F32, purification=purification)) == b""

@@ -1,0 +1,166 @@
+"""What purification takes out, and what it leaves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from registry.errors import BadOrgan
+from registry.transform import Purification, PurifyMethod, purified
+from registry.transform.plain import WINDOW_ELEMENTS
+from registry.transform.purify import COHERENT, PURIFIED_MIN_VALUES, cleaned
+from tests.transform.organs import Values, correlation, weights
+
+METHODS = list(PurifyMethod)
+SPECTRAL, FRACTAL = PurifyMethod.SPECTRAL, PurifyMethod.FRACTAL
+
+
+def noise(count: int, seed: int = 9) -> Values:
+    return np.random.default_rng(seed).standard_normal(count)
+
+
+def deviation(left: Values, right: Values) -> float:
+    return float(np.sqrt(np.mean((left - right) ** 2)))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("count", [64, 65, 100, 127, 128, 1000, 98_304, WINDOW_ELEMENTS + 1])
+def test_mean_and_standard_deviation_stay(method: PurifyMethod, count: int) -> None:
+    values = weights(count) + 0.01
+    found = purified(values, method)
+    assert abs(found.mean() - values.mean()) < 1e-12 * values.std()
+    assert abs(found.std() - values.std()) < 1e-12 * values.std()
+    assert not np.array_equal(found, values)
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.9, 0.99])
+def test_what_spectral_leaves_is_as_like_the_source_as_the_kept_energy_says(keep: float) -> None:
+    values = noise(1 << 16)
+    # What is kept and what is dropped are orthogonal, so the correlation is the root of the kept share.
+    assert correlation(purified(values, SPECTRAL, keep), values) == pytest.approx(np.sqrt(keep), abs=2e-4)
+
+
+def test_the_whole_energy_is_everything() -> None:
+    values = weights(5000)
+    np.testing.assert_allclose(purified(values, SPECTRAL, 1.0), values, atol=1e-12)
+
+
+def test_spectral_drops_the_noise_around_a_periodic_signal() -> None:
+    turns = 2 * np.pi * np.arange(1 << 14) / (1 << 14)
+    signal = np.sin(300 * turns) + 0.6 * np.sin(41 * turns)
+    noisy = signal + 0.3 * noise(signal.size)
+    # 0.68 of the energy is the signal's, 0.09 the noise's.
+    assert deviation(purified(noisy, SPECTRAL, 0.88), signal) < 0.3 * deviation(noisy, signal)
+
+
+def test_spectral_drops_the_noise_around_a_matrix_of_rank_one() -> None:
+    steps = np.arange(128)
+    signal = np.outer(np.sin(steps / 5.0), np.cos(steps / 9.0)) * 2.0
+    noisy = signal + 0.3 * noise(signal.size).reshape(signal.shape)
+    assert deviation(purified(noisy, SPECTRAL, 0.9), signal) < 0.5 * deviation(noisy, signal)
+
+
+def test_fractal_drops_noise_where_a_signal_has_edges_at_all_scales() -> None:
+    # Long stretches of a constant: their edges stand out at every scale, and the noise between them does not.
+    signal = np.repeat(noise(64, seed=3), 256)
+    noisy = signal + 0.1 * noise(signal.size)
+    assert deviation(purified(noisy, FRACTAL), signal) < 0.95 * deviation(noisy, signal)
+
+
+def test_fractal_attenuates_the_detail_that_stands_alone_and_keeps_the_one_with_parents() -> None:
+    ground = 1e-3 * noise(128)
+    # Up and down at once: the sum, and so the parent, knows nothing of it.
+    alone = ground.copy()
+    alone[40:42] += (5.0, -5.0)
+    found = cleaned(alone, Purification(FRACTAL))
+    assert 2.0 < found[40] < 4.0
+    assert -4.0 < found[41] < -2.0
+    # A spike stands out at every scale.
+    spike = ground.copy()
+    spike[40] += 5.0
+    assert cleaned(spike, Purification(FRACTAL))[40] == pytest.approx(5.0, abs=0.01)
+
+
+def test_about_a_third_of_independent_details_lie_below_the_threshold_of_coherence() -> None:
+    # The coherence of two independent normal values is |sin 2φ| of an even angle φ.
+    own, parent = noise(1 << 16), noise(1 << 16, seed=4)
+    coherence = 2 * np.abs(own * parent) / (own * own + parent * parent)
+    assert np.mean(coherence < COHERENT) == pytest.approx(1 / 3, abs=0.01)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_constant_stays_as_it_is(method: PurifyMethod) -> None:
+    for value in (0.0, -0.0, 0.1, 1e30, -5e-324):
+        values = np.full(1000, value)
+        assert (purified(values, method) == values).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("count", [0, 1, 2, 63])
+def test_an_organ_too_small_for_a_spectrum_stays_as_it_is(method: PurifyMethod, count: int) -> None:
+    values = weights(count)
+    found = purified(values, method)
+    assert (found == values).all()
+    assert found is not values
+    assert count < PURIFIED_MIN_VALUES
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_window_of_one_value_only_stays_beside_others(method: PurifyMethod) -> None:
+    values = np.concatenate([weights(WINDOW_ELEMENTS), np.full(100, 0.25)])
+    found = purified(values, method)
+    assert len(set(found[WINDOW_ELEMENTS:].tolist())) == 1
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_values_that_are_no_numbers_are_refused(method: PurifyMethod, value: float) -> None:
+    values = weights(200)
+    values[3] = value
+    with pytest.raises(BadOrgan, match="NaN or infinite"):
+        purified(values, method)
+
+
+def test_an_unknown_method_is_refused_by_name() -> None:
+    with pytest.raises(BadOrgan, match="'holy' is no method of purification; there are spectral and fractal"):
+        purified(weights(100), "holy")
+
+
+@pytest.mark.parametrize("keep", [0.0, -0.1, 1.01, float("nan"), float("inf")])
+def test_a_share_outside_its_range_is_refused(keep: float) -> None:
+    with pytest.raises(BadOrgan, match="share of"):
+        purified(weights(100), SPECTRAL, keep)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_shape_stays_and_the_source_is_not_touched(method: PurifyMethod) -> None:
+    values = weights(600).reshape(20, 30)
+    before = values.copy()
+    assert purified(values, method.value).shape == (20, 30)
+    assert (values == before).all()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_power_of_two_as_a_factor_changes_nothing_else(method: PurifyMethod) -> None:
+    values = weights(3000)
+    assert (purified(values * 2.0**-60, method) == purified(values, method) * 2.0**-60).all()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=300),
+    st.sampled_from(METHODS),
+    st.floats(0.01, 1.0),
+)
+def test_any_finite_values_are_purified_to_finite_values_with_their_moments(
+    numbers: list[float], method: PurifyMethod, keep: float
+) -> None:
+    values = np.resize(np.array(numbers), 300)
+    with np.errstate(all="raise", under="ignore"):
+        found = purified(values, method, keep)
+    assert np.isfinite(found).all()
+    room = 1e-9 * max(float(np.abs(values).max()), 1e-300)
+    assert abs(found.mean() - values.mean()) <= room
+    assert abs(found.std() - values.std()) <= room

@@ -1,0 +1,249 @@
+"""Other runtimes by a command template, well-behaved and hostile, and the confinement that all runtimes run in."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from registry.errors import BadSetting
+from registry.validation.child import Limits, run_confined
+from registry.validation.command import CommandRuntime
+from registry.validation.reading import Adapter, FailureKind, NoRuntime, Reading, Request
+from registry.validation.texts import built_in_texts
+from tests.validation.grafting import A, script
+
+TEXTS = built_in_texts()
+SAYS_26 = 'print(json.dumps({"perplexity": 26.5, "standard_error": 1.5, "tokens": int(tokens)}))'
+
+
+def read(folder: Path, body: str, limits: Limits | None = None, texts: int = 1) -> Reading:
+    runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=20))
+    return runtime.read(Request(A, TEXTS[:texts]), lambda _: None)
+
+
+def refusal(folder: Path, body: str) -> str:
+    found = read(folder, body).failure
+    assert found is not None
+    assert found.kind is FailureKind.REFUSED
+    return found.reason
+
+
+def test_a_command_is_given_the_model_each_text_and_the_tokens(tmp_path: Path) -> None:
+    body = f"""
+assert model == {str(A)!r}
+print(json.dumps({{"perplexity": 1 + len(open(text, encoding="utf-8").read()), "tokens": int(tokens)}}))
+"""
+    found = read(tmp_path, body, texts=2)
+    assert found.failure is None
+    assert [(score.text, score.perplexity) for score in found.scores] == [
+        ("code", 1.0 + len(TEXTS[0].text)),
+        ("prose", 1.0 + len(TEXTS[1].text)),
+    ]
+    assert [score.tokens for score in found.scores] == [128, 128]
+
+
+def test_chatter_before_the_last_line_does_not_matter(tmp_path: Path) -> None:
+    score = read(tmp_path, f"print('loading')\nprint('{{}}')\n{SAYS_26}\nprint()").scores[0]
+    assert (score.perplexity, score.standard_error, score.tokens) == (26.5, 1.5, 128)
+
+
+def test_a_command_may_only_say_that_the_model_loads(tmp_path: Path) -> None:
+    found = read(tmp_path, "print('{\"loads\": true}')")
+    assert found.loads
+    assert found.scores[0].perplexity is None
+
+
+def test_a_command_may_say_that_the_model_does_not_load(tmp_path: Path) -> None:
+    assert (
+        refusal(tmp_path, 'print(\'{"loads": false, "reason": "no such\\\\u001b[31m thing"}\')') == "no such [31m thing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("", "printed nothing"),
+        ("not JSON", "no JSON object"),
+        ("[1]", "no JSON object"),
+        ("[" * 100_000, "more than 65536 bytes"),
+        ("[" * 60_000, "no JSON object"),
+        ("{}", "neither a perplexity nor"),
+        ('{"perplexity": "26"}', "that is none"),
+        ('{"perplexity": true}', "that is none"),
+        ('{"perplexity": null}', "that is none"),
+        ('{"perplexity": 0.5}', "that is none"),
+        ('{"perplexity": -1e999}', "that is none"),
+        ("\x1b[2J\x07", "no JSON object"),
+    ],
+)
+def test_an_answer_that_is_none_is_refused_in_a_sentence(tmp_path: Path, printed: str, reason: str) -> None:
+    found = refusal(tmp_path, f"print({printed!r})" if len(printed) < 100 else f"print('[' * {len(printed)})")
+    assert reason in found
+    assert found.isprintable()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "1e999", "1" + "0" * 400])
+def test_a_perplexity_that_is_not_finite_is_infinite(tmp_path: Path, number: str) -> None:
+    found = read(tmp_path, f'print(\'{{"perplexity": {number}, "standard_error": NaN, "tokens": -1}}\')').scores[0]
+    assert found.perplexity == math.inf
+    assert (found.standard_error, found.tokens) == (None, None)
+
+
+@pytest.mark.parametrize("body", ["print('x' * 10_000_000)", "print('x\\n' * 5_000_000)", "os.write(1, bytes(10**7))"])
+def test_ten_megabytes_of_output_are_cut_off(tmp_path: Path, body: str) -> None:
+    found = read(tmp_path, body)
+    assert found.failure is not None
+    assert found.failure.kind is FailureKind.STOPPED
+    assert "printed more than 1048576 bytes" in found.failure.reason
+
+
+def test_ten_megabytes_of_log_do_not_matter(tmp_path: Path) -> None:
+    found = read(tmp_path, f"sys.stderr.write('\\x1b[31m' + 'y' * 10_000_000 + '\\nthe end\\n')\n{SAYS_26}")
+    assert found.loads
+    assert len(found.log) <= 16 * 1024
+    assert found.log.endswith("the end\n")
+    assert "\x1b" not in found.log
+
+
+def test_a_command_that_sleeps_is_stopped_with_everything_it_started(tmp_path: Path) -> None:
+    left = tmp_path / "left"
+    body = f"""
+if not os.fork():
+    time.sleep(1)
+    open({str(left)!r}, "w").close()
+time.sleep(60)
+"""
+    began = time.monotonic()
+    found = read(tmp_path, body, Limits(wall_seconds=0.5))
+    assert found.failure is not None
+    assert found.failure.kind is FailureKind.STOPPED
+    assert "longer than 0.5 s" in found.failure.reason
+    assert time.monotonic() - began < 30
+    time.sleep(1)
+    assert not left.exists()
+
+
+def test_a_grandchild_that_holds_the_pipes_does_not_hold_us(tmp_path: Path) -> None:
+    found = read(tmp_path, f"if not os.fork():\n    time.sleep(60)\n{SAYS_26}\nsys.stdout.flush()")
+    assert found.loads
+    assert found.seconds < 20
+
+
+def test_a_crash_is_a_result_with_the_signals_name(tmp_path: Path) -> None:
+    found = read(tmp_path, "sys.stderr.write('it hurts\\n')\nsys.stderr.flush()\nos.kill(os.getpid(), 11)")
+    assert found.failure is not None
+    assert found.failure.kind is FailureKind.CRASHED
+    assert found.failure.reason == "the runtime crashed (SIGSEGV): it hurts"
+
+
+def test_an_exit_code_is_a_failure(tmp_path: Path) -> None:
+    found = read(tmp_path, f"{SAYS_26}\nsys.exit(3)")
+    assert found.failure is not None
+    assert found.failure.reason == "the runtime ended with 3"
+
+
+def test_the_second_text_is_not_tried_after_a_failure(tmp_path: Path) -> None:
+    found = read(tmp_path, f"if text.endswith('-1.txt'):\n    {SAYS_26}\nelse:\n    sys.exit(1)", texts=2)
+    assert found.failure is not None
+    assert len(found.scores) == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "body", "reason"),
+    [
+        (Limits(cpu_seconds=1), "while True: pass", "processor time"),
+        (Limits(address_space_bytes=256 * 2**20), "bytes(2**30)", "MemoryError"),
+        (
+            Limits(file_size_bytes=1),
+            "with open(os.environ['HOME'] + '/f', 'wb', 0) as f: f.write(b'x'), f.write(b'y')",
+            "File too large",
+        ),
+    ],
+)
+def test_limits_hold_in_the_child(tmp_path: Path, limits: Limits, body: str, reason: str) -> None:
+    found = read(tmp_path, body, limits)
+    assert found.failure is not None
+    assert reason in found.failure.reason
+
+
+def test_the_child_sees_little_of_our_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORGAN_SECRET", "mine")
+    found = read(tmp_path, "sys.stderr.write(','.join(sorted(os.environ)))\nprint('{\"loads\": true}')")
+    assert set(found.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH"}
+
+
+def test_the_childs_own_alarm_ends_it_when_nobody_else_does() -> None:
+    limits = '{"alarm_seconds": 1, "niceness": 0}'
+    confine = str(Path(sys.modules[run_confined.__module__].__file__ or "").with_name("confine.py"))
+    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-I", "-S", confine, limits, "sleep", "60"])
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == 14
+
+
+def test_what_cannot_be_started_ends_with_127(tmp_path: Path) -> None:
+    ended = run_confined(["/no/such/program"], Limits(), {}, tmp_path)
+    assert ended.code == 127
+    assert "No such file" in ended.log
+
+
+def test_an_exception_out_of_a_listener_kills_the_child(tmp_path: Path) -> None:
+    def refuse(_: bytes) -> None:
+        raise KeyError("no more")
+
+    command = [sys.executable, "-I", "-c", "print(1, flush=True); import time; time.sleep(60)"]
+    began = time.monotonic()
+    with pytest.raises(KeyError):
+        run_confined(command, Limits(), {}, tmp_path, on_line=refuse)
+    assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("", "lacks {model} and {text}"),
+        ("{model} {text}", "lacks {model}"),
+        ("python3 {model}", "lacks {text}"),
+        ("python3 --model={model} {text}", "an argument of its own"),
+        ("python3 'x", "cannot be split"),
+        ("python3 {model} {text} \0", "no NUL"),
+        ("x" * 5000, "at most 4096"),
+    ],
+)
+def test_a_template_that_cannot_be_used_is_refused(template: str, reason: str) -> None:
+    with pytest.raises(BadSetting, match=reason):
+        CommandRuntime(template)
+
+
+def test_a_program_that_is_not_there_is_named() -> None:
+    with pytest.raises(NoRuntime, match="no program 'no-such-runtime'"):
+        CommandRuntime("no-such-runtime {model} {text}")
+
+
+def test_no_shell_sees_the_template(tmp_path: Path) -> None:
+    template = script(tmp_path, "sys.stderr.write(sys.argv[4])\nprint('{\"loads\": true}')")
+    runtime = CommandRuntime(f"{template} '$(touch {tmp_path}/x); `id`'")
+    found = runtime.read(Request(A, TEXTS[:1]), lambda _: None)
+    assert found.log == f"$(touch {tmp_path}/x); `id`"
+    assert not (tmp_path / "x").exists()
+
+
+def test_another_build_of_the_program_is_another_runtime(tmp_path: Path) -> None:
+    program = tmp_path / "run"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    before = CommandRuntime(f"{program} {{model}} {{text}}").identity
+    assert CommandRuntime(f"{program} {{model}} {{text}}").identity == before
+    program.write_text("#!/bin/sh\n#\n")
+    assert CommandRuntime(f"{program} {{model}} {{text}}").identity != before
+
+
+def test_a_command_cannot_be_given_adapters(tmp_path: Path) -> None:
+    runtime = CommandRuntime(script(tmp_path, SAYS_26))
+    with pytest.raises(BadSetting, match="adapters"):
+        runtime.read(Request(A, TEXTS, adapters=(Adapter(A),)), lambda _: None)

@@ -1,0 +1,248 @@
+"""Whole comparisons of files: three with llama.cpp, the rest with a command that knows its numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from registry.errors import BadGguf, BadInput
+from registry.validation.cache import MemoryCache
+from registry.validation.comparison import Event, Validation, validate_files
+from registry.validation.llama import LlamaCpp
+from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+from registry.validation.texts import built_in_texts
+from registry.validation.verdict import VerdictKind
+from registry.validation.weights import Weights, files_digest, grafted_organs, has_chat_template
+from tests.builders import file_bytes, tensor, text
+from tests.validation.grafting import A_F16, A_PROSE, A, B, feed_forward, graft, with_f64
+
+TEXTS = built_in_texts()
+
+
+@dataclass(slots=True)
+class Stand:
+    """A runtime that tells the numbers it is given by the name of the file, and keeps what it was asked."""
+
+    perplexities: dict[str, float | Failure]
+    identity: str = "a stand-in, 1"
+    asked: list[Request] = field(default_factory=list)
+    zeroed: tuple[str, ...] = ()
+
+    def read(self, request: Request, say: Say) -> Reading:
+        self.asked.append(request)
+        say("reading")
+        if request.model.name == "control.gguf":
+            with Weights(request.model) as weights:
+                spots = weights.spots.items()
+                self.zeroed = tuple(name for name, spot in spots if not any(map(any, spot.chunks())))
+        found = self.perplexities[request.model.name]
+        if isinstance(found, Failure):
+            return Reading(found, ())
+        return Reading(None, tuple(Score(one.name, found, 1.0, request.tokens) for one in request.texts))
+
+
+@pytest.fixture
+def chimera(tmp_path: Path) -> Path:
+    """A with two blocks of B."""
+    return graft(A, B, feed_forward(A, [0, 3]), tmp_path / "chimera.gguf")
+
+
+def compared(chimera: Path, runtime: Stand, **more: object) -> Validation:
+    names = more.pop("grafted", None)
+    return validate_files(chimera, A, [B], names, TEXTS, runtime, **more)  # type: ignore[arg-type]
+
+
+def numbers(chimera: float | Failure = 12.0, control: float | Failure = 1000.0, base: float | Failure = 10.0) -> Stand:
+    return Stand({A.name: base, B.name: 11.0, "chimera.gguf": chimera, "control.gguf": control})
+
+
+def test_a_strangers_blocks_are_broken_in_llama_cpp(tmp_path: Path) -> None:
+    chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
+    found = validate_files(chimera, A, [B], None, TEXTS, LlamaCpp())
+    assert found.verdict.kind is VerdictKind.BROKEN
+    code = found.verdict.texts[0]
+    assert code.base == pytest.approx(26.7, rel=0.02)
+    assert list(code.donors) == pytest.approx([27.6], rel=0.02)
+    assert code.control is not None
+    assert code.control > 1000
+    assert found.grafted == feed_forward(A)
+
+
+def test_a_fine_tunes_blocks_and_a_strangers_weak_block_are_told_apart_in_llama_cpp(tmp_path: Path) -> None:
+    cache, runtime = MemoryCache(), LlamaCpp()
+    kin = graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
+    stranger = graft(A, B, feed_forward(A, [3]), tmp_path / "stranger.gguf")
+    good = validate_files(kin, A, [], None, TEXTS, runtime, cache=cache)
+    weak = validate_files(stranger, A, [], None, TEXTS, runtime, cache=cache)
+    assert good.verdict.kind in {VerdictKind.GAINS, VerdictKind.COHERENT}
+    assert weak.verdict.kind in {VerdictKind.INERT, VerdictKind.UNDECIDED}
+    assert weak.base.cached
+    assert [score.perplexity for score in weak.base.scores] == [score.perplexity for score in good.base.scores]
+
+
+def test_a_model_that_crashes_llama_cpp_is_broken(tmp_path: Path) -> None:
+    chimera = with_f64(A, feed_forward(A)[0], tmp_path / "f64.gguf")
+    found = validate_files(chimera, A, [], None, TEXTS[:1], LlamaCpp())
+    assert found.verdict.kind is VerdictKind.BROKEN
+    assert found.verdict.reason.startswith("The chimera does not run: the runtime crashed (SIGSEGV)")
+    assert found.control is None
+
+
+def test_the_control_has_the_grafted_feed_forward_organs_zeroed(chimera: Path, tmp_path: Path) -> None:
+    runtime = numbers()
+    found = compared(chimera, runtime, folder=tmp_path)
+    assert found.grafted == runtime.zeroed == feed_forward(A, [0, 3])
+    assert found.verdict.kind is VerdictKind.COHERENT
+    assert found.verdict.texts[0].control == 1000.0
+    assert found.control_remark is None
+    assert [path.name for path in tmp_path.iterdir()] == ["chimera.gguf"], "the control is gone"
+
+
+def test_names_that_are_given_are_taken_and_only_feed_forward_is_zeroed(chimera: Path) -> None:
+    attention = "blk.0.attn_q.weight"
+    runtime = numbers()
+    found = compared(chimera, runtime, grafted=[attention, *feed_forward(A, [0])])
+    assert found.grafted == runtime.zeroed == feed_forward(A, [0])
+
+
+def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> None:
+    chimera = graft(A, B, ["blk.0.attn_q.weight"], tmp_path / "chimera.gguf")
+    found = compared(chimera, numbers(chimera=9.0))
+    assert found.control is None
+    assert found.verdict.kind is VerdictKind.GAINS
+    assert found.verdict.reason.endswith(
+        "No feed-forward organ was grafted, so there is no control: whether the graft carries anything is not known."
+    )
+
+
+def test_a_control_that_does_not_run_is_said_and_judged_without(chimera: Path) -> None:
+    found = compared(chimera, numbers(control=Failure(FailureKind.STOPPED, "it was slow")))
+    assert found.verdict.kind is VerdictKind.COHERENT
+    assert "The control did not run" in found.verdict.reason
+    assert "it was slow" in found.verdict.reason
+
+
+def test_a_control_that_cannot_be_written_is_said_and_judged_without(tmp_path: Path) -> None:
+    found = compared(graft(A, A, [], tmp_path / "chimera.gguf"), numbers(), grafted=["blk.9.ffn_up.weight"])
+    assert found.control is None
+    assert "no tensor 'blk.9.ffn_up.weight'" in found.verdict.reason
+
+
+def test_a_chimera_that_fails_needs_no_control(chimera: Path) -> None:
+    runtime = numbers(chimera=Failure(FailureKind.REFUSED, "missing tensor"))
+    found = compared(chimera, runtime)
+    assert found.verdict.kind is VerdictKind.BROKEN
+    assert found.verdict.reason == "The chimera does not run: missing tensor."
+    assert [request.model.name for request in runtime.asked] == [A.name, "chimera.gguf", B.name]
+
+
+def test_a_chimera_that_is_slow_where_its_base_is_not_is_broken(chimera: Path) -> None:
+    slow = Failure(FailureKind.STOPPED, "it took longer than 1 s")
+    assert compared(chimera, numbers(chimera=slow)).verdict.kind is VerdictKind.BROKEN
+    both = compared(chimera, numbers(chimera=slow, base=slow)).verdict
+    assert both.kind is VerdictKind.UNDECIDED
+    assert "Neither base nor chimera could be run to the end: it took longer than 1 s." in both.reason
+
+
+def test_a_base_that_does_not_run_leaves_it_undecided(chimera: Path) -> None:
+    found = compared(chimera, numbers(base=Failure(FailureKind.REFUSED, "unknown architecture"))).verdict
+    assert found.kind is VerdictKind.UNDECIDED
+    assert found.reason.endswith("The base does not run: unknown architecture.")
+
+
+def test_all_but_the_chimera_come_out_of_the_cache(chimera: Path) -> None:
+    cache, runtime = MemoryCache(), numbers()
+    first = compared(chimera, runtime, cache=cache)
+    runtime.asked.clear()
+    second = compared(chimera, runtime, cache=cache)
+    assert [request.model.name for request in runtime.asked] == ["chimera.gguf"]
+    assert second.verdict == first.verdict
+    assert second.control is not None
+    assert second.control.cached
+    assert second.donors[0].cached
+    assert not second.chimera.cached
+
+
+@pytest.mark.parametrize("change", ["tokens", "identity", "text"])
+def test_another_text_length_or_runtime_is_not_in_the_cache(chimera: Path, change: str) -> None:
+    cache, runtime = MemoryCache(), numbers()
+    compared(chimera, runtime, cache=cache)
+    runtime.asked.clear()
+    texts, tokens = TEXTS, 64 if change == "tokens" else 128
+    if change == "identity":
+        runtime.identity = "a stand-in, 2"
+    if change == "text":
+        texts = (TEXTS[0], replace(TEXTS[1], digest=TEXTS[0].digest[::-1]))  # type: ignore[arg-type]
+    validate_files(chimera, A, [B], None, texts, runtime, tokens, cache=cache)
+    assert len(runtime.asked) == 4
+
+
+def test_failures_are_not_kept(chimera: Path) -> None:
+    cache, runtime = MemoryCache(), numbers(base=Failure(FailureKind.STOPPED, "it was slow"))
+    compared(chimera, runtime, cache=cache)
+    runtime.perplexities[A.name] = 10.0
+    assert compared(chimera, runtime, cache=cache).base.loads
+
+
+def test_progress_tells_who_and_what_and_may_stop_everything(chimera: Path) -> None:
+    heard: list[Event] = []
+    compared(chimera, numbers(), progress=heard.append)
+    assert [event.role for event in heard] == ["chimera", "base", "chimera", "control", "control", "donor 1"]
+
+    def stop(event: Event) -> None:
+        if event.role == "control":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        compared(chimera, numbers(), progress=stop)
+
+
+def test_a_runtime_that_is_not_there_is_an_error_and_no_verdict(chimera: Path) -> None:
+    class Absent(Stand):
+        def read(self, request: Request, say: Say) -> Reading:
+            raise NoRuntime("not installed")
+
+    with pytest.raises(NoRuntime):
+        compared(chimera, Absent({}))
+
+
+def test_an_infinite_perplexity_is_broken(chimera: Path) -> None:
+    assert compared(chimera, numbers(chimera=math.inf)).verdict.kind is VerdictKind.BROKEN
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens", "donors"), [(0, 128, 1), (9, 128, 1), (1, 1, 1), (1, 5000, 1), (1, 128, 17)]
+)
+def test_numbers_out_of_range_are_refused(chimera: Path, texts: int, tokens: int, donors: int) -> None:
+    runtime = numbers()
+    with pytest.raises(BadInput):
+        validate_files(chimera, A, [B] * donors, None, TEXTS[:1] * texts, runtime, tokens)
+    assert runtime.asked == []
+
+
+def test_a_file_that_is_no_gguf_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "chimera.gguf"
+    path.write_bytes(b"nothing at all")
+    with pytest.raises(BadGguf):
+        compared(path, numbers())
+
+
+def test_the_same_file_has_no_grafted_organs_and_another_dtype_has_all() -> None:
+    assert grafted_organs(A, A) == ()
+    assert grafted_organs(A, A_F16) == feed_forward(A)
+
+
+def test_a_chat_template_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "chat.gguf"
+    path.write_bytes(file_bytes([text("tokenizer.chat_template", "{{ messages }}")], [tensor("a")]))
+    assert has_chat_template(path)
+    assert not has_chat_template(A)
+
+
+def test_the_digest_of_a_single_file_is_that_of_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"abc")
+    assert files_digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

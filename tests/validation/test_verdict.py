@@ -1,0 +1,188 @@
+"""The verdict: the table of the rules, their borders, and what holds for all numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.validation.verdict import TextScores, Verdict, VerdictKind, figure, judge
+from tests.strategies import PATIENT
+
+K = VerdictKind
+NAN, INF = math.nan, math.inf
+
+PERPLEXITIES = st.floats(1.0, 1e300)
+ANY = st.none() | st.floats() | PERPLEXITIES
+TEXTS = st.builds(TextScores, st.just("code"), ANY, ANY, ANY)
+
+
+def verdict(base: float | None, chimera: float | None, control: float | None) -> VerdictKind:
+    return judge([TextScores("code", base, chimera, control)]).kind
+
+
+@pytest.mark.parametrize(
+    ("base", "chimera", "control", "kind"),
+    [
+        (10.0, 30.0, 1000.0, K.DEGRADED),  # 3 p0 itself is not more than 3 p0
+        (10.0, math.nextafter(30.0, INF), 1000.0, K.BROKEN),
+        (10.0, 30.1, 10.1, K.BROKEN),  # before undecided
+        (10.0, 12.0, 10.49, K.UNDECIDED),
+        (10.0, 9.0, 10.49, K.UNDECIDED),  # before gains
+        (10.0, 20.0, 10.49, K.UNDECIDED),  # before degraded
+        (10.0, 10.0, 10.0, K.UNDECIDED),  # pz == p0
+        (10.0, 10.0, 5.0, K.UNDECIDED),  # better without
+        (10.0, 10.0, 10.5, K.COHERENT),
+        (10.0, 10.5, 10.5, K.INERT),  # r = 0
+        (10.0, 20.0, 20.0, K.INERT),  # before degraded
+        (10.0, 29.0, 20.0, K.INERT),  # worse than nothing: r below 0
+        (10.0, 10.0 * 2**0.81, 20.0, K.INERT),  # r = 0.19
+        (10.0, 10.0 * 2**0.79, 20.0, K.DEGRADED),  # r = 0.21
+        (10.0, 12.5, 1000.0, K.COHERENT),
+        (10.0, 12.51, 1000.0, K.DEGRADED),
+        (10.0, 9.81, 1000.0, K.COHERENT),
+        (10.0, 9.79, 1000.0, K.GAINS),
+        (10.0, 9.79, None, K.GAINS),  # without a control
+        (10.0, 29.0, None, K.DEGRADED),
+        (10.0, 12.0, None, K.COHERENT),
+        (10.0, 31.0, None, K.BROKEN),
+        (10.0, 12.0, INF, K.COHERENT),  # a control beyond all floats: everything is recovered
+        (10.0, 12.0, NAN, K.COHERENT),  # no control
+        (10.0, 12.0, 0.0, K.COHERENT),
+        (10.0, NAN, 20.0, K.BROKEN),
+        (10.0, INF, 20.0, K.BROKEN),
+        (None, INF, None, K.BROKEN),
+        (10.0, None, 20.0, K.UNDECIDED),
+        (None, 10.0, 20.0, K.UNDECIDED),
+        (NAN, 10.0, 20.0, K.UNDECIDED),
+        (INF, 10.0, 20.0, K.UNDECIDED),
+        (0.0, 10.0, 20.0, K.UNDECIDED),
+        (1e308, 1.7e308, INF, K.DEGRADED),  # 3 p0 overflows
+        (5e-324, 1e308, INF, K.BROKEN),  # p / p0 overflows
+    ],
+)
+def test_the_first_rule_that_holds_decides(
+    base: float | None, chimera: float | None, control: float | None, kind: VerdictKind
+) -> None:
+    assert verdict(base, chimera, control) is kind
+
+
+@pytest.mark.parametrize(
+    ("chimera", "control", "kind"),
+    [
+        ((26.0, 46.0), (20000.0, 6000.0), K.COHERENT),
+        ((25.3, 46.4), (20299.0, 6380.0), K.GAINS),  # on some text
+        ((25.3, 60.0), (20299.0, 6380.0), K.DEGRADED),  # on the worst
+        ((25.3, 6000.0), (20299.0, 6380.0), K.BROKEN),
+        ((25.3, 46.4), (26.6, 6380.0), K.UNDECIDED),
+        ((32.7, 54.1), (32.3, 53.5), K.INERT),  # block 3 of the zoo's B in A
+        ((29.2, 50.1), (29.1, 49.7), K.INERT),
+        ((13056.0, 9256.0), (20299.0, 6380.0), K.BROKEN),
+    ],
+)
+def test_a_rule_holds_when_it_holds_on_the_text_that_is_worst_for_it(
+    chimera: tuple[float, float], control: tuple[float, float], kind: VerdictKind
+) -> None:
+    scores = [
+        TextScores("code", 26.5, chimera[0], control[0]),
+        TextScores("prose", 45.5, chimera[1], control[1]),
+    ]
+    assert judge(scores).kind is kind
+    assert judge(scores[::-1]).kind is kind
+
+
+def test_a_chimera_that_does_not_run_is_broken_and_says_why() -> None:
+    found = judge([TextScores("code", 10.0, None)], "the runtime crashed (SIGSEGV)")
+    assert found.kind is K.BROKEN
+    assert found.reason == "The chimera does not run: the runtime crashed (SIGSEGV)."
+
+
+def test_nothing_scored_is_undecided() -> None:
+    assert judge([]).kind is K.UNDECIDED
+
+
+def test_the_reason_names_the_text_and_the_figures() -> None:
+    scores = [TextScores("code", 26.7, 25.3, 20299.0), TextScores("prose", 45.5, 9256.0, 6380.0)]
+    assert judge(scores).reason == (
+        "The chimera's perplexity on prose is 9,256, its base's 45.5, more than 3 times as much."
+    )
+    assert "26.6, the base's is 26.5" in judge([TextScores("code", 26.5, 26.5, 26.6)]).reason
+    assert "0.95 of what zeroing" in judge([TextScores("code", 10.0, 11.2, 100.0)]).reason
+
+
+def test_a_verdict_without_a_control_says_what_is_not_known() -> None:
+    assert "no control" in judge([TextScores("code", 10.0, 10.0)]).reason
+    assert judge([TextScores("code", 10.0, 10.0)], remark="No feed-forward.").reason.endswith("No feed-forward.")
+    assert "no control" not in judge([TextScores("code", 10.0, 50.0)]).reason
+
+
+def test_the_share_recovered_is_that_of_logarithms() -> None:
+    score = TextScores("code", 10.0, 100.0, 1000.0)
+    assert score.recovered == pytest.approx(0.5)
+    assert TextScores("code", 10.0, 5.0, 20.0).recovered == pytest.approx(2.0)
+    assert TextScores("code", 10.0, 10.0, 10.0).recovered is None
+    assert TextScores("code", 10.0, 10.0, INF).recovered == 1.0
+    neighbours = TextScores("code", 1e300, 1e300, math.nextafter(1e300, INF))
+    assert neighbours.recovered is None
+
+
+def test_figures_are_as_long_as_they_are_useful() -> None:
+    assert [figure(value) for value in (1.04, 26.712, 13056.2, 1.2e30, INF)] == [
+        "1.0",
+        "26.7",
+        "13,056",
+        "1.2e+30",
+        "inf",
+    ]
+
+
+@PATIENT
+@given(st.lists(TEXTS, max_size=4), st.none() | st.just("it fell over"))
+def test_there_is_exactly_one_verdict_for_any_numbers(texts: list[TextScores], failure: str | None) -> None:
+    found = judge(texts, failure)
+    assert found.kind in set(VerdictKind)
+    assert found.reason.endswith(".")
+    assert found.texts == tuple(texts)
+    if failure is not None:
+        assert found.kind is K.BROKEN
+
+
+@PATIENT
+@given(st.lists(st.tuples(PERPLEXITIES, PERPLEXITIES, st.none() | PERPLEXITIES), min_size=1, max_size=4))
+def test_the_verdict_is_what_the_formula_says_on_every_text(numbers: list[tuple[float, float, float | None]]) -> None:
+    found = judge([TextScores(f"text {place}", *three) for place, three in enumerate(numbers)])
+    controlled = [(p0, p, pz) for p0, p, pz in numbers if pz is not None]
+    shares = [
+        (math.log(pz) - math.log(p)) / (math.log(pz) - math.log(p0)) for p0, p, pz in controlled if pz > 1.04 * p0
+    ]
+    rules = [
+        (K.BROKEN, any(p > 3 * p0 for p0, p, _ in numbers)),
+        (K.UNDECIDED, any(pz < 1.05 * p0 for p0, _, pz in controlled)),
+        (K.INERT, any(share < 0.2 for share in shares)),
+        (K.DEGRADED, any(p > 1.25 * p0 for p0, p, _ in numbers)),
+        (K.GAINS, any(p < 0.98 * p0 for p0, p, _ in numbers)),
+        (K.COHERENT, True),
+    ]
+    assert found.kind is next(kind for kind, holds in rules if holds)
+
+
+RANKS = {K.GAINS: 0, K.COHERENT: 1, K.DEGRADED: 2, K.INERT: 3, K.UNDECIDED: 4, K.BROKEN: 5}
+
+
+@PATIENT
+@given(PERPLEXITIES, st.floats(1.0, 1e3), PERPLEXITIES, st.floats(1.0, 10.0))
+def test_a_worse_perplexity_never_makes_a_better_verdict(
+    base: float, chimera: float, control: float, by: float
+) -> None:
+    before, after = verdict(base, chimera, control), verdict(base, chimera * by, control)
+    assert RANKS[after] >= RANKS[before]
+
+
+@PATIENT
+@given(st.lists(st.tuples(PERPLEXITIES, PERPLEXITIES, PERPLEXITIES), min_size=1, max_size=3))
+def test_the_order_of_the_texts_does_not_matter(numbers: list[tuple[float, float, float]]) -> None:
+    scores = [TextScores(f"text {place}", *three) for place, three in enumerate(numbers)]
+    verdicts: list[Verdict] = [judge(scores), judge(scores[::-1])]
+    assert verdicts[0].kind is verdicts[1].kind

@@ -1,0 +1,376 @@
+"""Pages of chimeras, their files, and what other pages say of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from ingest.jobs.asking import ask_for
+from ingest.jobs.runner import Runner
+from registry.catalog.queries.chimeras import chimeras_by_lock
+from registry.catalog.queries.jobs import active_jobs
+from registry.catalog.register.verdicts import add_verdict
+from registry.compose.lock import parse_lock
+from registry.compose.reading import read_recipe
+from registry.registry import Registry
+from tests.kin import ingest_bytes, kin_file, kin_tensors
+from tests.trips import block_tensors
+from tests.web.conftest import HOSTILE, HOSTILE_LINK, hostile_report
+from tests.web.pages import parsed
+from web.app import create_app
+from web.pages.donors import changes, legend, marked, marks
+from web.pages.verdicts import scored
+from web.settings import WebSettings
+
+TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
+
+
+@pytest.fixture
+def composed(registry: Registry, tmp_path: Path) -> dict[str, str]:
+    """The locks of two chimeras: `graft`, of the base and its fine-tune, purified in part, and `child`, made of it."""
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
+    ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+    recipe = registry.compose(read_recipe("base: local/base\nname: local/mixed\n"))
+    graft = recipe.graft("local/tuned", type="organ", blocks=0).purify("fractal", slot="ffn_up", blocks=0)
+    made = graft.accept("likely-degraded").plan().register()
+    child = registry.compose("local/stranger").graft("local/mixed", type="norm").accept("unrelated-lineage")
+    return {"graft": made.lock_id, "child": child.accept("likely-degraded").plan().register().lock_id}
+
+
+@pytest.fixture
+def client(registry: Registry, composed: dict[str, str]) -> Iterator[FlaskClient]:
+    """A client of a server that only reads."""
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+@pytest.fixture
+def writer(registry: Registry, composed: dict[str, str]) -> Iterator[FlaskClient]:
+    with create_app(registry, WebSettings(writes=True)).test_client() as client:
+        yield client
+
+
+def put_verdict(registry: Registry, lock: str, verdict: str = "gains") -> None:
+    """A verdict as `organ validate` keeps one."""
+    scores = {"base": (33.3, 40.8), "chimera": (31.3, 43.1), "control": (64032.0, 2441.0), "donor": (27.8, 66.5)}
+
+    def read(role: str, name: str) -> dict[str, Any]:
+        pairs = zip(("code", "prose"), scores[role], strict=True)
+        listed = [{"text": text, "perplexity": one, "standard_error": 2.5, "tokens": 128} for text, one in pairs]
+        return {"name": name, "failure": None, "scores": listed, "written": None, "log": ""}
+
+    report = {
+        "model": "local/mixed@1",
+        "verdict": verdict,
+        "reason": "It is better.",
+        "runtime": "llama.cpp",
+        "tokens": 128,
+        "base": read("base", "local/base@1"),
+        "chimera": read("chimera", "local/mixed@1"),
+        "control": read("control", "control"),
+        "control_remark": None,
+        "donors": [read("donor", "local/tuned@1")],
+        "zeroed": ["blk.0.ffn_up.weight"],
+        "texts": [{"name": one, "digest": "0" * 64, "ratio": 0.94, "recovered": 0.97} for one in ("code", "prose")],
+    }
+    with registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, lock)[0]
+        add_verdict(session, model.id, "llama.cpp", verdict, "It is better.", json.dumps(report))
+
+
+def words(html: str) -> str:
+    """The text of a page on one line."""
+    return " ".join(parsed(html).text.split())
+
+
+def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
+    client: FlaskClient, registry: Registry, composed: dict[str, str]
+) -> None:
+    put_verdict(registry, composed["graft"])
+    values = client.get("/chimeras.json").get_json()
+    assert [one["lock_id"] for one in values["items"]] == [composed["child"], composed["graft"]]
+    assert values["items"][1]["verdict"] == "gains"
+    assert values["items"][0]["verdict"] is None
+    page = client.get("/chimeras").text
+    assert f"/chimeras/{composed['graft']}" in parsed(page).links()
+    assert "of local/base@1, local/tuned@1" in words(page)
+    assert "gains" in words(page)
+    first = client.get("/chimeras.json?limit=1").get_json()
+    assert [one["lock_id"] for one in first["items"]] == [composed["child"]]
+    second = client.get(f"/chimeras.json?limit=1&after={first['next']}").get_json()
+    assert ([one["lock_id"] for one in second["items"]], second["next"]) == ([composed["graft"]], None)
+
+
+def test_a_registry_without_chimeras_says_how_to_make_one_and_home_leads_there_when_there_are_any(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    with create_app(registry).test_client() as client:
+        assert "organ compose" in client.get("/chimeras").text
+        assert "/chimeras" not in parsed(client.get("/").text).links()
+        registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
+        assert "/chimeras" in parsed(client.get("/").text).links()
+
+
+def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient, composed: dict[str, str]) -> None:
+    html = client.get(f"/chimeras/{composed['graft']}").text
+    said = [one.attributes["data-reading"] or "" for one in parsed(html).named("a") if "data-reading" in one.attributes]
+    changed = [one for one in said if one.startswith(("A, ", "B, "))]
+    assert [one.partition(": θ")[0] for one in sorted(changed)] == [
+        "A, of local/tuned@1, grafted, then purified: blk.0.ffn_up.weight",
+        "B, of local/tuned@1, grafted: blk.0.ffn_down.weight",
+    ]
+    assert len(said) == 8, "norms are cells too"
+    text = words(html)
+    assert "1 organ of local/tuned@1: grafted, then purified" in text
+    assert "without a letter: the base's own" in text
+
+
+def test_the_page_says_all_that_is_known_of_it(
+    client: FlaskClient, registry: Registry, composed: dict[str, str]
+) -> None:
+    address = f"/chimeras/{composed['graft']}"
+    assert "not run yet" in words(client.get(address).text)
+    put_verdict(registry, composed["graft"])
+    html = client.get(address).text
+    text, links = words(html), parsed(html).links()
+    values = client.get(f"{address}.json").get_json()
+    for said in (values["recipe_yaml"].strip().splitlines()[0], values["prediction"]["sentence"], values["license"]):
+        assert said in text
+    for line in ("llama-cli -m", "ollama create mixed -f Modelfile", "organ assemble local/mixed@1", "hf download"):
+        assert line in text, line
+    for line in values["python"].splitlines():
+        assert line.strip() in text, line
+    assert "31.3 ± 2.5" in text
+    assert "64,032 ± 2" in text
+    assert "0.970" in text
+    for finding in values["findings"]:
+        assert finding["code"] in text
+    for one in values["computed"]:
+        assert f"/organs/{one['digest']}" in links
+    assert {f"{address}/{name}" for name in TEXTS} <= links
+    assert "/models/local/mixed@1.gguf" in links
+    assert {"/models/local/base@1", "/models/local/tuned@1"} <= links
+    assert "/lineage?model=local/mixed@1" in {link.replace("%2F", "/") for link in links}
+
+
+def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]) -> None:
+    (child,) = [one for one in client.get("/chimeras.json").get_json()["items"] if one["lock_id"] == composed["child"]]
+    page = client.get(f"/chimeras/{composed['graft']}").text
+    assert f"Part of it went into {child['name']} (grafted)" in words(page)
+    assert client.get(f"/chimeras/{composed['graft']}.json").get_json()["made_into"] == [
+        {"model": child["name"], "acts": ["grafted"]}
+    ]
+    tuned = words(client.get("/models/local/tuned").text)
+    assert "Part of it went into local/mixed@1 (grafted)" in tuned
+    mixed = client.get("/models/local/mixed").text
+    assert "A chimera of local/base@1 and local/tuned@1." in words(mixed)
+    assert f"/chimeras/{composed['graft']}" in parsed(mixed).links()
+
+
+def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> None:
+    values = client.get("/lineage.json").get_json()
+    recorded = {
+        (edge["child"], edge["parent"], edge["relation"])
+        for family in values["families"]
+        for edge in family["edges"]
+        if edge["evidence"] == "recorded"
+    }
+    assert {("local/mixed@1", "local/base@1", "grafted"), ("local/mixed@1", "local/tuned@1", "grafted")} <= recorded
+    html = client.get("/lineage?model=local/mixed").text
+    assert len(re.findall(r'<text class="words[^>]*>grafted', html)) == len(recorded)
+    assert "grafted, recorded" in words(html)
+
+
+def test_a_purified_model_hangs_on_its_source_by_that_word(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
+    with create_app(registry).test_client() as client:
+        html = client.get("/lineage").text
+        assert re.search(r'<text class="words[^>]*>purified', html)
+        assert "purified, recorded" in words(html)
+
+
+def test_computed_organs_lead_to_what_they_were_made_of_and_back(client: FlaskClient, composed: dict[str, str]) -> None:
+    (made,) = client.get(f"/chimeras/{composed['graft']}.json").get_json()["computed"]
+    source = made["source"]["digest"]
+    page = client.get(f"/organs/{made['digest']}").text
+    assert "purified (fractal)" in words(page)
+    assert f"/organs/{source}" in parsed(page).links()
+    back = client.get(f"/organs/{source}").text
+    assert f"/organs/{made['digest']}" in parsed(back).links()
+    assert "Computed from it" in words(back)
+    assert client.get(f"/organs/{source}.json").get_json()["made"] == []
+
+
+def test_every_text_is_a_file_to_be_saved_and_never_a_page(client: FlaskClient, composed: dict[str, str]) -> None:
+    lock = composed["graft"]
+    for name in TEXTS:
+        answer = client.get(f"/chimeras/{lock}/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["Content-Type"] == "application/octet-stream"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Content-Disposition"] == f'attachment; filename="{name}"'
+        assert answer.headers["ETag"] == f'"{hashlib.sha256(answer.data).hexdigest()}"'
+        assert ("immutable" in answer.headers["Cache-Control"]) is (name == "lock.json")
+        short = client.get(f"/chimeras/{lock[:12]}/{name}")
+        assert short.data == answer.data
+        assert short.headers["Cache-Control"] == "no-cache", "another lock may begin so one day"
+        again = client.get(f"/chimeras/{lock}/{name}", headers={"If-None-Match": answer.headers["ETag"]})
+        assert (again.status_code, again.data) == (304, b"")
+        part = client.get(f"/chimeras/{lock}/{name}", headers={"Range": "bytes=2-5"})
+        assert (part.status_code, part.data) == (206, answer.data[2:6])
+
+
+def test_the_lock_is_the_one_that_its_address_names_and_the_recipe_makes_it_again(
+    client: FlaskClient, registry: Registry, composed: dict[str, str]
+) -> None:
+    lock = composed["graft"]
+    assert parse_lock(client.get(f"/chimeras/{lock}/lock.json").text).id == lock
+    recipe = read_recipe(client.get(f"/chimeras/{lock}/recipe.yaml").text)
+    made = registry.compose(recipe).plan().register()
+    assert (made.lock_id, made.created) == (lock, False)
+
+
+def test_what_is_no_lock_is_404_everywhere(client: FlaskClient) -> None:
+    for lock in (
+        "0" * 64,
+        "zz",
+        "1234567",
+        "0" * 65,
+        "%00",
+        "..%2f..",
+        "A'B\"C<D>",
+        "\u0660" * 8,
+        "sha256:" + "0" * 64,
+    ):
+        for address in (f"/chimeras/{lock}", f"/chimeras/{lock}.json", *(f"/chimeras/{lock}/{name}" for name in TEXTS)):
+            assert client.get(address).status_code == 404, address
+    assert client.get("/chimeras/01234567/passwd").status_code == 404
+
+
+def test_two_names_of_one_lock_are_one_page(client: FlaskClient, registry: Registry, composed: dict[str, str]) -> None:
+    text = client.get(f"/chimeras/{composed['graft']}/recipe.yaml").text
+    other = registry.compose(read_recipe(text.replace("local/mixed", "local/other"))).plan().register()
+    assert other.lock_id == composed["graft"]
+    values = client.get(f"/chimeras/{other.lock_id}.json").get_json()
+    assert (values["model"], values["also"]) == ("local/mixed@1", ["local/other@1"])
+    assert "The same bytes also stand as local/other@1" in words(client.get(f"/chimeras/{other.lock_id}").text)
+
+
+def test_a_server_that_only_reads_has_no_button_and_refuses_the_form(
+    client: FlaskClient, composed: dict[str, str]
+) -> None:
+    address = f"/chimeras/{composed['graft']}"
+    html = client.get(address).text
+    assert not parsed(html).named("form")
+    assert "organ validate local/mixed@1" in words(html)
+    assert client.post(f"{address}/validate").status_code == 403
+
+
+def token_of(html: str) -> str:
+    found = re.search(r'name="form_token" value="([^"]+)"', html)
+    assert found is not None
+    return found[1]
+
+
+def test_the_button_queues_one_validation_and_the_page_shows_it(
+    writer: FlaskClient, registry: Registry, composed: dict[str, str]
+) -> None:
+    address = f"/chimeras/{composed['graft']}"
+    token = token_of(writer.get(address).text)
+    assert writer.post(f"{address}/validate", data={"form_token": "x"}).status_code == 403
+    answer = writer.post(f"{address}/validate", data={"form_token": token})
+    assert answer.status_code == 303
+    with registry.catalog.reading() as session:
+        (job,) = active_jobs(session, "validate")
+        assert json.loads(job.arguments)["chimera"] == "local/mixed@1"
+    assert answer.headers["Location"].endswith(f"/jobs/{job.id}")
+    html = writer.get(address).text
+    assert f"/jobs/{job.id}" in parsed(html).links()
+    assert not parsed(html).named("form"), "one at a time"
+    again = writer.post(f"{address}/validate", data={"form_token": token})
+    assert again.headers["Location"] == answer.headers["Location"]
+    other = writer.get(f"/chimeras/{composed['child']}").text
+    assert parsed(other).named("form"), "the other chimera has no validation under way"
+
+
+def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
+    writer: FlaskClient, registry: Registry
+) -> None:
+    ask_for(registry, "extract", {"model": "local/mixed"})
+    made = ask_for(registry, "graft", {"base": "local/base", "donor": "local/tuned", "type": "organ"})
+    Runner(registry, Event()).run(once=True)
+    lock = writer.get(f"/jobs/{made}.json").get_json()["result"]["lock"]
+    assert f"/chimeras/{lock}" in parsed(writer.get(f"/jobs/{made}").text).links()
+    page = writer.get("/jobs/1").text
+    assert "/jobs/1/files/mixed.tar" in parsed(page).links()
+    whole = writer.get("/jobs/1/files/mixed.tar")
+    result = writer.get("/jobs/1.json").get_json()["result"]
+    assert hashlib.sha256(whole.data).hexdigest() == result["sha256"] == whole.headers["ETag"].strip('"')
+    part = writer.get("/jobs/1/files/mixed.tar", headers={"Range": "bytes=512-1023"})
+    assert (part.status_code, part.data) == (206, whole.data[512:1024])
+    assert writer.head("/jobs/1/files/mixed.tar").headers["Content-Length"] == str(result["size_bytes"])
+    for address in (
+        "/jobs/1/files/other.tar",
+        "/jobs/1/files/..%2f..%2fregistry.sqlite3",
+        f"/jobs/{made}/files/mixed.tar",
+    ):
+        assert writer.get(address).status_code == 404, address
+    (registry.settings.home / "jobs" / result["pack"] / "mixed.tar").unlink()
+    assert writer.get("/jobs/1/files/mixed.tar").status_code == 404
+    assert "files/mixed.tar" not in writer.get("/jobs/1").text
+
+
+def test_everything_hostile_is_shown_as_it_is(hostile: FlaskClient) -> None:
+    (one,) = hostile.get("/chimeras.json").get_json()["items"]
+    html = hostile.get(f"/chimeras/{one['lock_id']}").text
+    assert HOSTILE in parsed(html).text
+    assert HOSTILE_LINK in parsed(html).text
+    assert HOSTILE not in html
+    assert hostile.get("/jobs/3").status_code == 200
+    for name in TEXTS:
+        answer = hostile.get(f"/chimeras/{one['lock_id']}/{name}")
+        assert "\n" not in answer.headers["Content-Disposition"]
+        assert answer.status_code == 200
+
+
+def test_scores_that_are_not_there_are_dashes_and_failures_are_words() -> None:
+    found = scored(hostile_report())
+    assert [row["role"] for row in found["rows"]] == ["base", "donor", "chimera"]
+    assert found["rows"][0]["scores"] == ["1.0e+300"]
+    assert found["rows"][2]["failure"] == HOSTILE
+    assert found["rows"][2]["scores"] == ["–"]
+
+
+def test_letters_go_on_behind_z() -> None:
+    parts = [
+        {"name": str(n), "from": f"local/{n}@1", "acts": ["grafted"], "theta": 1.0, "theta_before": None}
+        for n in range(60)
+    ]
+    lines = legend(parts, "local/0@1")
+    letters = [line["mark"] for line in lines]
+    assert (letters[0], letters[25], letters[26], letters[59]) == ("A", "Z", "A2", "H3")
+    assert len(set(letters)) == 60
+    assert lines[0]["is_base"]
+    assert not lines[1]["is_base"]
+    by_name = marks(parts, lines)
+    cell = {"name": "26", "said": "26: θ 1°", "number": "1°"}
+    grid = {"rows": [{"label": "0", "cells": [cell, None]}], "head": [], "foot": [{**cell, "name": "other"}]}
+    found = marked(grid, by_name)
+    assert found["rows"][0]["cells"][0]["mark"] == "A2"
+    assert found["foot"] == grid["foot"]
+    assert "mark" not in cell
+    places = [{"tower": "text", "block": 0, "slot": str(n), "name": str(n)} for n in (0, 99)]
+    became = changes(places, parts)
+    assert became["text", 0, "0"] == {"theta_change": None, "likeness": None, "identical": False}
+    assert became["text", 0, "99"]["identical"] is True

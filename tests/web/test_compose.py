@@ -1,0 +1,381 @@
+"""The pages on which a chimera is put together: every state is an address, every wrong step a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+from flask.testing import FlaskClient
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from registry.catalog.tables import Job
+from registry.compose.reading import read_recipe
+from registry.compose.steps import PARAMETERS, read_steps
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.trips import block_metadata, block_tensors, ingest_file
+from tests.web.conftest import HOSTILE
+from tests.web.pages import Parsed, parsed
+from web.app import create_app
+from web.pages.cells import cell_grid, letters
+from web.settings import WebSettings
+
+BASE, TUNED, STRANGER = (f"local/{name}@1" for name in ("base", "tuned", "stranger"))
+GRAFT = ("graft", f"from:{TUNED} type:organ blocks:1")
+STRANGE = ("graft", f"from:{STRANGER} type:organ blocks:1")
+
+
+def address(*steps: tuple[str, str], base: str = BASE, path: str = "/compose") -> str:
+    return f"{path}?{urlencode([('base', base), *steps])}"
+
+
+def page_of(client: FlaskClient, *steps: tuple[str, str], status: int = 200) -> Parsed:
+    answer = client.get(address(*steps))
+    assert answer.status_code == status, answer.text
+    return parsed(answer.text)
+
+
+def values_of(client: FlaskClient, *steps: tuple[str, str]) -> dict[str, Any]:
+    answer = client.get(address(*steps, path="/compose.json"))
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.get_json()
+    return found
+
+
+def steps_in(link: str) -> list[tuple[str, str]]:
+    return parse_qsl(urlsplit(link).query, strict_parsing=True)
+
+
+def links_with(page: Parsed, *steps: tuple[str, str]) -> list[str]:
+    """The links of the page to a compose page that has all of `steps`."""
+    found = [link for link in page.links() if urlsplit(link).path == "/compose" and urlsplit(link).query]
+    return [link for link in found if {*steps} <= {*steps_in(link)}]
+
+
+@pytest.fixture
+def writing(little: FlaskClient, registry: Registry) -> Iterator[FlaskClient]:
+    """A client of the same catalog behind a server that writes."""
+    with create_app(registry, WebSettings(writes=True)).test_client() as client:
+        yield client
+
+
+def token_of(client: FlaskClient, *steps: tuple[str, str]) -> str:
+    found = re.search(r'name="form_token" value="([^"]+)"', client.get(address(*steps)).text)
+    assert found is not None
+    return found[1]
+
+
+def jobs(registry: Registry) -> list[tuple[str, dict[str, Any]]]:
+    with registry.catalog.reading() as session:
+        return [(job.kind, json.loads(job.arguments)) for job in session.query(Job).order_by(Job.id)]
+
+
+def test_without_a_base_models_are_offered_and_waiting_steps_are_kept(little: FlaskClient) -> None:
+    page = parsed(little.get(f"/compose?{urlencode([GRAFT])}").text)
+    assert links_with(page, ("base", BASE), GRAFT)
+    assert ("hidden", GRAFT[1]) in {
+        (one.attributes.get("type"), one.attributes.get("value")) for one in page.named("input")
+    }
+    assert GRAFT[1] in page.text
+    found = parsed(little.get("/compose?q=tuned").text)
+    assert links_with(found, ("base", TUNED))
+    assert not links_with(found, ("base", BASE))
+
+
+def test_a_base_that_is_not_there_is_404_and_others_are_offered(little: FlaskClient) -> None:
+    for name in ("local/nobody", "!!", "sha256:0123456789abcdef", HOSTILE):
+        answer = little.get(address(base=name))
+        assert answer.status_code == 404, name
+        assert links_with(parsed(answer.text), ("base", BASE))
+        assert little.get(address(base=name, path="/compose.json")).status_code == 404
+
+
+def test_every_cell_of_the_base_leads_to_its_candidates(little: FlaskClient) -> None:
+    cells = values_of(little)["cells"]
+    page = page_of(little)
+    for cell in cells:
+        (link,) = links_with(page, ("cell", cell["cell"]))
+        looked = little.get(link)
+        assert looked.status_code == 200
+        assert "Who could give" in looked.text
+    assert {one["cell"] for one in cells} >= {"organ:0", "organ:1", "skeleton:0", "norm:1"}
+
+
+def test_a_candidate_is_one_link_away_from_being_grafted(little: FlaskClient) -> None:
+    offers = values_of(little, ("cell", "organ:1"))["candidates"]
+    likeness = {one["model"]: one["likeness"] for one in offers["items"]}
+    assert likeness[TUNED] > 0.9 > 0.3 > likeness[STRANGER]
+    (link,) = links_with(page_of(little, ("cell", "organ:1")), GRAFT)
+    plan = little.get(link.replace("/compose?", "/compose.json?")).get_json()["plan"]
+    assert {(part["from"], part["type"], part["block"]) for part in plan["parts"]} == {(TUNED, "organ", 1)}
+
+
+def test_another_donor_for_the_same_cell_takes_the_place_of_the_first(little: FlaskClient) -> None:
+    (link,) = links_with(page_of(little, GRAFT, ("cell", "organ:1")), STRANGE)
+    assert [text for name, text in steps_in(link) if name == "graft"] == [STRANGE[1]]
+
+
+def test_all_of_a_type_is_one_link(little: FlaskClient) -> None:
+    page = page_of(little)
+    for kind in ("organ", "skeleton"):
+        assert links_with(page, ("graft", f"from:{TUNED} type:{kind}"))
+
+
+def test_cells_that_change_are_marked_by_a_letter_that_the_legend_explains(little: FlaskClient) -> None:
+    page = page_of(little, GRAFT, ("purify", "method:fractal type:skeleton blocks:0"))
+    said = [one.attributes.get("aria-label") or "" for one in page.named("a")]
+    assert [one for one in said if one.startswith("block 1, organ") and one.endswith(f"from {TUNED}")]
+    assert [one for one in said if one.startswith("block 0, skeleton") and one.endswith("purified")]
+    assert f"A {TUNED}: grafted" in page.text
+    assert "✱ purified" in page.text
+
+
+def test_each_step_has_a_link_that_leaves_out_that_one(little: FlaskClient) -> None:
+    steps = [GRAFT, ("purify", "method:fractal blocks:0 type:organ"), ("meta", "general.name=Mine")]
+    page = page_of(little, *steps)
+    for step in steps:
+        left = [("base", BASE), *(one for one in steps if one != step)]
+        assert [link for link in page.links() if urlsplit(link).path == "/compose" and steps_in(link) == left], step
+
+
+def test_every_finding_is_shown_with_its_code(little: FlaskClient) -> None:
+    steps = (STRANGE, ("graft", "from:local/nobody type:organ blocks:0"), ("graft", f"from:{TUNED} blocks:99"))
+    findings = values_of(little, *steps)["findings"]
+    page = page_of(little, *steps)
+    assert {one["severity"] for one in findings} == {"refuse", "warn", "info"}
+    for one in findings:
+        assert one["sentence"] in page.text
+        assert one["code"] in page.text
+    assert all(word in page.text for word in ("✕ refused", "▲ warning", "i note"))
+    assert "Create the chimera" not in page.text
+
+
+def test_a_warning_has_a_link_that_accepts_it_and_one_that_takes_that_back(little: FlaskClient) -> None:
+    accepted = ("accept", "unrelated-lineage")
+    page = page_of(little, STRANGE)
+    assert "It cannot be made yet" in page.text
+    (link,) = links_with(page, accepted)
+    assert values_of(little, *steps_in(link)[1:])["plan"]["can_be_made"] is True
+    page = page_of(little, STRANGE, accepted)
+    assert "▲ accepted" in page.text
+    back = [("base", BASE), STRANGE]
+    assert [link for link in page.links() if urlsplit(link).path == "/compose" and steps_in(link) == back]
+
+
+def test_numbers_and_the_recipe_are_shown_and_the_recipe_is_that_of_the_address(little: FlaskClient) -> None:
+    values = values_of(little, GRAFT)
+    page = page_of(little, GRAFT)
+    assert values["plan"]["prediction"]["sentence"] in page.text
+    yaml = values["yaml"]
+    assert yaml in page.text
+    assert read_recipe(yaml) == read_steps([("base", BASE), GRAFT])
+    assert "organ compose recipe.yaml -o " in page.text
+    assert f"chimera.graft({TUNED!r}, type='organ', blocks='1')" in page.text
+
+
+def test_steps_that_cannot_be_read_are_told_beside_them_and_the_others_are_drawn(little: FlaskClient) -> None:
+    wrong = ("graft", "rubbish")
+    page = page_of(little, GRAFT, wrong, ("purify", "method:magic"), status=400)
+    assert "'rubbish' is not understood" in page.text
+    assert "'magic' is not one of spectral, fractal" in page.text
+    assert f"from {TUNED}" in " ".join(one.attributes.get("aria-label") or "" for one in page.named("a"))
+    assert "Create the chimera" not in page.text
+    twin = little.get(address(GRAFT, wrong, path="/compose.json"))
+    assert twin.status_code == 400
+    told = twin.get_json()
+    assert set(told) == {"ok", "error", "errors", "status"}
+    assert [one["field"] for one in told["errors"]] == ["grafts[1]"]
+
+
+@pytest.mark.parametrize("cell", ["x", "organ", "organ:", "organ:-1", "organ:1e9", ":2", "organ:99999999999", HOSTILE])
+def test_a_cell_that_means_nothing_is_400(little: FlaskClient, cell: str) -> None:
+    answer = little.get(address(("cell", cell), path="/compose.json"))
+    assert answer.status_code == 400
+    assert answer.get_json()["errors"][0]["field"] == "cell"
+
+
+def test_a_cell_that_the_base_has_not_has_no_candidates(little: FlaskClient) -> None:
+    for cell in ("organ:77", "organ:0:vision", "embed:3"):
+        assert "No organ of another model fits here" in page_of(little, ("cell", cell)).text, cell
+
+
+def test_the_forms_lead_to_the_page_with_their_step(little: FlaskClient) -> None:
+    for fields, step in (
+        ({"add": "graft", "from": TUNED, "type": "organ", "blocks": "1", "where": "", "sort": ""}, GRAFT),
+        (
+            {"add": "graft", "where": "type:organ theta>=4", "sort": "-theta"},
+            ("graft", 'where:"type:organ theta>=4" sort:-theta'),
+        ),
+        ({"add": "adapter", "from": "local/x", "scale": "0.5"}, ("adapter", "from:local/x scale:0.5")),
+        ({"add": "purify", "method": "spectral", "keep": "0.9"}, ("purify", "method:spectral keep:0.9")),
+        ({"add": "encode", "dtype": "F16"}, ("encode", "F16")),
+        ({"add": "meta", "key": "general.name", "value": "A & B"}, ("meta", "general.name=A & B")),
+    ):
+        answer = little.get(f"/compose?{urlencode({'base': BASE, **fields})}")
+        assert answer.status_code == 303
+        location = answer.headers["Location"]
+        assert location.startswith("/compose?")
+        assert steps_in(location) == [("base", BASE), step]
+    assert little.get(f"/compose?base={BASE}&add=magic").status_code == 400
+
+
+def test_a_form_keeps_what_the_address_has(little: FlaskClient) -> None:
+    steps = [GRAFT, ("meta", "a=b c"), ("accept", "other-scale")]
+    page = page_of(little, *steps, ("cell", "organ:0"))
+    hidden = [
+        (one.attributes["name"], one.attributes["value"])
+        for one in page.named("input")
+        if one.attributes.get("type") == "hidden"
+    ]
+    assert hidden.count(GRAFT) == len([one for one in hidden if one == ("cell", "organ:0")]) > 2
+
+
+def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, registry: Registry) -> None:
+    token = token_of(writing, GRAFT)
+    fields = [("form_token", token), ("base", BASE), GRAFT, ("meta", 'general.description="two\\nlines"')]
+    answer = writing.post("/compose", data={**dict(fields), "name": "local/mine"})
+    assert answer.status_code == 303, answer.text
+    assert answer.headers["Location"] == "/jobs/1"
+    assert answer.headers["Cache-Control"] == "no-store"
+    ((kind, arguments),) = jobs(registry)
+    assert kind == "compose"
+    recipe = read_recipe(json.dumps(arguments["recipe"]))
+    assert recipe == read_steps([*fields[1:], ("name", "local/mine")])
+    assert writing.get("/jobs/1").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("steps", "status", "told"),
+    [
+        ([("base", BASE)], 409, "nothing of local/base@1 is replaced"),
+        ([("base", BASE), STRANGE], 409, "unrelated-lineage"),
+        ([("base", BASE), ("graft", "rubbish")], 400, "is not understood"),
+        ([("base", "local/nobody"), GRAFT], 404, "nobody"),
+        ([GRAFT], 400, "A chimera has a base"),
+        ([("base", BASE), GRAFT, ("name", "a name")], 400, "'a name' is no name"),
+    ],
+    ids=lambda one: str(one)[:50],
+)
+def test_what_cannot_be_made_is_not_queued_and_the_page_says_why(
+    writing: FlaskClient, registry: Registry, steps: list[tuple[str, str]], status: int, told: str
+) -> None:
+    token = token_of(writing, GRAFT)
+    answer = writing.post("/compose", data={"form_token": token, **dict(steps)})
+    assert answer.status_code == status
+    assert told in parsed(answer.text).text
+    assert jobs(registry) == []
+
+
+@pytest.mark.parametrize("token", [None, "", "A" * 43])
+def test_line_106_a_form_without_its_token_is_refused(
+    writing: FlaskClient, registry: Registry, token: str | None
+) -> None:
+    token_of(writing, GRAFT)
+    data = {"base": BASE, GRAFT[0]: GRAFT[1], **({} if token is None else {"form_token": token})}
+    assert writing.post("/compose", data=data).status_code == 403
+    assert jobs(registry) == []
+
+
+def test_a_server_that_only_reads_has_no_form_and_says_how_else(little: FlaskClient, registry: Registry) -> None:
+    answer = little.get(address(GRAFT))
+    page = parsed(answer.text)
+    assert [one for one in page.named("form") if one.attributes.get("method") == "post"] == []
+    assert "This server only reads" in page.text
+    assert "Set-Cookie" not in answer.headers
+    assert little.post("/compose", data={"base": BASE, GRAFT[0]: GRAFT[1]}).status_code == 403
+    assert jobs(registry) == []
+
+
+def test_what_fits_a_base_is_listed_by_type_and_a_donor_in_full(little: FlaskClient) -> None:
+    assert little.get("/compose/fits").status_code == 200
+    values = little.get(f"/compose/fits.json?base={BASE}").get_json()
+    types = {one["model"]: one["types"] for one in values["models"]["items"]}
+    assert types[TUNED]["organ"]["whole"] is True
+    asked = f"base={BASE}&donor={STRANGER}"
+    told = little.get(f"/compose/fits.json?{asked}").get_json()["donor"]
+    text = parsed(little.get(f"/compose/fits?{asked}").text).text
+    assert any(one["code"] == "unrelated-lineage" for one in told["findings"])
+    for one in told["findings"]:
+        assert one["sentence"] in text
+    for name in ("base", "donor"):
+        asked = urlencode({"base": BASE, "donor": STRANGER, name: "local/nobody"})
+        assert little.get(f"/compose/fits?{asked}").status_code == 404
+        assert little.get(f"/compose/fits.json?{asked}").status_code == 404
+
+
+def test_model_and_organ_pages_lead_here(little: FlaskClient) -> None:
+    page = parsed(little.get("/models/local/base").text)
+    assert links_with(page, ("base", BASE))
+    digest = little.get("/models/local/tuned.json").get_json()["placements"][-1]["digest"]
+    links = links_with(parsed(little.get(f"/organs/{digest}").text))
+    (link,) = [one for one in links if steps_in(one)[0][0] == "graft"]
+    assert "What waits for a base" in little.get(link).text
+
+
+def test_hostile_names_are_text_wherever_they_stand(hostile: FlaskClient) -> None:
+    for steps in ([], [("cell", "organ:0")], [("graft", "from:local/plain"), ("cell", "other:0")]):
+        answer = hostile.get(address(*steps, base="local/hostile"))
+        assert answer.status_code == 200
+        page = parsed(answer.text)
+        sources = [one.attributes.get("src") for one in page.named("script")]
+        assert sources == ["/static/catalog.js", "/static/compose.js"]
+        assert not [one for one in page.elements if any(name.startswith("on") for name in one.attributes)]
+    attack = [(name, HOSTILE) for name in PARAMETERS if name != "base"]
+    answer = hostile.get(address(*attack, base="local/hostile"))
+    assert answer.status_code == 400
+    assert HOSTILE in parsed(answer.text).text
+    assert "<script>alert" not in answer.text
+
+
+NAMES = st.sampled_from([*PARAMETERS, "cell", "order", "q", "add"])
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(NAMES, st.text(max_size=40)), max_size=6))
+def test_no_address_of_any_steps_breaks(little: FlaskClient, steps: list[tuple[str, str]]) -> None:
+    asked = urlencode([("base", BASE), *steps])
+    for path in ("/compose", "/compose.json", "/compose/fits"):
+        assert little.get(f"{path}?{asked}").status_code < 500, path
+
+
+def test_a_base_with_very_many_blocks_is_drawn_in_part() -> None:
+    cell = {
+        "type": "organ",
+        "tower": "text",
+        "organs": 1,
+        "theta_taken": 30.0,
+        "to_compute": 0,
+        "from": [],
+        "purified": 0,
+    }
+    cells = [{**cell, "cell": f"organ:{block}", "block": block} for block in range(1000)]
+    grid = cell_grid(cells, {}, "", lambda name: name)
+    assert (len(grid["rows"]), grid["left_out"]) == (600, 400)
+
+
+def test_parents_have_letters_and_the_base_none() -> None:
+    given_letters = letters(["base", *(f"donor {number}" for number in range(30))])
+    assert "base" not in given_letters
+    assert [given_letters[f"donor {number}"] for number in (0, 1, 25, 26)] == ["A", "B", "Z", "A2"]
+
+
+def test_a_block_of_several_towers_is_grafted_by_its_own_tower(registry: Registry, tmp_path: Path) -> None:
+    for name, seed in (("two", 0), ("other", 1)):
+        text, vision = block_tensors(1, seed=seed), block_tensors(1, seed=seed + 5)
+        own = [(replace(spec, name=f"v.{spec.name}"), plain) for spec, plain in vision if "blk" in spec.name]
+        path = tmp_path / f"{name}.gguf"
+        path.write_bytes(file_bytes(block_metadata(name), [*text, *own]))
+        ingest_file(registry, path)
+    with create_app(registry).test_client() as client:
+        page = parsed(client.get(address(("cell", "organ:0:vision"), base="local/two@1")).text)
+        graft = ("graft", 'where:"model:local/other@1 tower:vision" type:organ blocks:0')
+        (link,) = links_with(page, graft)
+        plan = client.get(link.replace("/compose?", "/compose.json?")).get_json()["plan"]
+        assert {part["tower"] for part in plan["parts"]} == {"vision"}

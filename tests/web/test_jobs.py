@@ -1,0 +1,284 @@
+"""Jobs on pages and in the API; and the process that works at them beside the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from registry.catalog.register.jobs import (
+    QUEUED_MAX,
+    claim_job,
+    enqueue_job,
+    fail_job,
+    finish_job,
+    job_json,
+    tell_progress,
+)
+from registry.errors import QueueFull
+from registry.registry import Registry
+from registry.settings import Settings
+from tests.web.live import ROOT, Live, serving
+from tests.web.pages import parsed
+from web.api.writing import queued
+from web.app import create_app
+from web.pages.jobs import result_links
+from web.runner import RunnerProcess
+from web.settings import WebSettings
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+def client(registry: Registry) -> Iterator[FlaskClient]:
+    with create_app(registry, WebSettings(writes=True)).test_client() as client:
+        yield client
+
+
+def put(registry: Registry, state: str, **result: Any) -> int:
+    """A job of that state."""
+    with registry.catalog.writing() as session:
+        job_id = enqueue_job(session, "report", {"limit": 3})
+        if state == "queued":
+            return job_id
+        claim = claim_job(session, ["report"])
+        assert claim is not None
+        assert tell_progress(session, claim, 0.625, "reading")
+        if state == "finished":
+            finish_job(session, claim, job_json(result, "result"))
+        elif state == "failed":
+            fail_job(session, claim, "there is nothing to read")
+    return job_id
+
+
+def test_a_job_that_runs_has_a_bar_and_is_followed_with_and_without_a_script(
+    client: FlaskClient, registry: Registry
+) -> None:
+    job_id = put(registry, "running")
+    text = client.get(f"/jobs/{job_id}").text
+    page = parsed(text)
+    (bar,) = page.named("progress")
+    assert (bar.attributes["value"], bar.attributes["max"]) == ("0.625", "1")
+    assert bar.attributes["aria-label"]
+    assert "62%" in page.text
+    assert "reading" in page.text
+    assert '<noscript><meta http-equiv="refresh" content="3"></noscript>' in text
+    assert f'data-follow="/jobs/{job_id}.json"' in text
+    assert page.named("form")
+
+
+def test_a_page_of_a_job_that_has_ended_stands_still(client: FlaskClient, registry: Registry) -> None:
+    for state in ("finished", "failed"):
+        text = client.get(f"/jobs/{put(registry, state)}").text
+        assert "http-equiv" not in text
+        assert "data-follow" not in text
+        assert "<form" not in text
+    assert "there is nothing to read" in text
+    assert "data-follow" not in client.get("/jobs").text
+
+
+def test_the_list_is_followed_while_one_of_its_jobs_is_active(client: FlaskClient, registry: Registry) -> None:
+    put(registry, "finished")
+    assert "data-follow" not in client.get("/jobs").text
+    put(registry, "queued")
+    text = client.get("/jobs?limit=5").text
+    assert 'data-follow="/jobs.json?limit=5"' in text
+    assert "http-equiv" in text
+
+
+def test_a_result_leads_to_the_models_and_organs_that_it_names(client: FlaskClient, registry: Registry) -> None:
+    job_id = put(registry, "finished", model="local/a@1", models=["local/b"], organ="ab" * 32, organs=["cd" * 32, 7])
+    links = parsed(client.get(f"/jobs/{job_id}").text).links()
+    assert {"/models/local/a@1", "/models/local/b", f"/organs/{'ab' * 32}", f"/organs/{'cd' * 32}"} <= links
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"model": "/x"},
+        {"model": "x/"},
+        {"model": 5},
+        {"models": "local/a"},
+        {"organ": "../../x"},
+        {"organs": [None, {}, ["a"]]},
+        {"model": "a/" + "b" * 1000},
+    ],
+)
+def test_what_is_no_name_becomes_no_link(result: dict[str, Any]) -> None:
+    with Flask(__name__).test_request_context():
+        assert result_links(result) == []
+
+
+def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskClient, registry: Registry) -> None:
+    job_id = put(registry, "finished", text="x" * 500_000)
+    page = client.get(f"/jobs/{job_id}").text
+    assert len(page) < 30_000
+    assert "It goes on in" in page
+    assert len(client.get(f"/jobs/{job_id}.json").get_json()["result"]["text"]) == 500_000
+
+
+def test_page_twin_and_api_say_the_same(client: FlaskClient, registry: Registry) -> None:
+    for state in ("finished", "failed", "running", "queued"):
+        put(registry, state)
+    listed = client.get("/api/v1/jobs?limit=3")
+    assert listed.get_json() == client.get("/jobs.json?limit=3").get_json()
+    assert [one["state"] for one in listed.get_json()["items"]] == ["queued", "running", "failed"]
+    assert 'rel="next"' in listed.headers["Link"]
+    following = client.get(f"/api/v1/jobs?limit=3&after={listed.get_json()['next']}").get_json()
+    assert [one["id"] for one in following["items"]] == [1]
+    assert client.get("/api/v1/jobs/2").get_json() == client.get("/jobs/2.json").get_json()
+
+
+@pytest.mark.parametrize("number", ["0", "x", "-1", "1.5", "٣", "9223372036854775808", "9" * 100, "77", "%00", "1'"])
+def test_what_is_no_job_is_404_everywhere(number: str, client: FlaskClient, registry: Registry) -> None:
+    put(registry, "queued")
+    for address in (f"/jobs/{number}", f"/jobs/{number}.json", f"/api/v1/jobs/{number}"):
+        assert client.get(address).status_code == 404, address
+    answer = client.delete(f"/api/v1/jobs/{number}")
+    assert answer.status_code == 404
+    assert len(answer.get_json()["error"]) < 200
+
+
+def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClient, registry: Registry) -> None:
+    waiting, done = put(registry, "queued"), None
+    assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
+    assert client.delete(f"/api/v1/jobs/{waiting}").get_json()["state"] == "cancelled"
+    done = put(registry, "finished", number=1)
+    assert client.delete(f"/api/v1/jobs/{done}").get_json()["state"] == "finished"
+
+
+def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClient, registry: Registry) -> None:
+    @client.application.get("/api/v1/fill")
+    def fill() -> dict[str, Any]:
+        return queued("report", {})
+
+    for _ in range(QUEUED_MAX):
+        assert client.get("/api/v1/fill").get_json()["state"] == "queued"
+    answer = client.get("/api/v1/fill")
+    assert answer.status_code == 503
+    assert int(answer.headers["Retry-After"]) > 0
+    assert str(QueueFull(QUEUED_MAX)) == answer.get_json()["error"]
+
+
+def test_home_leads_to_the_jobs_when_there_are_any(client: FlaskClient, registry: Registry) -> None:
+    assert "/jobs" not in parsed(client.get("/").text).links()
+    put(registry, "queued")
+    assert "/jobs" in parsed(client.get("/").text).links()
+
+
+def test_a_page_without_jobs_says_what_they_would_be(client: FlaskClient) -> None:
+    assert "No jobs." in client.get("/jobs").text
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, what
+        time.sleep(0.05)
+
+
+def runners(parent: int) -> list[int]:
+    """The processes that work at jobs for the server `parent`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"--with-parent" in words and str(parent).encode() in words:
+            found.append(int(folder.name))
+    return found
+
+
+def state_of(live: Live, job_id: int) -> str:
+    return '"state":"finished"' if b'"state":"finished"' in live.get(f"/jobs/{job_id}.json") else "other"
+
+
+def test_a_server_works_at_jobs_replaces_its_runner_and_takes_it_along(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with Registry.open(home) as registry:
+        first = put(registry, "queued")
+        with serving(home, tmp_path / "log") as live:
+            until(lambda: state_of(live, first) != "other", (tmp_path / "log").read_text())
+            (runner,) = runners(live.process.pid)
+            os.kill(runner, signal.SIGKILL)
+            second = put(registry, "queued")
+            until(lambda: state_of(live, second) != "other", (tmp_path / "log").read_text())
+            assert runner not in runners(live.process.pid)
+            cancelled = put(registry, "queued")
+            request = urllib.request.Request(f"{live.address}/api/v1/jobs/{cancelled}", method="DELETE")
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                assert answer.status == 200
+            live.process.send_signal(signal.SIGTERM)
+            assert live.process.wait(40) == 0
+            assert runners(live.process.pid) == []
+    assert "the runner of jobs has ended; it is started again" in (tmp_path / "log").read_text()
+
+
+def test_a_server_that_is_killed_leaves_no_runner_behind(tmp_path: Path) -> None:
+    with serving(tmp_path / "home", tmp_path / "log") as live:
+        until(lambda: len(runners(live.process.pid)) == 1, "a runner is started")
+        live.process.kill()
+        live.process.wait()
+        until(lambda: runners(live.process.pid) == [], "the runner ends with the server")
+
+
+class Log:
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def error(self, text: str, *values: object) -> None:
+        self.told.append(text % values)
+
+
+def test_a_runner_that_ends_again_and_again_is_started_ever_more_seldom(tmp_path: Path) -> None:
+    log = Log()
+    process = RunnerProcess(Settings.in_folder(tmp_path), log, ("-c", "raise SystemExit(1)"))
+    end = time.monotonic() + 6
+    while time.monotonic() < end:
+        process.look_after()
+        time.sleep(0.01)
+    process.end()
+    process.wait()
+    pauses = [text.rpartition("in ")[2] for text in log.told]
+    assert pauses[:1] == ["2 s"]
+    assert len(pauses) <= 3
+
+
+def test_the_runner_opens_the_registry_that_is_served_and_nothing_where_somebody_stands(tmp_path: Path) -> None:
+    settings = Settings(tmp_path / "a b?", f"sqlite:///{tmp_path}/x%20y.sqlite3", tmp_path / "blobs: 100%")
+    (tmp_path / "here" / "registry").mkdir(parents=True)
+    (tmp_path / "here" / "registry" / "__init__.py").write_text("raise SystemExit('not this one')")
+    script = (
+        "import os, sys; from registry.settings import Settings\n"
+        "with open(os.environ['TOLD'], 'w') as file: file.write(repr(Settings.from_environment(os.environ)))"
+    )
+    code = (
+        "import os, sys; from pathlib import Path; from registry.settings import Settings\n"
+        "from tests.web.test_jobs import Log; from web.runner import RunnerProcess\n"
+        f"os.chdir({str(tmp_path / 'here')!r})\n"
+        f"process = RunnerProcess(Settings.from_environment(os.environ), Log(), ('-P', '-c', {script!r}))\n"
+        "process.look_after(); process.wait()"
+    )
+    environment = {
+        **os.environ,
+        "ORGAN_HOME": str(settings.home),
+        "ORGAN_DATABASE_URL": settings.database_url,
+        "ORGAN_BLOBS_URL": str(settings.blobs),
+        "TOLD": str(tmp_path / "told"),
+        "PYTHONPATH": str(ROOT),
+    }
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    assert (tmp_path / "told").read_text() == repr(settings)

@@ -1,0 +1,167 @@
+"""Chimeras: a list, one by its lock; made, grafted, purified, validated; where a file is."""
+
+from __future__ import annotations
+
+from registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
+from registry.catalog.queries.models import model_by_name
+from registry.digest import parse_prefix
+from registry.errors import BadDigest, BadName
+from registry.names import ModelName, parse_model_name
+from registry.present.chimeras import chimera_page, chimeras_values
+from registry.present.values import Values
+from web.answers import reading, settings
+from web.api.blueprint import ROOT
+from web.api.body import asked_object
+from web.api.operation import operation
+from web.api.parameters import AFTER, LIMIT, LOCK
+from web.api.plans import GROUP, RECIPE_EXAMPLE
+from web.api.recipes import asked_recipe
+from web.api.refusals import Refused
+from web.api.writing import ACCEPTED, queued, writing_operation
+from web.asked import asked_after, asked_limit
+from web.contents import whole_model
+from web.links import model_address
+
+NAME_MAX_LENGTH = 210
+EXAMPLE_LOCK = "50cac442c824c933"
+
+
+@operation(
+    "/chimeras",
+    group=GROUP,
+    summary="Chimeras, newest first",
+    parameters=(LIMIT, AFTER),
+    answer="Chimeras",
+    example=f"{ROOT}/chimeras?limit=1",
+)
+def chimeras() -> Values:
+    """The models that were composed here, each with what was predicted of it and its newest verdict."""
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        return chimeras_values(session, newest_chimeras(session, limit, after))
+
+
+@operation(
+    "/chimeras/{lock}",
+    group=GROUP,
+    summary="One chimera",
+    parameters=(LOCK,),
+    answer="Chimera",
+    refusals=(404, 409),
+    example=f"{ROOT}/chimeras/{EXAMPLE_LOCK}",
+)
+def chimera(lock: str) -> Values:
+    """Its recipe, parents, findings and prediction, its verdicts, and every organ that is not its base's own."""
+    with reading(settings().search_seconds) as session:
+        return chimera_page(session, checked_lock(lock))
+
+
+@writing_operation(
+    "/chimeras",
+    group=GROUP,
+    summary="Compose a chimera",
+    body="RecipeGiven",
+    answer="Job",
+    status=ACCEPTED,
+    refusals=(404, 409),
+    example=RECIPE_EXAMPLE,
+)
+def compose() -> Values:
+    """Make and register what a recipe describes, as a job. What is wrong with it is told at once: 400 for what means
+    nothing, 409 for what is refused, and for warnings that it does not accept.
+    """
+    return queued("compose", asked_recipe())
+
+
+@writing_operation(
+    "/grafts",
+    group=GROUP,
+    summary="Graft organs of one model into another",
+    body="GraftRequest",
+    answer="Job",
+    status=ACCEPTED,
+    refusals=(404, 409),
+    example='{"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}',
+)
+def graft() -> Values:
+    """A recipe with one graft and nothing else."""
+    return queued("graft", asked_object(("base", "donor", "type", "slot", "blocks", "name", "accept")))
+
+
+@writing_operation(
+    "/purifications",
+    group=GROUP,
+    summary="Purify organs of a model",
+    body="PurificationRequest",
+    answer="Job",
+    status=ACCEPTED,
+    refusals=(404, 409),
+    example='{"model": "local/Zoo-A-2M-v1.0-F16", "method": "fractal", "type": "organ", "blocks": 3}',
+)
+def purify() -> Values:
+    """A recipe with one purification and nothing else: a chimera of one model."""
+    members = ("model", "method", "keep", "where", "type", "slot", "blocks", "name", "encode", "accept")
+    return queued("purify", asked_object(members))
+
+
+@writing_operation(
+    "/validations",
+    group=GROUP,
+    summary="Validate a chimera",
+    body="ValidationRequest",
+    answer="Job",
+    status=ACCEPTED,
+    refusals=(404, 409),
+    example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 32}}',
+)
+def validate() -> Values:
+    """Run it in llama.cpp beside its base, its donors and its control, one chimera at a time. The job's result is the
+    verdict with all that it rests on, which is kept with the chimera.
+    """
+    return queued("validate", asked_object(("chimera", "tokens", "texts")))
+
+
+@operation(
+    "/assemblies",
+    group=GROUP,
+    summary="Where a model's file is",
+    body="AssemblyRequest",
+    answer="Assembly",
+    refusals=(404, 409, 500),
+    example=f'{{"lock": "{EXAMPLE_LOCK}"}}',
+)
+def assemble() -> Values:
+    """The whole model, or the chimera of that lock, as one file: it is put together while it is handed out, at
+    `address`. Shards are merged, and the digest of what comes of that is not known beforehand.
+    """
+    asked = asked_object(("model", "lock"))
+    if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= NAME_MAX_LENGTH for one in asked.values()):
+        raise Refused(None, "One of model and lock is wanted, as a text: a name, or the digest of a lock.")
+    with reading(settings().search_seconds) as session:
+        if "lock" in asked:
+            model = chimeras_by_lock(session, checked_lock(asked["lock"]))[0]
+        else:
+            model = model_by_name(session, _model_name(asked["model"]))
+        content = whole_model(session, model, immutable=True)
+        return {
+            "model": model.full_name,
+            "file": content.name,
+            "size_bytes": content.size_bytes,
+            "sha256": content.sha256,
+            "address": model_address(model.full_name, "downloads.model"),
+        }
+
+
+def checked_lock(text: str) -> str:
+    """The digest of a lock or the beginning of one; raises Refused."""
+    try:
+        return parse_prefix(text)
+    except BadDigest as error:
+        raise Refused("lock", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+
+
+def _model_name(text: str) -> ModelName:
+    try:
+        return parse_model_name(text)
+    except BadName as error:
+        raise Refused("model", str(error)) from error

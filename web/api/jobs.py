@@ -1,0 +1,65 @@
+"""Jobs: what waits, runs and has ended; and not any more."""
+
+from __future__ import annotations
+
+from registry.catalog.queries.jobs import job_by_id, newest_jobs
+from registry.catalog.register.jobs import cancel_job
+from registry.present.jobs import job_values, jobs_values
+from registry.present.values import Values
+from web.answers import reading, registry, settings
+from web.api.blueprint import ROOT
+from web.api.operation import operation
+from web.api.parameters import AFTER, JOB, LIMIT
+from web.api.writing import writing_operation
+from web.asked import asked_after, asked_limit, parsed_job
+
+GROUP = "Jobs"
+
+
+@operation(
+    "/jobs",
+    group=GROUP,
+    summary="Jobs, newest first",
+    parameters=(LIMIT, AFTER),
+    answer="Jobs",
+    example=f"{ROOT}/jobs?limit=1",
+)
+def jobs() -> Values:
+    """What waits, runs, and has ended within the last 30 days, without what was asked and what came of it."""
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        return jobs_values(newest_jobs(session, limit, after))
+
+
+@operation(
+    "/jobs/{job}",
+    group=GROUP,
+    summary="One job",
+    parameters=(JOB,),
+    answer="Job",
+    refusals=(404,),
+    example=f"{ROOT}/jobs/1",
+)
+def job(job: str) -> Values:
+    """How far it is, and when it has finished, its result."""
+    with reading(settings().search_seconds) as session:
+        return job_values(*job_by_id(session, parsed_job(job)))
+
+
+@writing_operation(
+    "/jobs/{job}",
+    method="delete",
+    group=GROUP,
+    summary="Cancel a job",
+    parameters=(JOB,),
+    answer="Job",
+    refusals=(404,),
+    example=f"{ROOT}/jobs/2",
+)
+def cancel(job: str) -> Values:
+    """One that waits never begins; one that runs is left within a second or two. One that has ended stays as it is."""
+    job_id = parsed_job(job)
+    with registry().catalog.writing() as session:
+        cancel_job(session, job_id)
+    with reading(settings().search_seconds) as session:
+        return job_values(*job_by_id(session, job_id))

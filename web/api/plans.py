@@ -1,0 +1,91 @@
+"""Plans: what a recipe comes to, and whether two models fit, before anything is made."""
+
+from __future__ import annotations
+
+import json
+
+from flask import request
+
+from ingest.jobs.compose import planned
+from registry.compose.finding import Finding, Severity
+from registry.compose.library import RegisteredLibrary
+from registry.compose.reading import read_recipe, recipe_findings
+from registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, NotFound
+from registry.present.compatibility import compatibility_values
+from registry.present.plan import findings_values, plan_values
+from registry.present.values import Values
+from web.answers import reading, registry
+from web.api.blueprint import ROOT
+from web.api.operation import operation
+from web.api.parameters import BASE, DONOR
+from web.api.recipes import asked_recipe
+from web.api.refusals import Refused
+
+GROUP = "Chimeras"
+PLAN_SECONDS = 5.0
+"""What a plan may take the database."""
+RECIPE_EXAMPLE = json.dumps(
+    {
+        "base": "local/Zoo-A-2M-v1.0-F16",
+        "grafts": [{"from": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ", "blocks": "1-3"}],
+    }
+)
+
+
+@operation(
+    "/plans",
+    group=GROUP,
+    summary="Plan a recipe",
+    body="RecipeGiven",
+    answer="PlannedRecipe",
+    example=RECIPE_EXAMPLE,
+)
+def plan() -> Values:
+    """What it comes to: findings, sizes, a prediction, and what becomes of every organ that changes. Nothing is made or
+    written. A recipe that is refused is told so by its findings, with 200; without a base there is no plan.
+    """
+    return planned_values(asked_recipe())
+
+
+def planned_values(given: Values) -> Values:
+    """The plan of a recipe that came as `recipe` or `recipe_text`, or None and the findings that keep it from one."""
+    text = given["recipe_text"] if "recipe_text" in given else json.dumps(given["recipe"])
+    try:
+        found = planned(registry(), read_recipe(text), PLAN_SECONDS)
+    except BadRecipe as error:
+        return _without_plan(recipe_findings(error))
+    except (NotFound, Ambiguous, BadName, BadDigest) as error:
+        return _without_plan([Finding(Severity.REFUSE, "unknown-base", str(error), "base")])
+    values = plan_values(found)
+    return {"can_be_made": found.can_be_made, "findings": values.pop("findings"), "plan": values}
+
+
+@operation(
+    "/compatibility",
+    group=GROUP,
+    summary="Whether organs of one model fit into another",
+    parameters=(BASE, DONOR),
+    answer="Compatibility",
+    refusals=(404, 409),
+    example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
+)
+def compatibility() -> Values:
+    """How much of each type fits, and all that speaks for and against it. What refuses one type says nothing against
+    the others.
+    """
+    names = [_asked_name("base"), _asked_name("donor")]
+    with reading(PLAN_SECONDS) as session:
+        library = RegisteredLibrary(session, registry().blobs)
+        base, donor = (library.parent(name) for name in names)
+        return compatibility_values(base, donor)
+
+
+def _without_plan(findings: list[Finding]) -> Values:
+    return {"can_be_made": False, "findings": findings_values(findings, ()), "plan": None}
+
+
+def _asked_name(parameter: str) -> str:
+    name = request.args.get(parameter)
+    if not name:
+        raise Refused(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
+    return name

@@ -1,0 +1,101 @@
+"""A route of the API that writes or runs something, together with its description.
+
+    @writing_operation("/reports", group="Reports", answer="Job", status=202, body="ReportRequest", ...)
+    def ask_for_report() -> Values:
+        return queued("report", asked_object(("model", "limit")))
+
+It is there only where the server is bound to the loopback, and only for programs and for the catalog's own pages
+(`web.writing`); elsewhere it answers 403. With a body, that is JSON by its type, else 415. What answers 202 answers a
+job, whose address stands in `Location`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from flask import Response
+
+from ingest.jobs.asking import ask_for
+from registry.catalog.queries.jobs import job_by_id
+from registry.present.jobs import job_values
+from registry.present.values import Values
+from web.answers import json_answer, reading, registry
+from web.api.blueprint import ROOT, api
+from web.api.body import check_json
+from web.api.operation import Operation, Parameter, View, check_address, declare
+from web.writing import check_writing
+
+ACCEPTED = 202
+_ONLY_HERE = "Only where the server listens on its own machine alone; elsewhere it answers 403."
+
+
+def writing_operation(
+    path: str,
+    *,
+    group: str,
+    summary: str,
+    answer: str,
+    example: str,
+    method: str = "post",
+    parameters: Sequence[Parameter] = (),
+    refusals: Sequence[int] = (),
+    body: str | None = None,
+    status: int = 200,
+) -> Callable[[View], View]:
+    """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete. Its docstring
+    describes it. `example` is the body of an example request, or without a body its address."""
+
+    def register(view: View) -> View:
+        told = Operation(
+            method=method,
+            path=ROOT + path,
+            name=view.__name__,
+            group=group,
+            summary=summary,
+            description=f"{' '.join((view.__doc__ or '').split())} {_ONLY_HERE}",
+            answer=answer,
+            parameters=tuple(parameters),
+            refusals=(403, *refusals),
+            is_list=False,
+            example=example,
+            body=body,
+            status=status,
+            writes=True,
+        )
+        declare(told)
+        rule = told.path.replace("{", "<").replace("}", ">")
+        api.add_url_rule(rule, told.name, _serve(told, view), methods=[method.upper()], merge_slashes=False)
+        return view
+
+    return register
+
+
+def queued(kind: str, arguments: Values) -> Values:
+    """Put a job of that kind into the queue, with arguments from outside; the job, as an answer.
+
+    Raises BadInput for what the kind does not take, QueueFull (503) when too many wait.
+    """
+    job_id = ask_for(registry(), kind, arguments)
+    with reading() as session:
+        return job_values(*job_by_id(session, job_id))
+
+
+def _serve(told: Operation, view: View) -> Callable[..., Response]:
+    known = tuple(parameter.name for parameter in told.parameters if not parameter.is_in_path)
+
+    @wraps(view)
+    def answer(**arguments: Any) -> Response:
+        check_writing()
+        check_address(known)
+        if told.body is not None:
+            check_json()
+        values = view(**arguments)
+        made = json_answer(values, told.status)
+        made.headers["Cache-Control"] = "no-store"
+        if told.status == ACCEPTED:
+            made.headers["Location"] = f"{ROOT}/jobs/{values['id']}"
+        return made
+
+    return answer

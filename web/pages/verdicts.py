@@ -1,0 +1,65 @@
+"""What a runtime showed of a chimera: its perplexities beside those of base, donors and control. Pure."""
+
+from __future__ import annotations
+
+from registry.present.values import Values
+
+MEANINGS = {
+    "gains": "it runs, and is better than its base on a text",
+    "coherent": "it runs, and is about as good as its base",
+    "degraded": "it runs, clearly worse than its base",
+    "inert": "it runs, but the graft carries nothing",
+    "undecided": "the grafted blocks are too weak to tell",
+    "broken": "it does not load, or babbles",
+}
+
+
+def verdict_meaning(verdict: str) -> str:
+    """A verdict in a few words."""
+    return MEANINGS[verdict]
+
+
+def scored(report: Values) -> Values:
+    """`texts`, the names of what was scored, and `rows`: base, donors, chimera and control with a score for each.
+
+    What could not be run has `failure`, in words, and no scores.
+    """
+    control = report["control"]
+    readings = [
+        ("base", report["base"]),
+        *(("donor", one) for one in report["donors"]),
+        ("chimera", report["chimera"]),
+        *((("control", control),) if control is not None else ()),
+    ]
+    texts = [text["name"] for text in report["texts"]]
+    return {
+        "texts": texts,
+        "rows": [_row(role, reading, texts) for role, reading in readings],
+        "recovered": [text["recovered"] for text in report["texts"]],
+        "remark": report["control_remark"],
+        "tokens": report["tokens"],
+        "written": report["chimera"]["written"],
+    }
+
+
+def _row(role: str, reading: Values, texts: list[str]) -> Values:
+    by_text = {score["text"]: score for score in reading["scores"]}
+    failure = reading["failure"]
+    return {
+        "role": role,
+        "name": reading["name"],
+        "scores": [_score(by_text.get(text)) for text in texts],
+        "failure": None if failure is None else failure["reason"],
+    }
+
+
+def _score(score: Values | None) -> str:
+    """A perplexity with its standard error."""
+    if score is None or score["perplexity"] is None:
+        return "–"
+    error = score["standard_error"]
+    return _number(score["perplexity"]) + (f" ± {_number(error)}" if error is not None else "")
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e9 else f"{value:.1e}"

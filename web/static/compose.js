@@ -1,0 +1,84 @@
+// Composing works without this: every link and form is an address. It only swaps the page's main part instead of loading
+// all of it anew, keeps the focus where it was, and tells a screen reader what has changed.
+"use strict";
+
+const told = document.body.appendChild(document.createElement("p"));
+told.setAttribute("role", "status");
+told.className = "unseen";
+
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("main a[href]");
+  if (!link || event.button || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+  if (event.defaultPrevented || !isOurs(link.href) || isWithin(link.href)) return;
+  event.preventDefault();
+  show(link.href, keyOf(link));
+});
+
+document.addEventListener("submit", (event) => {
+  const form = event.target;
+  const address = new URL(form.action);
+  if (form.method !== "get" || event.defaultPrevented || !address.pathname.startsWith(window.location.pathname)) return;
+  event.preventDefault();
+  address.search = new URLSearchParams(new FormData(form));
+  show(address.href, form.querySelector("[id]")?.id);
+});
+
+window.addEventListener("popstate", () => {
+  if (shown !== pageOf(window.location)) show(window.location.href, null, false);
+});
+
+let shown = pageOf(window.location);
+let asked = 0;
+
+async function show(href, key, isNew = true) {
+  const turn = ++asked;
+  document.querySelector("main").setAttribute("aria-busy", "true");
+  try {
+    const answer = await fetch(href, { headers: { Accept: "text/html" } });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const main = page.querySelector("main");
+    if (turn !== asked) return; // somebody was faster
+    if (!main) throw new Error("no page");
+    const address = new URL(answer.url);
+    address.hash = address.hash || new URL(href).hash;
+    if (isNew) window.history.pushState(null, "", address);
+    shown = pageOf(address);
+    const open = [...document.querySelectorAll("main details")].map((one) => one.open);
+    document.querySelector("main").replaceWith(main);
+    document.querySelector(".foot").replaceWith(page.querySelector(".foot"));
+    document.title = page.title;
+    focusOn(key, address.hash, open);
+  } catch {
+    window.location.assign(href);
+  }
+}
+
+function focusOn(key, hash, open) {
+  const details = [...document.querySelectorAll("main details")];
+  if (details.length === open.length) details.forEach((one, place) => (one.open ||= open[place]));
+  const target = hash && document.getElementById(hash.slice(1));
+  const last = key && [...document.querySelectorAll("main [id], main [data-key]")].find((one) => keyOf(one) === key);
+  const place = last || target;
+  if (place) place.focus({ preventScroll: true });
+  if (target && target.id === "candidates") target.scrollIntoView({ block: "nearest" });
+  const count = document.querySelectorAll("main ol.steps li").length;
+  const findings = document.querySelectorAll("main .findings .refuse, main .findings .warn").length;
+  told.textContent = `${count} steps, ${findings} refusals and warnings`;
+}
+
+function keyOf(element) {
+  return element.dataset.key || element.id;
+}
+
+function isOurs(href) {
+  const address = new URL(href);
+  return address.origin === window.location.origin && address.pathname === window.location.pathname;
+}
+
+function isWithin(href) {
+  return new URL(href).hash !== "" && pageOf(new URL(href)) === shown;
+}
+
+function pageOf(address) {
+  return address.pathname + address.search;
+}
