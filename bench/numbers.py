@@ -49,7 +49,7 @@ def numbers_of(changes: Sequence[Change], elements: int, planned: Prediction) ->
     scores = {SCORE: score_of(found.loss, found.recovered), "score before computing": planned.score}
     scores |= {"- predicted loss": -found.loss, "predicted share recovered": _or(found.recovered, 1.0)}
     for name, (constants, with_scale) in _VARIANTS.items():
-        kept = groups if with_scale else [replace(group, scale=1.0) for group in groups]
+        kept = groups if with_scale else [replace(group, scale=1.0, grafted_scale=1.0) for group in groups]
         scores[name] = scored(kept, constants)
     return scores | _plain(found, changes, elements)
 

@@ -112,7 +112,8 @@ def try_one(registry: Registry, path: Path, trial: Trial, runtime: LlamaCpp, cac
         parts = parts_of(session, model_by_name(session, parse_model_name(made.model)).id)
     changes = changes_of(plan.parts, {part.name: part for part in parts if part.name in plan.computations})
     base = ZOO / f"{MODELS[trial.base]}.gguf"
-    verdict = validate_files(path, base, [], None, built_in_texts(), runtime, cache=cache).verdict
+    grafted = [part.before.name for part in plan.parts if "grafted" in part.acts]
+    verdict = validate_files(path, base, [], grafted, built_in_texts(), runtime, cache=cache).verdict
     path.unlink()
     numbers = numbers_of(changes, sum(part.spec.elements for part in parts), plan.prediction)
     return Tried(

@@ -16,14 +16,16 @@ from ingest.directory.folder import is_organ_directory
 from ingest.directory.virtual import VirtualFile
 from ingest.opening import open_files
 from ingest.placing import place_virtual
-from ingest.sources import directory_source
-from registry.catalog.queries.composing import model_by_text
+from ingest.sources import GGUF_SUFFIX, directory_source
+from registry.catalog.queries.composing import chimera_of, model_by_text
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan, plan_model
+from registry.compose.lock import LOCK_KEY
 from registry.compose.reading import read_recipe
 from registry.digest import Digest
-from registry.errors import BadRecipe, NotAssemblable
+from registry.errors import BadRecipe, BadSource, NotAssemblable
+from registry.gguf import read_header
 from registry.present.text import size_text
 from registry.registry import Registry
 
@@ -31,6 +33,7 @@ RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 _PROOFS = {
     "identical": "the file that came in, byte for byte",
+    "as made": "the chimera as it was made, byte for byte",
     "new file": "a new file",
     "not compared yet": "compared with the file that the folder was made from",
 }
@@ -86,10 +89,13 @@ def assemble(
             raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
         asked = Asked(output, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet, shows_plan=False)
         results = _from_recipe(model, accept, asked)
+    elif model.endswith(GGUF_SUFFIX) and Path(model).is_file():
+        raise BadSource(f"{model}: it is a GGUF file already; organ ingest, extract and transplant take it apart")
     else:
         with Registry.open() as registry:
-            plans = _plans(registry, model, output, shards, merge)
-            results = _from_registry(registry, plans, output, force=force, dry_run=dry_run, quiet=quiet or as_json)
+            plans, proof = _plans(registry, model, output, shards, merge)
+            hides = quiet or as_json
+            results = _from_registry(registry, plans, proof, output, force=force, dry_run=dry_run, quiet=hides)
     _print(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
 
 
@@ -105,7 +111,7 @@ def _from_recipe(path: str, accept: Sequence[str], asked: Asked) -> list[dict[st
 
 
 def _from_registry(
-    registry: Registry, plans: Sequence[FilePlan], output: Path, *, force: bool, dry_run: bool, quiet: bool
+    registry: Registry, plans: Sequence[FilePlan], proof: str, output: Path, *, force: bool, dry_run: bool, quiet: bool
 ) -> list[dict[str, object]]:
     targets = gguf_targets(output, [plan.name for plan in plans], force=force)
     results = []
@@ -113,7 +119,7 @@ def _from_registry(
     with folder_of(targets, dry_run=dry_run), progress_bar("assemble", total, quiet=quiet or dry_run) as advance:
         for plan, target in zip(plans, targets, strict=True):
             digest = plan.sha256 if dry_run else place_file(registry.blobs, plan, target, advance)
-            results.append(_result(target, plan.size_bytes, digest, "new file" if plan.sha256 is None else "identical"))
+            results.append(_result(target, plan.size_bytes, digest, "new file" if plan.sha256 is None else proof))
     return results
 
 
@@ -142,7 +148,9 @@ def _virtual_files(opened: ExitStack, path: Path) -> list[VirtualFile]:
 def _proof(file: VirtualFile, digest: Digest | None) -> str:
     if digest is None and not file.remarks:
         return "not compared yet"
-    return "identical" if digest is not None and digest == file.sha256 else "new file"
+    if digest is None or digest != file.sha256:
+        return "new file"
+    return "identical" if read_header(file).field(LOCK_KEY) is None else "as made"
 
 
 def _notes(file: VirtualFile, digest: Digest | None) -> Iterable[str]:
@@ -156,15 +164,17 @@ def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) ->
     return {"file": str(target), "size_bytes": size_bytes, "sha256": digest, "proof": proof}
 
 
-def _plans(registry: Registry, model: str, output: Path, shards: str | None, merge: bool) -> list[FilePlan]:
+def _plans(registry: Registry, model: str, output: Path, shards: str | None, merge: bool) -> tuple[list[FilePlan], str]:
+    """The files, and what those are that are not new."""
     with registry.catalog.reading() as session:
         row = model_by_text(session, model)
         stem = output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else row.name
+        proof = "identical" if chimera_of(session, row.id) is None else "as made"
         if merge:
-            return plan_merged(session, registry.blobs, row, f"{stem}{SUFFIX}")
+            return plan_merged(session, registry.blobs, row, f"{stem}{SUFFIX}"), proof
         if shards:
-            return plan_shards(session, registry.blobs, row, stem, _parse_size(shards))
-        return plan_model(session, row)
+            return plan_shards(session, registry.blobs, row, stem, _parse_size(shards)), proof
+        return plan_model(session, row), proof
 
 
 def _parse_size(text: str) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cli.composing import Asked, composed, print_composed, recipe_bytes, refuse_recipe
+from cli.computed import print_thetas, with_thetas
 from cli.console import plain, print_json, print_path, progress_bar
 from cli.targets import check_fits, gguf_targets
 from ingest.files import FileSource
@@ -70,7 +71,9 @@ def compose(
             composition = composition if name is None else composition.named(name)
         except BadRecipe as error:
             refuse_recipe(error, as_json=as_json)
-        print_composed(composed(registry, composition, asked), asked)
+        done = with_thetas(registry, composed(registry, composition, asked))
+    print_composed(done, asked)
+    print_thetas(done, asked)
 
 
 def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -47,6 +48,10 @@ class Asked:
     as_json: bool = False
     quiet: bool = False
     shows_plan: bool = True
+    called: str = ""
+    """What people call the base, where its registry is a temporary one."""
+    folder: Path | None = None
+    """Where the caller writes an organ directory of it, instead of a GGUF at `output`."""
 
     @property
     def prints(self) -> bool:
@@ -60,6 +65,8 @@ class Composed:
 
     values: Values
     made: Made | None
+    computed: Sequence[Values] = ()
+    """The computed organs in runs of blocks; for people, so not among the values."""
 
 
 def recipe_bytes(path: str) -> bytes:
@@ -83,9 +90,11 @@ def composed(registry: Registry, composition: Composition, asked: Asked) -> Comp
     for path in (asked.lock, asked.write_recipe):
         if path is not None:
             check_free(path, force=asked.force)
-    values = plan_values(plan) | {"out": _out(target), "made": None}
+    values = plan_values(plan) | {"out": _out(target or asked.folder), "made": None}
+    if asked.called:
+        values = _called(values | {"name": None}, plan.base.label, asked.called)
     if asked.prints and asked.shows_plan:
-        print_plan(values, target)
+        print_plan(values, target or asked.folder)
     if target is not None and not plan.refusals:
         check_fits(target, plan.size_bytes)
     if not plan.can_be_made:
@@ -122,6 +131,15 @@ def refuse(values: Values, *, told: bool) -> NoReturn:
     """End with what `print_refusal` says; `told` where the findings stand on the screen already."""
     print_refusal(values, told=told)
     raise click.exceptions.Exit(EXIT_FAILED)
+
+
+def _called(value: Any, label: str, name: str) -> Any:
+    """`value` with `name` where a text in it holds `label`, which means nothing outside a temporary registry."""
+    if isinstance(value, dict):
+        return {key: _called(one, label, name) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_called(one, label, name) for one in value]
+    return value.replace(label, name) if isinstance(value, str) else value
 
 
 def _out(target: Path | None) -> Values:

@@ -12,14 +12,17 @@ from cli.prose import print_sentence
 from registry.present.text import share_text, size_text, theta_text
 from registry.present.values import Values
 
-ROWS_MAX = 40
-"""Changed organs that are listed one by one; more are folded to a line for each run of blocks."""
+ROWS_MAX = 12
+"""Changed or computed organs that are listed one by one; more are folded to a line for each run of blocks."""
 _NUMBERS = ("block", "blocks", "organs", "θ before", "θ", "spectral", "size")
 
 
 def print_plan(values: Values, output: Path | None) -> None:
-    """All of a plan's `values`; `output` is where its file would be written."""
+    """All of a plan's `values`; `output` is where its file would be written. Of what is refused, why, and no more."""
     parents = ", ".join(one["model"] for one in values["parents"][1:])
+    if any(one["severity"] == "refuse" for one in values["findings"]):
+        print_findings(one for one in values["findings"] if one["severity"] != "info")
+        return
     print_sentence(f"{values['base']}{f' with {parents}' if parents else ''}; licences: {values['license']}")
     if values["findings"]:
         click.echo()
@@ -29,8 +32,7 @@ def print_plan(values: Values, output: Path | None) -> None:
         _print_changes(values)
     click.echo()
     _print_sizes(values, output)
-    if not any(one["severity"] == "refuse" for one in values["findings"]):
-        print_sentence(values["prediction"]["sentence"])
+    print_sentence(values["prediction"]["sentence"])
 
 
 def blocks_text(change: Values) -> str:

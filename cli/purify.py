@@ -11,25 +11,21 @@ from pathlib import Path
 import click
 
 from cli.composing import Asked, Composed, composed, print_composed, refuse_recipe
-from cli.console import plain, print_json, print_path, print_table, progress_bar
+from cli.computed import print_thetas, with_thetas
+from cli.console import plain, print_json, print_path, progress_bar
 from cli.given import is_file, one_source
 from cli.targets import SUFFIX, check_fits, check_folder_free, gguf_targets
 from ingest.directory.contents import registered_contents
 from ingest.directory.extract import extract
 from ingest.opening import source_size_bytes
 from ingest.service import ingest_model
-from registry.catalog.queries.composing import model_by_text
 from registry.compose.builder import Composition
 from registry.compose.reading import METHODS
 from registry.compose.selecting import TYPES
 from registry.errors import BadRecipe, BadSource
 from registry.names import parse_model_name
-from registry.present.chimera import chimera_values
-from registry.present.text import size_text, theta_text
+from registry.present.text import size_text
 from registry.registry import Registry
-
-TYPE_DEFAULT = "organ"
-_NUMBERS = ("block", "θ before", "θ", "size")
 
 
 @click.command()
@@ -72,14 +68,13 @@ def purify(
     A FILE or an organ directory DIR is purified without your registry, by way of a temporary one beside OUT: as a GGUF
     where OUT ends in .gguf, else as an organ directory.
     """
-    types = kinds or (() if slots or where else (TYPE_DEFAULT,))
     asked = Asked(output, None, None, yes, dry_run, force, as_json, quiet)
 
     def composition(registry: Registry, base: str) -> Composition:
         try:
             begun = registry.compose(base).accept(*accept)
             step = begun.purify(
-                method, where=where or "", type=types or None, slot=slots or None, blocks=blocks, keep=keep
+                method, where=where or "", type=kinds or None, slot=slots or None, blocks=blocks, keep=keep
             )
             return step if name is None else step.named(name)
         except BadRecipe as error:
@@ -87,24 +82,24 @@ def purify(
 
     if not is_file(model):
         with Registry.open() as registry:
-            done = _with_thetas(registry, composed(registry, composition(registry, model), asked))
+            done = with_thetas(registry, composed(registry, composition(registry, model), asked))
         print_composed(done, asked)
-        _print_thetas(done, asked)
+        print_thetas(done, asked)
         return
     if output is None or name is not None:
         raise click.UsageError("of a FILE or a DIR the result is written, not registered: give -o OUT, and no --name")
     with _temporary(model, output, asked) as (registry, base):
-        done = _written(registry, composition(registry, base), asked, output)
+        done = _written(registry, composition(registry, base), replace(asked, called=model), output)
     _print_written(done, asked)
-    _print_thetas(done, asked)
+    print_thetas(done, asked)
 
 
 def _written(registry: Registry, composition: Composition, asked: Asked, output: Path) -> Composed:
     """What is made of a file, as a GGUF or an organ directory; `registry` is a temporary one."""
     if output.suffix == SUFFIX:
-        done = _with_thetas(registry, composed(registry, composition, asked))
+        done = with_thetas(registry, composed(registry, composition, asked))
     else:
-        done = _with_thetas(registry, composed(registry, composition, replace(asked, output=None)))
+        done = with_thetas(registry, composed(registry, composition, replace(asked, output=None, folder=output)))
         if done.made is not None:
             contents = registered_contents(registry, parse_model_name(done.made.model))
             with progress_bar("write", done.made.size_bytes, quiet=not asked.prints) as advance:
@@ -113,33 +108,6 @@ def _written(registry: Registry, composition: Composition, asked: Asked, output:
         told = {key: done.values["made"][key] for key in ("size_bytes", "sha256", "lock_id")}
         done.values["made"] = {"file": str(output), **told}
     return done
-
-
-def _with_thetas(registry: Registry, done: Composed) -> Composed:
-    """`done` with `computed`, the organs that were purified with θ before and after."""
-    if done.made is None:
-        return done
-    with registry.catalog.reading() as session:
-        values = chimera_values(session, model_by_text(session, done.made.model))
-    assert values is not None
-    return replace(done, values={**done.values, "computed": values["computed"]})
-
-
-def _print_thetas(done: Composed, asked: Asked) -> None:
-    if done.made is None or not asked.prints:
-        return
-    rows = [
-        (
-            "–" if one["block"] is None else one["block"],
-            one["slot"],
-            one["dtype"],
-            theta_text(one["theta_before"]),
-            theta_text(one["theta"]),
-        )
-        for one in done.values["computed"]
-    ]
-    click.echo()
-    print_table(("block", "slot", "dtype", "θ before", "θ"), rows, _NUMBERS)
 
 
 def _print_written(done: Composed, asked: Asked) -> None:

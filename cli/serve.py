@@ -32,6 +32,7 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME", help="A name to be served under; * for any. Repeatable."
 )
+@click.option("--read-only", is_flag=True, help="Have nothing that writes or runs something, and show no jobs.")
 @click.option("--no-jobs", is_flag=True, help="Leave the queue of jobs alone: `organ work` elsewhere does them.")
 @click.option(
     "--reload", is_flag=True, help="For developers: one process, started anew when the code changes; no jobs."
@@ -43,6 +44,7 @@ def serve(
     workers: int,
     threads: int,
     allowed: tuple[str, ...],
+    read_only: bool,
     no_jobs: bool,
     reload: bool,
 ) -> None:
@@ -54,7 +56,7 @@ def serve(
     """
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
-    web = WebSettings(hosts=served_hosts(shown_host, allowed), writes=may_write(host, allowed))
+    web = WebSettings(hosts=served_hosts(shown_host, allowed), writes=not read_only and may_write(host, allowed))
     if not reload:
         check_free(host, port)
     with Registry.open() as registry:

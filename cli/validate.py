@@ -14,14 +14,15 @@ from cli.prose import print_sentence
 from ingest.sources import GGUF_SUFFIX
 from registry.compose.trying import Tried, registered_candidate, report_values, try_chimera
 from registry.registry import Registry
+from registry.validation.candidate import Candidate, file_candidate
 from registry.validation.child import Limits
 from registry.validation.command import CommandRuntime
-from registry.validation.comparison import Candidate, Event, Progress, file_candidate
+from registry.validation.comparison import CHANGED, Event, Progress
 from registry.validation.comparison import validate as compare
+from registry.validation.figures import change_text, figure, lengths_text
 from registry.validation.llama import LlamaCpp
 from registry.validation.reading import TOKENS_DEFAULT, TOKENS_MAX, TOKENS_MIN, Runtime
 from registry.validation.texts import Text, built_in_texts, read_text
-from registry.validation.verdict import figure
 from registry.validation.weights import grafted_organs
 
 SECONDS_DEFAULT = 600
@@ -65,8 +66,8 @@ def validate(
 
     The runtime is llama.cpp, by the extra `validate` (pip install 'organ-registry[validate]'), or a COMMAND that prints
     {"perplexity": 26.7} as its last line. It runs in a process of its own with limits: a crash is a verdict, `broken`.
-    The control is the chimera with the grafted feed-forward organs zeroed; without it, a graft that carries nothing
-    would pass.
+    The control is the chimera with the grafted feed-forward organs zeroed (of a FILE.gguf, those that are not its
+    base's); without it, a graft that carries nothing would pass.
 
     The verdict on a registered CHIMERA is kept and shown in the catalog. It is one of: gains, coherent, degraded,
     inert, undecided, broken. Exit status 0 whatever the verdict; 1 when there is none.
@@ -108,7 +109,7 @@ def _try_file(
         own = file_candidate(path)
         with others[0].placed() as base_path:
             grafted = grafted_organs(path, base_path)
-        found = compare(own, others[0], others[1:], grafted, texts, runtime, tokens, tell)
+        found = compare(own, others[0], others[1:], grafted, texts, runtime, tokens, tell, act=CHANGED)
     return Tried(path.name, base, tuple(donors), found)
 
 
@@ -150,11 +151,15 @@ def _print_scores(values: dict[str, Any]) -> None:
         rows.append([role, one["name"], *_figures(one, texts)])
     rows.append(["chimera", values["model"], *_figures(values["chimera"], texts)])
     if values["control"]:
-        rows.append(["control", f"{len(values['zeroed'])} grafted organs zeroed", *_figures(values["control"], texts)])
+        zeroed = f"{len(values['zeroed'])} {values['zeroed_because']} organs zeroed"
+        rows.append(["control", zeroed, *_figures(values["control"], texts)])
+    if any(text["ratio_error"] is not None for text in values["texts"]):
+        rows.append(["difference", "chimera against base", *_differences(values["texts"])])
     print_table(["", "model", *texts], rows, texts)
-    click.echo(
-        f"\nPerplexity and its standard error over {values['tokens']} tokens a text; {plain(values['runtime'])}."
-    )
+    lengths = lengths_text([(plain(text["name"]), text["tokens"]) for text in values["texts"]], values["tokens"])
+    click.echo(f"\nPerplexity and its standard error over {lengths}; {plain(values['runtime'])}.")
+    if values["tokens_remark"]:
+        print_sentence(values["tokens_remark"])
 
 
 def _figures(one: dict[str, Any], texts: Sequence[str]) -> Iterator[str]:
@@ -168,3 +173,10 @@ def _figures(one: dict[str, Any], texts: Sequence[str]) -> Iterator[str]:
         else:
             error = score["standard_error"]
             yield figure(score["perplexity"]) + (f" ± {figure(error)}" if error is not None else "")
+
+
+def _differences(texts: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """How far the chimera is from its base, with the standard error of that: the texts' tokens, one by one."""
+    for text in texts:
+        known = text["ratio"] is not None and text["ratio_error"] is not None
+        yield change_text(text["ratio"], text["ratio_error"]) if known else "–"

@@ -40,7 +40,10 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     """
     from ingest.jobs.runner import Runner, Told  # all that jobs do: `organ jobs` needs none of it
 
+    done: set[int] = set()
+
     def tell(told: Told) -> None:
+        done.add(told.id)
         if not quiet:
             seconds = f" after {told.seconds:.1f} s" if told.became != "running" else ""
             because = f": {plain(told.sentence)}" if told.sentence else ""
@@ -52,6 +55,8 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
         threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
     with Registry.open() as registry, _ended_by_signals(stop):
         all_left = Runner(registry, stop, tell=tell).run(once=once)
+    if once and not done and not quiet:
+        click.echo("Nothing waits in the queue.", err=True)
     if not all_left:
         os._exit(EXIT_ABANDONED)  # a thread still works at what waits in the queue again
 

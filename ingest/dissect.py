@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ingest.files import OpenFile
 from registry.anatomy import Place, place_of
+from registry.compose.lock import lock_of
 from registry.errors import BadGguf
 from registry.gguf import Header, TensorInfo, ValueType, padded, read_header
 from registry.gguf.pieces import Span, around, large_values
@@ -49,7 +50,7 @@ def dissect(source: OpenFile) -> DissectedFile:
     header = read_header(source)
     arrays = large_values(header)
     paddings = tuple(_paddings(source, header))
-    flags = tuple(_flags(header, bool(paddings)))
+    flags = (*_flags(header, bool(paddings)), *_chimera_flags(source, header))
     return DissectedFile(source, header, arrays, paddings, flags, tuple(tokenizer_reasons(source, header)))
 
 
@@ -74,6 +75,12 @@ def _paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
             reason = f"more than {ODD_PADDING_MAX_BYTES} bytes of padding are not zero: something is hidden there"
             raise BadGguf(source.name, "padding", span.offset, reason)
         yield span.offset, data
+
+
+def _chimera_flags(source: OpenFile, header: Header) -> Iterator[str]:
+    lock = lock_of(header, source)
+    if lock is not None:
+        yield f"it carries the lock sha256:{lock.id} of a chimera"
 
 
 def _flags(header: Header, odd_padding: bool) -> Iterator[str]:

@@ -126,6 +126,18 @@ class NotFound(OrganError):
     """Nothing is registered under this name or digest."""
 
 
+class NothingRegistered(NotFound):
+    """A model that is not registered, in a registry that has none at all."""
+
+
+class NoSuchJob(NotFound):
+    """A job that never was, or whose row is gone."""
+
+
+class NotComposedHere(NotFound):
+    """A model that is registered, but is no chimera of this registry."""
+
+
 class Ambiguous(OrganError):
     """A digest prefix that fits more than one digest."""
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from registry.errors import BadName
 
 NAME_MAX_LENGTH = 96
+MODEL_TEXT_MAX_LENGTH = 210
+"""Of a whole name as it is typed, with namespace and version."""
 RESERVED_NAMESPACES = frozenset(
     {
         "api",

@@ -122,12 +122,19 @@ def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> 
 
 def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
     """`model` as one file, merged if it came in shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
-    name = f"{model.name}{SUFFIX}"
     files = files_of(session, model.id)
+    name = whole_name(model.full_name, [file.name for file in files])
     if len(files) == 1:
         return model_file(model, files[0], name, immutable=immutable)
     (plan,) = plan_merged(session, registry().blobs, model, name)
     return _of_plan(plan, plan_digest(plan), immutable=immutable)
+
+
+def whole_name(model: str, files: Sequence[str]) -> str:
+    """How `namespace/name@version` is called as one file: as its only file is, if that is a plain name for one."""
+    if len(files) == 1 and files[0].lower().endswith(SUFFIX) and is_plain_name(files[0]):
+        return files[0]
+    return f"{model.partition('/')[2].rpartition('@')[0]}{SUFFIX}"
 
 
 def literal_file(name: str, data: bytes, *, immutable: bool) -> Content:

@@ -26,11 +26,12 @@ from registry.compose.lock import lock_of
 from registry.digest import parse_prefix
 from registry.errors import NotFound, StoreError
 from registry.present.chimera import chimera_values
-from registry.present.jobs import job_values
+from registry.present.jobs import PACK, job_result
 from web.answers import reading, registry, settings
 from web.asked import parsed_job
 from web.contents import FULL_DIGEST_LENGTH, literal_file, told_in_words
 from web.streams import ByteSource, Content, hand_out
+from web.writing import check_jobs_shown
 
 made = Blueprint("made", __name__)
 
@@ -61,9 +62,10 @@ def chimera_text(lock: str, text: str) -> Response:
 @made.get("/jobs/<job>/files/<file>")
 def job_file(job: str, file: str) -> Response:
     """A file that a job has left."""
+    check_jobs_shown()
     with reading(settings().search_seconds) as session:
-        result = job_values(*job_by_id(session, parsed_job(job)))["result"] or {}
-    path = pack_file(registry().settings.home, result.get("pack"), result.get("file"))
+        result = job_result(job_by_id(session, parsed_job(job))[0]) or {}
+    path = pack_file(registry().settings.home, result.get(PACK), result.get("file"))
     if path is None or result["file"] != file:
         raise NotFound(f"job {job} has no such file here: what a job leaves is kept for a day")
     size_bytes, sha256 = result["size_bytes"], result["sha256"]

@@ -1,6 +1,6 @@
 """Answers that are kept in memory until the catalog changes: most of what is asked, somebody has asked before.
 
-An answer is kept under its whole address, with the name that the server was asked by, which stands in pages too; and
+An answer is kept under its whole address, with the name that the server was asked by and whether by a proxy; and
 together with the catalog's version that was read *before* the answer was made, so what is kept is never older than it
 says. Only whole, small answers to GET are kept, each process for itself.
 """
@@ -16,6 +16,7 @@ from flask import Flask, Response, g, request
 
 from web.answers import registry
 from web.settings import WebSettings
+from web.writing import is_proxied
 
 ANSWER_MAX_BYTES = 512 * 1024
 ROW_BYTES = 1024
@@ -110,4 +111,4 @@ def _address() -> str:
     # What `request.root_url` is made of, without its cost: nobody is answered with the links of who asked elsewhere.
     asked = request.environ
     root = (asked["wsgi.url_scheme"], asked.get("HTTP_HOST", ""), asked.get("SCRIPT_NAME", ""))
-    return "\n".join((*root, request.path, asked.get("QUERY_STRING", "")))
+    return "\n".join((*root, str(is_proxied()), request.path, asked.get("QUERY_STRING", "")))

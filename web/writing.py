@@ -14,20 +14,39 @@ from flask import abort, request
 from web.answers import settings
 
 ONLY_READS = "This server only reads: what writes or runs something is there only where none but its machine can ask."
+PROXIED = "This came through a proxy: what writes or runs something answers only to this server's own machine."
+NO_JOBS = "This server only reads, and shows no jobs."
 ELSEWHERE = "A page of another site asked for this; only this catalog's own pages and programs may."
 _OWN_SITES = ("same-origin", "none")
 """What a browser says of our own pages, and of an address that somebody typed."""
 
 
+_PROXY_HEADERS = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
+_PROXY_PREFIX = "HTTP_X_FORWARDED"
+
+
 def may_write() -> bool:
-    """Whether this server has what writes; pages leave out their forms where it has not."""
-    return settings().writes
+    """Whether this server has what writes for who asks; pages leave out their forms where it has not."""
+    return settings().writes and not is_proxied()
+
+
+def is_proxied() -> bool:
+    """Whether a proxy says that it hands the request on: then who asks may sit anywhere."""
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in request.environ)
+
+
+def check_jobs_shown() -> None:
+    """Answer 404 where jobs are nobody's business: they say what was asked for, and how it failed."""
+    if not may_write():
+        abort(404, NO_JOBS)
 
 
 def check_writing() -> None:
-    """Answer 403 to a request that may not write: the server only reads, or a page of elsewhere asks."""
-    if not may_write():
+    """Answer 403 to a request that may not write: the server only reads, or a proxy or a page of elsewhere asks."""
+    if not settings().writes:
         abort(403, ONLY_READS)
+    if is_proxied():
+        abort(403, PROXIED)
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OWN_SITES:
         abort(403, ELSEWHERE)

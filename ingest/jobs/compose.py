@@ -16,21 +16,26 @@ from registry.errors import BadInput
 from registry.registry import Registry
 
 RECIPE_TEXT_MAX_LENGTH = 256 * 1024
+DIGEST_LENGTH = 64
 PLAN_SECONDS = 10.0
 """What the plan of a recipe may take the database before its job is queued."""
 PREPARED = 0.02
 """The share of a job that its plan takes, about."""
 
 
-def kept_recipe(recipe: Recipe) -> Values:
+def waiting(recipe: Recipe) -> Values:
     """The arguments under which `recipe` waits."""
     return {"recipe": recipe_values(recipe)}
 
 
 def plan_kept(registry: Registry, arguments: Values) -> Values:
-    """The arguments, after their recipe was planned: raises NotComposable, and what is wrong with the base."""
-    planned(registry, _recipe(arguments), PLAN_SECONDS).check()
-    return arguments
+    """The arguments with a digest of what their recipe comes to.
+
+    Raises NotComposable, and what is wrong with the base.
+    """
+    plan = planned(registry, _recipe(arguments), PLAN_SECONDS)
+    plan.check()
+    return {**arguments, "plan": plan.digest}
 
 
 def planned(registry: Registry, recipe: Recipe, seconds: float) -> Plan:
@@ -43,6 +48,8 @@ def make_kept(registry: Registry, arguments: Values, tell: Tell) -> Values:
     """Make what `arguments` keep: `model`, `lock`, `sha256`, `size_bytes`, `created`, and the page's `address`."""
     tell(0.0, "planning")
     plan = registry.compose(_recipe(arguments)).plan()
+    if plan.plan.digest != arguments.get("plan", plan.plan.digest):
+        raise BadInput("what is registered has changed, and it would come out otherwise than planned: plan it again")
     computed = sum(part.spec.size_bytes for part in plan.parts if part.computation is not None)
     # Computing a byte takes about ten times as long as hashing one.
     total, done = plan.size_bytes + 10 * computed, 0
@@ -64,7 +71,8 @@ def make_kept(registry: Registry, arguments: Values, tell: Tell) -> Values:
 
 
 def _checked(arguments: Values) -> Values:
-    check_members(arguments, ("recipe", "recipe_text"))
+    check_members(arguments, ("recipe", "recipe_text", "plan"))
+    digest = text_or_none(arguments, "plan", DIGEST_LENGTH)
     text = text_or_none(arguments, "recipe_text", RECIPE_TEXT_MAX_LENGTH)
     recipe = arguments.get("recipe")
     if (text is None) == (recipe is None):
@@ -72,12 +80,12 @@ def _checked(arguments: Values) -> Values:
     if text is None:
         if not isinstance(recipe, dict):
             raise BadInput("recipe is to be an object, as recipes are written in JSON")
-        text = json.dumps(recipe)
-    return kept_recipe(read_recipe(text))
+        text = json.dumps(recipe, ensure_ascii=False)
+    return waiting(read_recipe(text)) | ({} if digest is None else {"plan": digest})
 
 
 def _recipe(arguments: Values) -> Recipe:
-    return read_recipe(json.dumps(arguments["recipe"]))
+    return read_recipe(json.dumps(arguments["recipe"], ensure_ascii=False))
 
 
 _NOTES = {"compute": "computing organs", "hash": "hashing the file", "write": "writing the file"}

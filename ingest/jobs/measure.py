@@ -17,12 +17,11 @@ from registry.digest import Digest
 from registry.errors import BadInput, MissingBlob
 from registry.gguf import dtype_by_name
 from registry.measure import Measurement, measure
-from registry.names import parse_model_name
+from registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from registry.registry import Registry
 from registry.store import BlobReader
 from registry.store.codec import StoredChunk
 
-MODEL_MAX_LENGTH = 210
 TENSORS_MAX = 2000
 """Tensors whose numbers are listed; all are measured."""
 NUMBERS = ("theta", "magnitude", "signal", "spectral_signal", "stable_rank")
@@ -42,7 +41,7 @@ class _Tensor:
 def checked_model(arguments: Values) -> Values:
     """The arguments of a kind that takes `model` alone; raises BadInput, BadName."""
     check_members(arguments, ("model",))
-    model = text_or_none(arguments, "model", MODEL_MAX_LENGTH)
+    model = text_or_none(arguments, "model", MODEL_TEXT_MAX_LENGTH)
     if model is None:
         raise BadInput("model is missing: the name of a registered model")
     return {"model": str(parse_model_name(model))}

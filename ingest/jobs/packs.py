@@ -16,6 +16,8 @@ FOLDER = "jobs"
 KEPT_SECONDS = 24 * 3600.0
 TOTAL_MAX_BYTES = 10 * 10**9
 """Of all packs together; the oldest give way, the newest stays."""
+WRITING_SECONDS = 3600.0
+"""For so long a pack that is not whole is taken to be in the making."""
 _KEY = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -52,8 +54,15 @@ def remove_old_packs(home: Path, now: float | None = None) -> None:
     taken = 0
     for place, (made_at, size_bytes, folder) in enumerate(found):
         taken += size_bytes
-        if now - made_at > KEPT_SECONDS or (place and taken > TOTAL_MAX_BYTES):
+        is_too_much = place > 0 and taken > TOTAL_MAX_BYTES
+        if now - made_at > KEPT_SECONDS or (is_too_much and not _is_being_written(folder, now - made_at)):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_being_written(folder: Path, age_seconds: float) -> bool:
+    """Whether somebody is still at it: the folder that a pack is made of goes when the pack is whole."""
+    entries = list(folder.glob("*"))
+    return age_seconds < WRITING_SECONDS and (not entries or any(one.is_dir() for one in entries))
 
 
 def _packs(folder: Path) -> list[tuple[float, int, Path]]:
@@ -63,6 +72,15 @@ def _packs(folder: Path) -> list[tuple[float, int, Path]]:
         for entry in os.scandir(folder):
             if _KEY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # another runner was quicker
-                    sizes = [one.stat(follow_symlinks=False).st_size for one in os.scandir(entry.path)]
-                    found.append((entry.stat().st_mtime, sum(sizes), Path(entry.path)))
+                    found.append((entry.stat().st_mtime, _size_bytes(Path(entry.path)), Path(entry.path)))
     return found
+
+
+def _size_bytes(folder: Path) -> int:
+    """Of all that lies in it, also in what a pack is being made of."""
+    size_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):  # what was packed goes meanwhile
+                size_bytes += os.lstat(os.path.join(parent, name)).st_size
+    return size_bytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from ingest.jobs.arguments import check_members
-from ingest.jobs.compose import kept_recipe, make_kept, plan_kept
+from ingest.jobs.compose import make_kept, plan_kept, waiting
 from ingest.jobs.kind import WORK, JobKind, Values
 from registry.compose.reading import read_recipe
 
@@ -18,7 +18,7 @@ def _checked(arguments: Values) -> Values:
     check_members(arguments, (*_OF_RECIPE, *_OF_STEP))
     step = {name: arguments[name] for name in _OF_STEP if name in arguments}
     recipe = {key: arguments[name] for name, key in _OF_RECIPE.items() if name in arguments}
-    return kept_recipe(read_recipe(json.dumps(recipe | {"purify": step})))
+    return waiting(read_recipe(json.dumps(recipe | {"purify": step})))
 
 
 PURIFY = JobKind("purify", WORK, _checked, make_kept, plan_kept)

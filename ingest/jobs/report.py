@@ -5,18 +5,17 @@ from __future__ import annotations
 from ingest.jobs.arguments import check_members, text_or_none, whole_number
 from ingest.jobs.kind import WORK, JobKind, Tell, Values
 from registry.catalog.queries.models import model_by_name
-from registry.names import parse_model_name
+from registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from registry.registry import Registry
 from registry.reports.dissection import ORGANS_DEFAULT, model_report
 from registry.reports.overview import ROWS_DEFAULT, registry_report
 
-MODEL_MAX_LENGTH = 210
 ROWS_MAX = 1000
 
 
 def _checked(arguments: Values) -> Values:
     check_members(arguments, ("model", "limit"))
-    model = text_or_none(arguments, "model", MODEL_MAX_LENGTH)
+    model = text_or_none(arguments, "model", MODEL_TEXT_MAX_LENGTH)
     limit = whole_number(arguments, "limit", ROWS_DEFAULT if model is None else ORGANS_DEFAULT, 1, ROWS_MAX)
     return {"limit": limit} if model is None else {"model": str(parse_model_name(model)), "limit": limit}
 

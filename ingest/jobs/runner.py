@@ -163,7 +163,7 @@ class Runner:
             return self._noted(held, "failed", str(error))
         except BaseException as error:  # noqa: BLE001  # whatever a job does, the next one is to have its turn
             _log.error("job %d (%s) broke", claim.id, claim.kind, exc_info=error)
-            return self._noted(held, "failed", f"an error of ours: {type(error).__name__}: {error}")
+            return self._noted(held, "failed", f"an error of ours ({type(error).__name__})")
         return self._noted(held, "finished", text)
 
     def _left(self, held: Held) -> tuple[str, str]:

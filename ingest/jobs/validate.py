@@ -13,15 +13,15 @@ from ingest.jobs.kind import VALIDATE as LANE
 from ingest.jobs.kind import JobKind, Tell, Values
 from registry.catalog.queries.composing import chimera_of, model_by_text
 from registry.compose.trying import report_values, try_chimera
-from registry.errors import BadInput, NotFound
+from registry.errors import BadInput, NotComposedHere
+from registry.names import MODEL_TEXT_MAX_LENGTH
 from registry.registry import Registry
 from registry.validation.comparison import Event
 from registry.validation.llama import LlamaCpp
-from registry.validation.reading import TOKENS_DEFAULT
+from registry.validation.reading import TOKENS_DEFAULT, TOKENS_MIN
 from registry.validation.texts import BUILT_IN_NAMES, built_in_texts
 
-NAME_MAX_LENGTH = 210
-TOKENS_LEAST, TOKENS_MOST = 16, 512
+TOKENS_LEAST, TOKENS_MOST = TOKENS_MIN, 512
 ROLES_TYPICAL = 4
 """Base, chimera, control and a donor: for the progress alone."""
 
@@ -30,7 +30,7 @@ _LOCK = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 def _checked(arguments: Values) -> Values:
     check_members(arguments, ("chimera", "tokens", "texts"))
-    chimera = text_or_none(arguments, "chimera", NAME_MAX_LENGTH)
+    chimera = text_or_none(arguments, "chimera", MODEL_TEXT_MAX_LENGTH)
     if chimera is None:
         raise BadInput("chimera is missing: its name, or the digest of its lock")
     tokens = whole_number(arguments, "tokens", TOKENS_DEFAULT, TOKENS_LEAST, TOKENS_MOST)
@@ -52,7 +52,7 @@ def _settled(registry: Registry, arguments: Values) -> Values:
     with registry.catalog.reading() as session:
         model = model_by_text(session, f"sha256:{text}" if _LOCK.fullmatch(text) else text)
         if chimera_of(session, model.id) is None:
-            raise NotFound(f"{model.full_name} was not composed here, so there is no base to hold it against")
+            raise NotComposedHere(f"{model.full_name} was not composed here, so there is no base to hold it against")
         return {**arguments, "chimera": model.full_name}
 
 

@@ -21,7 +21,7 @@ PARENTS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class FactorPair:
     """The two factors for one tensor of the base, as far as they are there."""
 
     target: str
@@ -35,7 +35,7 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
     Refuses `not-an-adapter`, `adapter-not-lora`, `architecture-differs`, `adapter-misfit` and `dtype-refused` (values
     that cannot be read here); warns of `adapter-base-differs`; tells `adapter-rank`. Licences are for others.
     """
-    pairs = _factor_pairs(adapter)
+    pairs = factor_pairs(adapter)
     if not pairs and adapter.header.text("general.type") != "adapter":
         return [_not_an_adapter(base, adapter)]
     found = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
@@ -50,7 +50,7 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
     return found
 
 
-def _factor_pairs(adapter: Parent) -> list[_Pair]:
+def factor_pairs(adapter: Parent) -> list[FactorPair]:
     """The factors in `adapter` by the tensor that they change, in the order of the file."""
     parts: dict[str, dict[str, Part]] = {}
     for part in adapter.parts:
@@ -58,7 +58,7 @@ def _factor_pairs(adapter: Parent) -> list[_Pair]:
         if target is not None:
             parts.setdefault(target, {})[part.name.removeprefix(target)] = part
     first, second = LORA_SUFFIXES
-    return [_Pair(target, halves.get(first), halves.get(second)) for target, halves in parts.items()]
+    return [FactorPair(target, halves.get(first), halves.get(second)) for target, halves in parts.items()]
 
 
 def alpha_of(adapter: Parent) -> float:
@@ -94,7 +94,7 @@ def _of_header(base: Parent, adapter: Parent) -> Iterator[Finding]:
         yield _finding(Severity.REFUSE, "adapter-misfit", sentence, base, adapter, (), ALPHA_KEY)
 
 
-def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[_Pair]) -> Iterator[Finding]:
+def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Iterator[Finding]:
     strange = [part.name for part in adapter.parts if adapted_tensor(part.name) is None]
     if strange or not pairs:
         what = f"has {listed(strange)}, which would be lost" if strange else "holds no factors"
@@ -115,14 +115,14 @@ def _of_pairs(base: Parent, adapter: Parent, pairs: Sequence[_Pair]) -> Iterator
         yield _misfit(sentence, base, adapter, list(reasons))
 
 
-def _shape_reason(base: Parent, pair: _Pair) -> str | None:
+def _shape_reason(base: Parent, pair: FactorPair) -> str | None:
     target = base.by_name.get(pair.target)
     if target is None or pair.a is None or pair.b is None:
         return None
     return misfit(target.shape, pair.a.shape, pair.b.shape, target.place == TOKEN_EMBEDDING)
 
 
-def _of_dtypes(base: Parent, adapter: Parent, pairs: Sequence[_Pair]) -> Iterator[Finding]:
+def _of_dtypes(base: Parent, adapter: Parent, pairs: Sequence[FactorPair]) -> Iterator[Finding]:
     targets = [base.by_name.get(pair.target) for pair in pairs]
     parts = [part for part in (*targets, *adapter.parts) if part is not None]
     closed = [part for part in parts if not can_dequantize(part.dtype)]

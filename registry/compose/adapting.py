@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.anatomy import TOKEN_EMBEDDING, adapted_tensor, place_of
-from registry.compose.adaptation import alpha_of
+from registry.anatomy import TOKEN_EMBEDDING, place_of
+from registry.compose.adaptation import alpha_of, factor_pairs
 from registry.compose.computation import Addition, Ingredient
 from registry.compose.parent import Parent, Part
 
@@ -13,16 +13,11 @@ def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:
 
     What is incomplete is left out: compatibility has refused it.
     """
-    halves: dict[str, dict[str, Part]] = {}
-    for part in adapter.parts:
-        name = adapted_tensor(part.name)
-        if name is not None:
-            halves.setdefault(name, {})[part.name.removeprefix(f"{name}.")] = part
     alpha = alpha_of(adapter)
     return {
-        name: Addition(_ingredient(pair["lora_a"]), _ingredient(pair["lora_b"]), alpha, scale)
-        for name, pair in halves.items()
-        if len(pair) == 2
+        pair.target: Addition(_ingredient(pair.a), _ingredient(pair.b), alpha, scale)
+        for pair in factor_pairs(adapter)
+        if pair.a is not None and pair.b is not None
     }
 
 

@@ -8,6 +8,7 @@ plan.assemble("chimera.gguf")
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +26,15 @@ from registry.compose.reading import read_recipe
 from registry.compose.recipe import Recipe
 from registry.compose.showing import headline, plan_html
 from registry.compose.writing import recipe_yaml
+from registry.errors import BadRecipe
 from registry.store import BlobStore
 
 Words = str | Iterable[str] | None
 """One word, several with commas between them, or a list of words; None narrows nothing."""
 Blocks = str | int | Iterable[int] | None
 """`"2-5"`, `"0,2-5"`, 3, or a list of blocks."""
+_STEPS = {"grafts": "graft", "adapters": "adapter"}
+"""What one of a list is called, where the list's name does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,9 @@ class Composition:
         return self._with(encode=self._read(encode=dtype).encode)
 
     def accept(self, *codes: str) -> Composition:
-        """Accept warnings by their codes."""
-        return self._with(accept=self._read(accept=list(dict.fromkeys((*self.recipe.accept, *codes)))).accept)
+        """Accept warnings by their codes, which are listed in `registry.compose.codes`."""
+        more = self._read(accept=list(codes)).accept
+        return self._with(accept=tuple(dict.fromkeys((*self.recipe.accept, *more))))
 
     def metadata(self, key: str, value: str | int | float | bool | list[str]) -> Composition:
         """Set a metadata key of the result; one that was set before is set anew."""
@@ -117,7 +122,14 @@ class Composition:
     def _read(self, **members: object) -> Recipe:
         """One step by itself, read as a recipe file is: the same rules, and the same sentences for what breaks them."""
         given = {key: _without_nothing(value) for key, value in members.items()}
-        return read_recipe(json.dumps({"base": self.recipe.base, **given}), "step")
+        try:
+            return read_recipe(json.dumps({"base": self.recipe.base, **given}), "step")
+        except BadRecipe as error:
+            # It was read as the only one of its list: its place in there would say nothing, or something wrong.
+            (key,) = members
+            own = re.compile(rf"^{key}(?:\[\d+\])?\.?")
+            reasons = [(own.sub("", field), sentence) for field, sentence in error.reasons]
+            raise BadRecipe(_STEPS.get(key, key), reasons) from error
 
     def _with(self, **changes: object) -> Composition:
         return replace(self, recipe=replace(self.recipe, **changes))  # type: ignore[arg-type]

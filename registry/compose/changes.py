@@ -57,14 +57,14 @@ def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
 
 
 def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
-    """The mean θ of all organs of each type that is touched, before and after."""
+    """The mean θ of all organs of each type that is touched, before and after, where the two figures differ."""
     after = {one.before.name: one.after for one in changed}
     for kind in OrganType:
         if all(one.before.place.type is not kind for one in changed):
             continue
         parts = [part for part in base.parts if part.place.type is kind]
         ours, theirs = _mean_theta(parts), _mean_theta(after.get(part.name, part) for part in parts)
-        if ours is not None and theirs is not None:
+        if ours is not None and theirs is not None and f"{ours:.1f}" != f"{theirs:.1f}":
             names = [one.before.name for one in changed if one.before.place.type is kind]
             sentence = f"The mean θ of type {kind.value} will be {theirs:.1f}°, where {base.label} has {ours:.1f}°."
             yield Finding(Severity.INFO, "theta-changes", sentence, kind.value, base.label, organs=tuple(names))

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from itertools import islice
 
 from registry.anatomy import Place
 from registry.catalog.search import FoundOrgan
+from registry.catalog.search.parse import nearest
 from registry.compose.finding import Finding, Severity
 from registry.compose.library import Library
 from registry.compose.parent import Parent, Part
+from registry.compose.phrases import runs
 from registry.compose.recipe import Graft, Recipe, Selection
 from registry.compose.replacement import Replacement
 from registry.errors import OrganError, StoreError
@@ -54,9 +57,11 @@ def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
     taken: dict[Slot, str] = {}
     for number, graft in enumerate(recipe.grafts):
         at = f"grafts[{number}]"
+        if refused_blocks(base, graft.selection, at, chosen):
+            continue
         places = [part for part in base.parts if graft.selection.holds(part.place)]
         if not places:
-            chosen.refuse("nothing-selected", f"{base.label} has no organ that {at} selects{_hint(base, graft)}", at)
+            chosen.refuse("nothing-selected", nothing_selected(base, graft.selection), at)
             continue
         found = _of_donor(base, graft, places, at, library, chosen) if graft.donor is not None else ()
         found = found or (_of_query(base, graft, places, at, library, chosen) if graft.where is not None else ())
@@ -95,7 +100,7 @@ def _of_donor(
         if part.slot in donor.by_slot
     ]
     if not found:
-        sentence = f"{donor.label} has none of the {len(places)} organs that {at} selects in {base.label}"
+        sentence = f"{donor.label} has none of the {len(places)} organs that are selected in {base.label}"
         chosen.refuse("nothing-to-graft", sentence, at, donor.label)
         return []
     _tell_of_missing(base, donor, graft.selection, places, at, chosen)
@@ -112,7 +117,7 @@ def _tell_of_missing(
         chosen.refuse("slot-absent", sentence, at, donor.label, surplus)
     missing = [part.name for part in places if part.slot not in donor.by_slot]
     if missing and donor.complete:
-        sentence = f"{donor.label} has no {shown_names(missing)}, which {at} selects in {base.label}"
+        sentence = f"{donor.label} has no {shown_names(missing)} for what is selected in {base.label}"
         chosen.refuse("organ-absent", sentence, at, donor.label, missing)
     elif missing:
         sentence = f"{shown_names(missing)} stay those of {base.label}: {donor.label} brings only some organs"
@@ -210,6 +215,29 @@ def _tell_of_losses(
         chosen.tell("query-cut", sentence, f"{at}.where")
 
 
+def refused_blocks(base: Parent, selection: Selection, at: str, chosen: Chosen) -> bool:
+    """Whether `selection` names blocks that `base` has not, which is refused."""
+    blocks = sorted({part.place.block for part in base.parts if part.place.block is not None})
+    absent = [
+        f"{first}-{last}" if last > first else f"{first}"
+        for first, last in selection.blocks
+        if sum(first <= block <= last for block in blocks) <= last - first
+    ]
+    if absent:
+        there = f"its blocks are {runs(blocks)}" if blocks else "it has none"
+        sentence = f"{base.label} does not have all of the blocks {shown_names(absent)}: {there}"
+        chosen.refuse("no-such-block", sentence, f"{at}.blocks")
+    return bool(absent)
+
+
+def nothing_selected(base: Parent, selection: Selection) -> str:
+    """Why no organ of `base` is selected, with the nearest slots that it has."""
+    slots = dict.fromkeys(part.place.slot for part in base.parts)
+    close = [nearest(slot, slots) for slot in selection.slots if not any(fnmatchcase(one, slot) for one in slots)]
+    meant = ", ".join(dict.fromkeys(word for word in close if word))
+    return f"{base.label} has no organ of that selection{f'; did you mean {meant}?' if meant else ''}"
+
+
 def parent_or_finding(library: Library, text: str, code: str, at: str, chosen: Chosen) -> Parent | None:
     """The model that `text` means, or None and a finding. Raises StoreError."""
     try:
@@ -229,10 +257,3 @@ def shown_names(names: Sequence[str]) -> str:
 
 def _group(place: Place) -> GroupKey:
     return place.tower.value, place.block, place.type.value
-
-
-def _hint(base: Parent, graft: Graft) -> str:
-    blocks = [part.place.block for part in base.parts if part.place.block is not None]
-    if graft.selection.blocks and blocks:
-        return f"; its blocks are {min(blocks)} to {max(blocks)}"
-    return ""

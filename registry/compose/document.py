@@ -36,6 +36,7 @@ _BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": 
 _JSON_SIGN = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]', re.DOTALL)
 _LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _ALIASES = "anchors (&) and aliases (*) are not taken; a text that begins with & or * stands in quotation marks"
+_TAB = "a tab stands there; YAML is indented with spaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,18 +187,23 @@ def _events(text: str, where: str) -> Iterator[yaml.Event]:
     try:
         yield from yaml.parse(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
-        problem = (
-            _ALIASES
-            if "alias" in str(error.context) or "anchor" in str(error.context)
-            else str(error.problem)[:REASON_MAX]
-        )
         mark = error.problem_mark or error.context_mark
         place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise BadRecipe(where, [("", f"{place}{problem}")]) from error
+        raise BadRecipe(where, [("", f"{place}{_problem(error, text)}")]) from error
     # Of the parser written in Python, a character's number beyond Unicode and a version of many digits come out so.
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         reason = error.reason if isinstance(error, yaml.reader.ReaderError) else "a number in it is out of bounds"
         raise BadRecipe(where, [("", f"the text is no YAML: {reason}")]) from error
+
+
+def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
+    if "alias" in str(error.context) or "anchor" in str(error.context):
+        return _ALIASES
+    mark = error.problem_mark
+    lines = text.split("\n")  # a line end of another kind hides a tab, and the parser's own words stand
+    if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
+        return _TAB
+    return str(error.problem)[:REASON_MAX]
 
 
 def _check_event(event: yaml.Event, documents: int, where: str) -> None:

@@ -5,50 +5,32 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from registry.compose.filetype import file_type_of
+from registry.compose.licences import licence_expression
 from registry.compose.lock import LOCK_KEY
 from registry.compose.parent import Parent
 from registry.compose.recipe import MetadataChange
 from registry.gguf import Header, KeyValue, TensorSpec, ValueType
+from registry.gguf.quants import FLOAT32_MAX
 from registry.gguf.split import SPLIT_KEYS
 from registry.gguf.types import UNQUANTISED
 
 NAME_KEY = "general.name"
+LICENCE_KEY = "general.license"
 NAMED_PARENTS_MAX = 3
 QUANTIZATION_VERSION = 2
 """Of the layout of quantised blocks; ggml has had no other since 2023."""
 
-_FILE_TYPES = {
-    "F32": 0,
-    "F16": 1,
-    "Q4_0": 2,
-    "Q4_1": 3,
-    "Q8_0": 7,
-    "Q5_0": 8,
-    "Q5_1": 9,
-    "Q2_K": 10,
-    "Q3_K": 12,
-    "Q4_K": 15,
-    "Q5_K": 17,
-    "Q6_K": 18,
-    "IQ2_XXS": 19,
-    "IQ2_XS": 20,
-    "IQ3_XXS": 23,
-    "IQ1_S": 24,
-    "IQ4_NL": 25,
-    "IQ3_S": 26,
-    "IQ2_S": 28,
-    "IQ4_XS": 30,
-    "IQ1_M": 31,
-    "BF16": 32,
-    "TQ1_0": 36,
-    "TQ2_0": 37,
-    "MXFP4": 38,
-}
-"""`general.file_type` by the dtype of most of a file's bytes, as llama.cpp numbers them.
-
-Of the mixtures the middle one."""
 _TOLD_OF_PARENTS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
-_DROPPED = ("general.uuid", "general.doi", "general.url", "general.repo_url", "general.quantized_by", LOCK_KEY)
+_DROPPED = (
+    "general.description",
+    "general.uuid",
+    "general.doi",
+    "general.url",
+    "general.repo_url",
+    "general.quantized_by",
+    LOCK_KEY,
+)
 _DROPPED_GROUPS = ("general.source.", "general.base_model.", "quantize.imatrix.")
 _WHOLE_TYPES = {
     ValueType.UINT8: (0, 2**8),
@@ -62,7 +44,6 @@ _WHOLE_TYPES = {
 }
 _USUAL_WHOLE_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)
 _FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
-FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
@@ -88,6 +69,7 @@ def set_entries(
         KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
         *_parent_entries(parents),
         *_type_entries(base, tensors),
+        *_licence_entries(parents),
         *(_wanted_entry(base.header, change) for change in wanted),
     ]
     return tuple({entry.key: entry for entry in entries}.values())
@@ -110,10 +92,18 @@ def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
                 yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, told)
 
 
+def _licence_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
+    """Where parents are under different licences, all of them: else the next generation would know the base's alone."""
+    expression = licence_expression({parent.label: parent.license for parent in parents})
+    if expression is not None:
+        yield KeyValue(LICENCE_KEY, ValueType.STRING, expression)
+
+
 def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:
     main, before = _main_dtype(tensors), _main_dtype([part.spec for part in base.parts])
-    if main in _FILE_TYPES and (main != before or base.header.integer("general.file_type") is None):
-        yield KeyValue("general.file_type", ValueType.UINT32, _FILE_TYPES[main])
+    number = file_type_of(main)
+    if number is not None and (main != before or base.header.integer("general.file_type") is None):
+        yield KeyValue("general.file_type", ValueType.UINT32, number)
     quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in tensors)
     if quantised and base.header.integer("general.quantization_version") is None:
         yield KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION)

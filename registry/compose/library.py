@@ -9,7 +9,7 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import model_by_text, models_in_common, tensor_rows
+from registry.catalog.queries.composing import model_by_text, models_in_common, names_of_chimeras, tensor_rows
 from registry.catalog.queries.search import search_organs
 from registry.catalog.search import FoundOrgan, parse_query
 from registry.catalog.tables import Model
@@ -46,6 +46,8 @@ class RegisteredLibrary:
     session: Session
     store: BlobStore
     _held: dict[int, Parent] = field(default_factory=dict)
+    _common: dict[int, Mapping[Slot, Collection[str]]] = field(default_factory=dict)
+    _chimeras: frozenset[str] | None = None
 
     def parent(self, text: str) -> Parent:
         """The model of that name, or whose bytes, file or lock has that digest."""
@@ -55,19 +57,32 @@ class RegisteredLibrary:
         return self._held[model.id]
 
     def organs(self, query: str) -> Iterator[FoundOrgan]:
-        """All that `query` finds, a page at a time."""
+        """All that `query` finds, a page at a time; organs of chimeras only where it names models.
+
+        Else what a recipe makes would be found by the same recipe the next time, and be made of itself.
+        """
         asked = parse_query(query)
+        left_out = frozenset() if asked.choices("model") else self._names_of_chimeras()
         after = None
         while True:
             page = search_organs(self.session, asked, PAGE, after)
-            yield from page.items
+            yield from (organ for organ in page.items if organ.model not in left_out)
             if page.next is None:
                 return
             after = page.next
 
     def in_common(self, base: Parent) -> Mapping[Slot, Collection[str]]:
         """For places of `base`, the other visible models that have its very organ there."""
-        return {} if base.model_id is None else models_in_common(self.session, base.model_id)
+        if base.model_id is None:
+            return {}
+        if base.model_id not in self._common:
+            self._common[base.model_id] = models_in_common(self.session, base.model_id)
+        return self._common[base.model_id]
+
+    def _names_of_chimeras(self) -> frozenset[str]:
+        if self._chimeras is None:
+            self._chimeras = names_of_chimeras(self.session)
+        return self._chimeras
 
     def _read(self, model: Model) -> Parent:
         read = first_header(self.session, self.store, model)

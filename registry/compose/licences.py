@@ -19,6 +19,10 @@ from registry.compose.phrases import listed
 TEXT_MAX = 100
 """What is shown of a licence's name."""
 NOT_STATED = "not stated"
+AND, NO_ASSERTION = " AND ", "NOASSERTION"
+"""Of SPDX expressions: all of these apply; nothing is said."""
+LICENCES_MAX = 64
+"""In one expression."""
 _FIELD = "general.license"
 
 
@@ -115,15 +119,32 @@ def combined_licence(licences: Mapping[str, str | None]) -> Combined:
     return Combined(_text(parents), tuple(found))
 
 
+def licence_expression(licences: Mapping[str, str | None]) -> str | None:
+    """What a chimera of these parents states as its licence, an SPDX expression: all of theirs.
+
+    None where they state the same, or none states any: then the base's header says it.
+    """
+    names = list(_by_licence(licences))
+    if len(names) < 2:
+        return None
+    return AND.join(NO_ASSERTION if name == NOT_STATED else name for name in names)
+
+
 def _by_licence(licences: Mapping[str, str | None]) -> dict[str, list[str]]:
     """The parents under each licence, spelled as it was first."""
     spelled: dict[str, str] = {}
     parents: dict[str, list[str]] = {}
     for parent, licence in licences.items():
-        text = (licence or "").strip()[:TEXT_MAX]
-        name = spelled.setdefault(_folded(text), text) if text else NOT_STATED
-        parents.setdefault(name, []).append(parent)
+        for text in _each_of(licence) or [""]:
+            name = spelled.setdefault(_folded(text), text) if text else NOT_STATED
+            parents.setdefault(name, []).append(parent)
     return parents
+
+
+def _each_of(licence: str | None) -> list[str]:
+    """The licences that a header states: a chimera of differing ones states them all."""
+    texts = [text.strip()[:TEXT_MAX] for text in (licence or "").split(AND)[:LICENCES_MAX]]
+    return list(dict.fromkeys("" if text.upper() == NO_ASSERTION else text for text in texts))
 
 
 def _text(parents: Mapping[str, list[str]]) -> str:

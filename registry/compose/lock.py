@@ -21,7 +21,11 @@ from registry.gguf.write import Metadata
 LOCK_KEY = "organ_registry.lock"
 """Under this key the lock stands in the header of the file that it describes."""
 FORMAT = "organ-registry lock 1"
-LOCK_MAX_BYTES = 64 * 1024 * 1024
+LOCK_MAX_BYTES = 16 * 1024 * 1024
+"""A hundred thousand tensors, which no model has."""
+LISTS_MAX = 250_000
+VALUES_MAX = 1_000_000
+"""In one lock, counted before any of them is built."""
 _MEMBERS = frozenset({"drop", "format", "header", "set", "tensors"})
 _TYPES = {kind.name.lower(): kind for kind in ValueType if kind is not ValueType.ARRAY}
 _TEXTS = "texts"
@@ -81,6 +85,8 @@ def parse_lock(text: str) -> Lock:
     """The lock written in `text`; raises BadLock for anything but the canonical form of one."""
     if len(text) > LOCK_MAX_BYTES:
         raise BadLock(f"it has {len(text)} characters; {LOCK_MAX_BYTES} are allowed")
+    if text.count("[") > LISTS_MAX or text.count(",") > VALUES_MAX:
+        raise BadLock("it has more lists or values than any lock")
     try:
         lock = _lock_of(json.loads(text))
         is_canonical = lock.canonical() == text
@@ -107,12 +113,12 @@ def locked_header(base: Header, source: ByteSource, lock: Lock) -> bytes:
 
     What the base says comes over byte for byte, but for what the lock drops and sets; the lock itself stands last.
     """
-    sets = {entry.key: entry for entry in lock.sets}
+    sets, drops = {entry.key: entry for entry in lock.sets}, set(lock.drops)
     metadata: list[Metadata] = []
     for field in base.fields:
         if field.key in sets:
             metadata.append(sets.pop(field.key))
-        elif field.key not in lock.drops:
+        elif field.key not in drops:
             metadata.append(carry_over(source, field))
     metadata += sets.values()
     metadata.append(KeyValue(LOCK_KEY, ValueType.STRING, lock.canonical()))
@@ -130,8 +136,7 @@ def _lock_of(document: Any) -> Lock:
     if set(document) != _MEMBERS or document["format"] != FORMAT:
         raise ValueError(f"a lock has {', '.join(sorted(_MEMBERS))} and the format {FORMAT!r}")
     tensors = [
-        LockedTensor(_spec(name, dtype, shape), _digest(hash_))
-        for name, dtype, shape, hash_ in document["tensors"]
+        LockedTensor(_spec(name, dtype, shape), _digest(hash_)) for name, dtype, shape, hash_ in document["tensors"]
     ]
     sets = [_entry(key, kind, value) for key, kind, value in document["set"]]
     drops = [_key(key) for key in document["drop"]]

@@ -10,10 +10,13 @@ KEY_MAX_LENGTH = 255
 CHANGES_MAX = 1000
 WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
 """What a GGUF holds in 64 bits."""
-FIXED_KEYS = ("general.architecture", "general.alignment", "general.quantization_version", "general.file_type")
+FIXED_KEYS = (
+    *("general.type", "general.architecture", "general.alignment"),
+    *("general.quantization_version", "general.file_type"),
+)
 """They say how the file is to be read, and follow from its organs."""
-FIXED_PREFIXES = ("tokenizer.", "split.", "organ_registry.")
-"""The base's vocabulary; where a file ends; what we write ourselves."""
+FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
+"""The base's vocabulary; where a file ends; who its parents are; what we write ourselves."""
 
 _VALUE_DUE = "text, a number, true or false, or a list of texts"
 

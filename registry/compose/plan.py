@@ -11,7 +11,7 @@ from registry.compose.lock import Lock, LockedTensor, locked_header
 from registry.compose.parent import Parent, Part
 from registry.compose.prediction import Prediction
 from registry.compose.recipe import Recipe
-from registry.digest import Digest
+from registry.digest import Digest, digest_of
 from registry.errors import NotComposable
 from registry.gguf import KeyValue, TensorSpec, padded
 
@@ -94,6 +94,13 @@ class Plan:
         """Of the file that it makes."""
         tensors = sum(padded(part.spec.size_bytes, self.base.header.alignment) for part in self.parts)
         return len(self.header(self.lock(dict.fromkeys(self.computations, NOT_YET)))) + tensors
+
+    @property
+    def digest(self) -> Digest:
+        """Of all that it would make: two plans with one digest make the same bytes."""
+        steps = [part.source.digest if part.computation is None else part.computation.key for part in self.parts]
+        lock = self.lock(dict.fromkeys(self.computations, NOT_YET))
+        return digest_of("\n".join([lock.id, *steps]).encode())
 
     def check(self) -> None:
         """Raise NotComposable unless it can be made."""

@@ -6,33 +6,42 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from registry.compose.adapting import additions_of, is_token_embedding
-from registry.compose.choosing import Chosen, choose, parent_or_finding, shown_names
+from registry.compose.choosing import (
+    Chosen,
+    choose,
+    nothing_selected,
+    parent_or_finding,
+    refused_blocks,
+    shown_names,
+)
 from registry.compose.compatibility import check_adapter, check_replacements
 from registry.compose.computation import Computation, Ingredient
 from registry.compose.filename import file_stem
 from registry.compose.finding import Finding, Severity
-from registry.compose.header import dropped_keys, set_entries
+from registry.compose.header import LICENCE_KEY, dropped_keys, set_entries
 from registry.compose.library import Library
-from registry.compose.licences import combined_licence
+from registry.compose.licences import combined_licence, licence_expression
 from registry.compose.parent import Parent
 from registry.compose.plan import Plan, PlannedPart
 from registry.compose.predicting import likely_degraded, predicted
-from registry.compose.purifying import selected_for
+from registry.compose.purifying import meant_by, selected_for
 from registry.compose.recipe import Purification, Recipe
 from registry.compose.replacement import Replacement
-from registry.errors import OrganError, StoreError, UnsupportedDType
+from registry.errors import NotFound, OrganError, StoreError, UnsupportedDType
 from registry.transform import encoded_dtype
+from registry.transform.purify import KEEP_DEFAULT
 
-KEEP_DEFAULT = 0.9
-"""The share of the energy that spectral purification keeps where a recipe does not say."""
+MISSING_SHOWN_MAX = 10
+"""Models that are named as not there, where the base is not."""
 
 
 def plan_recipe(recipe: Recipe, library: Library) -> Plan:
     """What `recipe` comes to, with everything that is wrong with it.
 
-    Raises what `library` raises for the base; what else is wrong is among the findings.
+    Raises what `library` raises for the base; a NotFound names whatever else of the recipe is not there. What else is
+    wrong is among the findings.
     """
-    base = library.parent(recipe.base)
+    base = _base(recipe, library)
     chosen = choose(base, recipe, library)
     parts = {part.name: PlannedPart(part, part, None) for part in base.parts}
     for one in chosen.replacements:
@@ -41,6 +50,31 @@ def plan_recipe(recipe: Recipe, library: Library) -> Plan:
     draft.adapt()
     draft.purify()
     return _finished(draft)
+
+
+def _base(recipe: Recipe, library: Library) -> Parent:
+    try:
+        return library.parent(recipe.base)
+    except NotFound as error:
+        raise type(error)("; ".join(_missing(recipe, library, str(error)))) from error
+
+
+def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:
+    """What is said of every model of `recipe` that is not there; `first` is said of the base."""
+    named = (*(graft.donor for graft in recipe.grafts if graft.donor), *(merge.adapter for merge in recipe.adapters))
+    said = [first]
+    for name in dict.fromkeys(named):
+        try:
+            library.parent(name)
+        except StoreError:
+            raise
+        except NotFound as error:
+            said.append(str(error))
+        except OrganError:
+            continue  # no name at all: it is told when the base is there
+        if len(said) == MISSING_SHOWN_MAX:
+            break
+    return list(dict.fromkeys(said))
 
 
 @dataclass(slots=True)
@@ -86,7 +120,8 @@ class _Draft:
             if twice:
                 sentence = f"{at} purifies {shown_names(twice)} a second time: say which is meant"
                 self.chosen.refuse("overlapping-steps", sentence, at, organs=twice)
-            for name in (name for name in names if name not in twice):
+            done = set(twice)
+            for name in (name for name in names if name not in done):
                 computation = self._computation(name, at)
                 if computation is not None:
                     keep = KEEP_DEFAULT if step.keep is None and step.method == "spectral" else step.keep
@@ -94,6 +129,8 @@ class _Draft:
                     self.parts[name] = replace(self.parts[name], computation=purified)
 
     def _selected(self, step: Purification, at: str) -> list[str]:
+        if refused_blocks(self.base, step.selection, at, self.chosen):
+            return []
         candidates = {name: (part.source, part.donor or self.base) for name, part in self.parts.items()}
         try:
             names = selected_for(step, candidates, self.library)
@@ -103,7 +140,7 @@ class _Draft:
             self.chosen.refuse("bad-query", str(error), f"{at}.where")
             return []
         if not names:
-            self.chosen.refuse("nothing-selected", f"{at} selects no organ of the result", at)
+            self.chosen.refuse("nothing-selected", nothing_selected(self.base, meant_by(step)), at)
         return names
 
     def _computation(self, name: str, at: str) -> Computation | None:
@@ -131,7 +168,7 @@ def _finished(draft: _Draft) -> Plan:
         *draft.chosen.findings,
         *check_replacements(base, draft.chosen.replacements),
         *_re_encoded(parts),
-        *_metadata_findings(base, recipe),
+        *_metadata_findings(base, parents, recipe),
         *licence.findings,
     ]
     if not any(part.acts for part in parts) and not any(one.severity is Severity.REFUSE for one in findings):
@@ -175,10 +212,10 @@ def _re_encoded(parts: Sequence[PlannedPart]) -> list[Finding]:
     ]
 
 
-def _metadata_findings(base: Parent, recipe: Recipe) -> list[Finding]:
-    """Hyperparameters belong to the base's skeleton: a recipe does not set them."""
+def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) -> list[Finding]:
+    """Hyperparameters belong to the base's skeleton: a recipe does not set them. A licence it sets at its own risk."""
     own = f"{base.header.architecture}."
-    return [
+    found = [
         Finding(
             Severity.REFUSE,
             "bad-metadata",
@@ -189,3 +226,9 @@ def _metadata_findings(base: Parent, recipe: Recipe) -> list[Finding]:
         for change in recipe.metadata
         if base.header.architecture and change.key.startswith(own)
     ]
+    stated = licence_expression({parent.label: parent.license for parent in parents}) or base.license or "none"
+    for change in recipe.metadata:
+        if change.key == LICENCE_KEY and change.value != stated:
+            sentence = f"The recipe states the licence {change.value!r}; by its parents it is {stated}: read theirs."
+            found.append(Finding(Severity.WARN, "licences-conflict", sentence, f"metadata.{change.key}", base.label))
+    return found

@@ -4,8 +4,8 @@ What is known of a group (the organs that change of one type in one block: `regi
 from 0 to 1, and its distortion. Two numbers are predicted, the two that a verdict is made of, and one out of both:
 
     loss      = unit · Σ over groups of weight · ((1 - survival)^power + distortion cost · distortion)
-    recovered = mean survival of the groups that have one
-    score     = min(ln 1.25 / loss, recovered / 0.2)
+    recovered = mean survival of what was grafted, over the groups that have one
+    score     = min(ln 1.25 / loss, recovered / 0.2), of the first alone where nothing was grafted
 
 The loss is ln(p / p0), in nats a token, on the worst text; a score of 1 and more means usable. Form and constants were
 found on 155 grafts between the models of the zoo, of 2 million parameters. `python -m bench.prediction` tries them
@@ -28,6 +28,8 @@ LOSS_LIMIT = math.log(1.25)
 """From here on a verdict says `degraded`."""
 RECOVERED_LIMIT = 0.2
 """Below this a verdict says `inert`."""
+LOSS_FITTED_MAX = 1.0
+"""Beyond this the predicted figure is not told: it says that a model breaks, and not how badly."""
 LOSS_MIN = 0.001
 """Keeps the score finite where nothing is lost."""
 SCORE_MAX = 1.0 / RECOVERED_LIMIT
@@ -77,7 +79,7 @@ class Prediction:
     loss: float | None
     """Nats a token on the worst text: ln of the chimera's perplexity over the base's. 0 where nothing changes."""
     recovered: float | None
-    """The share of what the replaced organs did that is still done; None where only vectors change."""
+    """The share of what the replaced organs did that is still done; None where no matrix was replaced."""
     provisional: bool
     """Whether organs that are still to be computed are counted by estimates."""
     uncounted: int
@@ -170,8 +172,8 @@ def group_loss(group: Group, constants: Constants = CONSTANTS) -> float:
 
 
 def recovered_of(groups: Iterable[Group]) -> float | None:
-    """The mean survival of those groups that have one."""
-    known = [group.survival for group in groups if group.survival is not None]
+    """The mean survival of what was grafted, of those groups that have one; None where nothing was grafted."""
+    known = [group.grafted_survival for group in groups if group.grafted_survival is not None]
     return fmean(known) if known else None
 
 
@@ -210,12 +212,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _loss_text(loss: float) -> str:
     """How much worse, as people say it."""
-    times = math.exp(min(loss, 700.0))
+    if loss > LOSS_FITTED_MAX:
+        return "more than 3 times the base's perplexity"
+    times = math.exp(loss)
     if times < 1.005:
         return "about the perplexity of the base"
     if times < 2.0:
         return f"a perplexity about {times - 1.0:.0%} higher than the base's"
-    return f"a perplexity about {times:.0f} times the base's" if times < 100 else "a perplexity far above the base's"
+    return f"a perplexity about {times:.1f} times the base's"
 
 
 def _organs(count: int) -> str:

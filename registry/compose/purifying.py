@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from registry.anatomy import OrganType
 from registry.compose.library import Library
 from registry.compose.parent import Parent, Part
-from registry.compose.recipe import Purification
+from registry.compose.recipe import Purification, Selection
 from registry.lineage import Slot
+
+TYPE_DEFAULT = OrganType.ORGAN.value
+"""What is purified where a step has no type, no slot and no query."""
 
 
 def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], library: Library) -> list[str]:
@@ -16,7 +21,8 @@ def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], l
     A query is asked of those models: organs are found by what they measured before anything was done to them. Raises
     BadQuery.
     """
-    selected = {name: found for name, found in parts.items() if step.selection.holds(found[0].place)}
+    selection = meant_by(step)
+    selected = {name: found for name, found in parts.items() if selection.holds(found[0].place)}
     if not step.where:
         return list(selected)
     matching: dict[str, set[Slot]] = {}
@@ -25,3 +31,11 @@ def selected_for(step: Purification, parts: Mapping[str, tuple[Part, Parent]], l
             found = library.organs(f"model:{parent.label} {step.where}")
             matching[parent.label] = {(organ.tower, organ.block, organ.slot) for organ in found}
     return [name for name, (part, parent) in selected.items() if part.slot in matching[parent.label]]
+
+
+def meant_by(step: Purification) -> Selection:
+    """The places that `step` means: the feed-forward organs, where it says neither type nor slot nor query."""
+    selection = step.selection
+    if selection.types or selection.slots or step.where:
+        return selection
+    return replace(selection, types=(TYPE_DEFAULT,))

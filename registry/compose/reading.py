@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from registry.catalog.search.parse import nearest
+from registry.compose.codes import WARNINGS
 from registry.compose.document import Listing, Scalar, read_document
 from registry.compose.fields import Entry, Reasons, quoted
 from registry.compose.finding import Finding, Severity
@@ -14,11 +14,10 @@ from registry.compose.overrides import read_metadata
 from registry.compose.recipe import ENCODINGS, AdapterMerge, BlockRange, Graft, Purification, PurifyMethod, Recipe
 from registry.compose.selecting import SELECTION_KEYS, read_measured_query, read_query, read_selection, read_sort
 from registry.errors import BadName, BadRecipe
-from registry.names import parse_model_name
+from registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 
 STEPS_MAX = 1000
 """Grafts, adapters or purifications of one recipe; codes that it accepts."""
-MODEL_MAX_LENGTH = 200
 CODE_MAX_LENGTH = 64
 SCALE_MAX, SCALE_DEFAULT = 100.0, 1.0
 
@@ -45,7 +44,6 @@ _MEANT = {
 }
 """What people write, and the key that has it here; what is only misspelt is found without it."""
 
-_CODE = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _Step = TypeVar("_Step")
 
 
@@ -77,10 +75,7 @@ def read_recipe(text: str | bytes, where: str = "recipe") -> Recipe:
 
 def recipe_findings(error: BadRecipe) -> list[Finding]:
     """What is wrong with a recipe as findings, which are shown like those of a composition."""
-    return [
-        Finding(Severity.REFUSE, "bad-recipe", _as_sentence(sentence), field)
-        for field, sentence in error.reasons
-    ]
+    return [Finding(Severity.REFUSE, "bad-recipe", _as_sentence(sentence), field) for field, sentence in error.reasons]
 
 
 def _as_sentence(text: str) -> str:
@@ -98,7 +93,7 @@ def parse_blocks(text: str, field: str = "blocks") -> tuple[BlockRange, ...]:
 
 
 def _model(entry: Entry) -> str:
-    return entry.text("a model's name", MODEL_MAX_LENGTH) or ""
+    return entry.text("a model's name", MODEL_TEXT_MAX_LENGTH) or ""
 
 
 def _each(entry: Entry | None, due: str, read: Callable[[Entry], _Step | None]) -> tuple[_Step, ...]:
@@ -185,7 +180,7 @@ def _encoding(entry: Entry) -> str:
 def _one_of(entry: Entry, words: tuple[str, ...], fold: Callable[[str], str]) -> str | None:
     """The one of `words` in `entry`, in whichever case it is written."""
     due = f"one of {', '.join(words)}"
-    word = entry.text(due, MODEL_MAX_LENGTH)
+    word = entry.text(due, MODEL_TEXT_MAX_LENGTH)
     if word is None or fold(word) in words:
         return word and fold(word)
     close = nearest(word, words)
@@ -195,14 +190,15 @@ def _one_of(entry: Entry, words: tuple[str, ...], fold: Callable[[str], str]) ->
 
 def _code(entry: Entry) -> str | None:
     word = entry.text("a code such as unrelated-lineage", CODE_MAX_LENGTH)
-    if word is None or _CODE.fullmatch(word):
+    if word is None or word in WARNINGS:
         return word
-    entry.refuse(f"{quoted(word)} is no code: small letters and digits with - between them, as in unrelated-lineage")
+    close = nearest(word, WARNINGS)
+    entry.refuse(f"{quoted(word)} is no code of a warning{f'; did you mean {close}?' if close else ''}")
     return None
 
 
 def _name(entry: Entry) -> str | None:
-    text = entry.text("a name such as acme/chimera", MODEL_MAX_LENGTH)
+    text = entry.text("a name such as acme/chimera", MODEL_TEXT_MAX_LENGTH)
     if text is None:
         return None
     try:

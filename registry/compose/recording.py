@@ -24,12 +24,12 @@ from registry.catalog.register.models import Registered, register_model
 from registry.catalog.register.organs import shape_text
 from registry.catalog.tables import Model
 from registry.compose.computation import Computation, Ingredient
+from registry.compose.keeping import kept_text
 from registry.compose.library import parts_of
 from registry.compose.lock import Lock
 from registry.compose.plan import Plan
 from registry.compose.predicting import predicted
 from registry.compose.prediction import Prediction
-from registry.compose.writing import recipe_json
 from registry.digest import Digest, digest_of
 from registry.gguf import Header, HeaderSource, read_header
 from registry.gguf.pieces import around, large_values, shown_type, shown_value, tags_of
@@ -151,7 +151,7 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
     return ChimeraRecord(
         lock_id=file.lock.id,
         base_model_id=plan.base.model_id,
-        recipe=recipe_json(plan.recipe),
+        recipe=kept_text(plan.recipe),
         findings=_json([asdict(finding) for finding in plan.findings]),
         prediction=_json(prediction.values()),
         origins=_json(origins_of(plan)),

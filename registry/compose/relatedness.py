@@ -7,7 +7,7 @@ itself: a donor that is a fine-tune but for one foreign block is told by that bl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from registry.compose.finding import Finding, Severity
 from registry.compose.parent import Parent
@@ -27,6 +27,10 @@ class _Judged:
     found: Similarity
 
     @property
+    def kind(self) -> str:
+        return self.replacements[0].before.place.type.value
+
+    @property
     def names(self) -> list[str]:
         return [one.before.name for one in self.replacements]
 
@@ -35,8 +39,8 @@ def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]
     """What is to be said of the lineage of what one donor gives; nothing where it changes nothing, or nothing fits.
 
     `unrelated-lineage` (warn) where a block's matrices of a type are no more alike than chance; `lineage-unknown`
-    (warn) where they cannot be compared; else `related-lineage` (info) with the figure. Where nothing but vectors is
-    taken, which tell nothing, the two models are compared as wholes.
+    (warn) where they cannot be compared; else `related-lineage` (info) with the figure, and the types as its field.
+    Where nothing but vectors is taken, which tell nothing, the two models are compared as wholes.
     """
     changed = [one for one in replacements if one.fits and one.changes]
     judged = _judged(changed)
@@ -79,7 +83,8 @@ def _of_kin(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
         f"The mean correlation of {counted(count, *_MATRICES)} of {donor.label} with those of {base.label} that they "
         f"would replace is {mean:.3f}, and {lowest:.3f} in the block that differs most: they are related."
     )
-    return _finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged))
+    kinds = ", ".join(dict.fromkeys(one.kind for one in judged))
+    return replace(_finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged)), field=kinds)
 
 
 def _judged(changed: Sequence[Replacement]) -> list[_Judged]:

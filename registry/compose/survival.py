@@ -38,6 +38,12 @@ class Change:
         return self.after is not self.source
 
     @property
+    def is_grafted(self) -> bool:
+        """Whether what comes is not the base's own, to the last byte."""
+        before, source = self.before, self.source
+        return (before.digest, before.dtype, before.shape) != (source.digest, source.dtype, source.shape)
+
+    @property
     def is_matrix(self) -> bool:
         return self.before.organ.is_matrix
 
@@ -60,10 +66,20 @@ class Group:
     distortion: float = 0.0
     """Energy moved over the energy before: by computing, in the mean; of vectors by all that is done, the worst."""
 
+    grafted_similarity: float | None = None
+    """`similarity` of the matrices that were grafted alone; None where none was that can be compared."""
+    grafted_scale: float = 1.0
+    """`scale`, likewise."""
+
     @property
     def survival(self) -> float | None:
         """The share of what the group did that is still done, 0 to 1; None without a matrix that can be compared."""
-        return None if self.similarity is None else max(0.0, self.similarity) * self.scale
+        return _survival(self.similarity, self.scale)
+
+    @property
+    def grafted_survival(self) -> float | None:
+        """`survival` of the matrices that were grafted alone; None where none was that can be compared."""
+        return _survival(self.grafted_similarity, self.grafted_scale)
 
 
 def groups_of(changes: Iterable[Change]) -> list[Group]:
@@ -119,16 +135,31 @@ def _group(kind: OrganType, tower: str, block: int | None, members: Sequence[Cha
     found = [(change, r) for change in matrices if (r := part_correlation(change.before, change.source)) is not None]
     computed = [(change, _computed_energy(change)) for change, _ in found]
     known = [energy for _, energy in computed if energy is not None]
+    grafted = [(change, r) for change, r in found if change.is_grafted]
     return Group(
         kind,
         tower,
         block,
         len(members),
         len(matrices) - len(known),
-        fmean(r for _, r in found) if found else None,
-        math.prod(_scale(change) for change, _ in found),
+        _similarity(found),
+        _scales(found),
         fmean(known) if known else 0.0,
+        _similarity(grafted),
+        _scales(grafted),
     )
+
+
+def _similarity(found: Sequence[tuple[Change, float]]) -> float | None:
+    return fmean(r for _, r in found) if found else None
+
+
+def _scales(found: Sequence[tuple[Change, float]]) -> float:
+    return math.prod(_scale(change) for change, _ in found)
+
+
+def _survival(similarity: float | None, scale: float) -> float | None:
+    return None if similarity is None else max(0.0, similarity) * scale
 
 
 def _scale(change: Change) -> float:

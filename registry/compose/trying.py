@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,18 +15,19 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.engine import Catalog
 from registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
-from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.models import metadata_of, model_by_name
 from registry.catalog.queries.verdicts import kept_score
 from registry.catalog.register.verdicts import add_verdict, keep_score
 from registry.catalog.tables import Chimera, Model
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan, plan_model
 from registry.digest import Digest
-from registry.errors import NotFound
+from registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from registry.names import parse_model_name
 from registry.store import BlobStore
 from registry.validation.cache import ScoreKey
-from registry.validation.comparison import Candidate, Progress, Validation, validate
+from registry.validation.candidate import Candidate
+from registry.validation.comparison import DONORS_MAX, Progress, Validation, validate
 from registry.validation.reading import TOKENS_DEFAULT, Reading, Runtime, Score
 from registry.validation.texts import Text
 
@@ -38,6 +40,8 @@ class Tried:
     base: str
     donors: tuple[str, ...]
     validation: Validation
+    left_out: tuple[str, ...] = ()
+    """Donors that were not run: they cannot be, or there are too many."""
 
 
 def try_chimera(
@@ -54,14 +58,16 @@ def try_chimera(
 
     Files are written below `folder` (the system's temporary folder otherwise) while they are read: at most two of the
     chimera's size at once. What was scored before is not run again, but for the chimera. Raises NotFound, also for a
-    model that was not composed here, NoRuntime, StoreError, DiskFull.
+    model that was not composed here, NoRuntime, NoVerdict where the base does not run (nothing is kept then), BadInput
+    for texts and contexts of too few tokens, StoreError, DiskFull.
     """
     with catalog.reading() as session:
         trial = _trial(session, name)
+    donors = dict(_readable(catalog, store, trial.donors, folder))
     found = validate(
         _candidate(catalog, store, trial.model, folder),
         _candidate(catalog, store, trial.base, folder),
-        [_candidate(catalog, store, donor, folder) for donor in trial.donors],
+        list(donors.values()),
         trial.grafted,
         texts,
         runtime,
@@ -70,7 +76,8 @@ def try_chimera(
         KeptScores(catalog),
         folder,
     )
-    tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donor.full_name for donor in trial.donors), found)
+    left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
+    tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donors), found, left_out)
     with catalog.writing() as session:
         verdict = found.verdict
         report = json.dumps(report_values(tried), ensure_ascii=False)
@@ -94,6 +101,7 @@ def report_values(tried: Tried) -> dict[str, Any]:
         "reason": found.verdict.reason,
         "runtime": found.runtime,
         "tokens": found.tokens,
+        "tokens_remark": found.tokens_remark,
         "base": {"name": tried.base, **_reading_values(found.base)},
         "chimera": {"name": tried.model, **_reading_values(found.chimera)},
         "control": None if found.control is None else {"name": "control", **_reading_values(found.control)},
@@ -101,16 +109,10 @@ def report_values(tried: Tried) -> dict[str, Any]:
         "donors": [
             {"name": name, **_reading_values(reading)} for name, reading in zip(tried.donors, found.donors, strict=True)
         ],
+        "left_out": list(tried.left_out),
         "zeroed": list(found.grafted),
-        "texts": [
-            {
-                "name": text.name,
-                "digest": text.digest,
-                "ratio": _finite(scores.ratio),
-                "recovered": _finite(scores.recovered),
-            }
-            for text, scores in zip(found.texts, found.verdict.texts, strict=True)
-        ],
+        "zeroed_because": found.act,
+        "texts": [_text_values(found, place) for place in range(len(found.texts))],
     }
 
 
@@ -124,12 +126,16 @@ class KeptScores:
         """The score that is kept under `key`."""
         with self.catalog.reading() as session:
             kept = kept_score(session, key.model, key.text, key.tokens, key.runtime)
-        return None if kept is None else Score(**json.loads(kept))
+        if kept is None:
+            return None
+        values = json.loads(kept)
+        surprises = values.pop("surprises", None)
+        return Score(**values, surprises=None if surprises is None else tuple(surprises))
 
     def put(self, key: ScoreKey, score: Score) -> None:
         """Keep it."""
         with self.catalog.writing() as session:
-            kept, perplexity = json.dumps(asdict(score)), _finite(score.perplexity)
+            kept, perplexity = json.dumps(asdict(score), separators=(",", ":")), _finite(score.perplexity)
             keep_score(session, key.model, key.text, key.tokens, key.runtime, kept, perplexity)
 
 
@@ -139,23 +145,25 @@ class _Trial:
     base: Model
     donors: tuple[Model, ...]
     grafted: tuple[str, ...]
-    """Tensors that are not the base's."""
+    """Tensors that are a donor's; the base's own that were adapted or purified are not."""
 
 
 def _trial(session: Session, name: str) -> _Trial:
     model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
     chimera = chimera_of(session, model.id)
     if chimera is None:
-        raise NotFound(f"{model.full_name} was not composed here: name its base to validate it as a file")
+        raise NotComposedHere(f"{model.full_name} was not composed here: name its base to validate it as a file")
     base = session.get(Model, chimera.base_model_id)
     assert base is not None
-    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(json.loads(chimera.origins)["parts"]))
+    grafted = (name for name, (_, *acts) in json.loads(chimera.origins)["parts"].items() if "grafted" in acts)
+    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(grafted))
 
 
 def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
-    """Whose organs were grafted, as far as they run by themselves."""
+    """Whose organs were grafted, who gave most first, as far as they are whole models."""
     origins = json.loads(chimera.origins)
-    for number in dict.fromkeys(part[0] for part in origins["parts"].values() if part[0]):
+    given = Counter(part[0] for part in origins["parts"].values() if part[0])
+    for number, _ in given.most_common():
         try:
             donor = model_by_name(session, parse_model_name(origins["parents"][number]))
         except NotFound:  # removed since
@@ -164,10 +172,33 @@ def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
             yield donor
 
 
+def _readable(
+    catalog: Catalog, store: BlobStore, donors: Sequence[Model], folder: Path | None
+) -> Iterator[tuple[str, Candidate]]:
+    """The donors that can be run beside a chimera, not more than stand beside one: the others cost no verdict."""
+    count = 0
+    for donor in donors:
+        if count == DONORS_MAX:
+            return
+        try:
+            yield donor.full_name, _candidate(catalog, store, donor, folder)
+        except (NotAssemblable, StoreError):
+            continue
+        count += 1
+
+
 def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> Candidate:
     with catalog.reading() as session:
         plans = plan_model(session, model)
-    return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder))
+        context = _context_tokens(session, model)
+    return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder), context)
+
+
+def _context_tokens(session: Session, model: Model) -> int | None:
+    """What the model's header says of its context."""
+    key = f"{model.architecture}.context_length"
+    said = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
+    return int(said) if said.isdecimal() else None
 
 
 @contextmanager
@@ -178,6 +209,20 @@ def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) ->
         for plan, path in zip(plans, paths, strict=True):
             place_file(store, plan, path)
         yield paths[0]
+
+
+def _text_values(found: Validation, place: int) -> dict[str, Any]:
+    """Of one text: p / p0 with its paired standard error, the share recovered, and how many tokens were scored."""
+    text, scores = found.texts[place], found.verdict.texts[place]
+    known = (reading.scores[place].tokens for reading in (found.chimera, found.base) if place < len(reading.scores))
+    return {
+        "name": text.name,
+        "digest": text.digest,
+        "ratio": _finite(scores.ratio),
+        "ratio_error": _finite(scores.ratio_error),
+        "recovered": _finite(scores.recovered),
+        "tokens": next((tokens for tokens in known if tokens is not None), None),
+    }
 
 
 def _reading_values(reading: Reading) -> dict[str, Any]:

@@ -13,15 +13,15 @@ from registry.catalog.queries.composing import (
     computations_of,
     recorded_parents,
     thetas_of,
-    verdicts_of,
 )
 from registry.catalog.queries.models import files_of, metadata_of, placements_of
+from registry.catalog.queries.verdicts import verdicts_of
 from registry.catalog.records import OrganKey
 from registry.catalog.register.organs import shape_text
 from registry.catalog.tables import Chimera, Model, ModelFile, Placement, Verdict
+from registry.compose.keeping import kept_recipe
 from registry.compose.licences import combined_licence
-from registry.compose.reading import read_recipe
-from registry.compose.writing import recipe_yaml
+from registry.compose.writing import recipe_values, recipe_yaml
 from registry.present.card import card
 from registry.present.changes import ACTS, changes_values, findings_values
 from registry.present.script import script
@@ -35,14 +35,14 @@ def chimera_values(session: Session, model: Model) -> Values | None:
     if chimera is None:
         return None
     (file,) = files_of(session, model.id)
-    recipe = read_recipe(chimera.recipe)
+    recipe = kept_recipe(chimera.recipe)
     parents = _parents(session, model, chimera)
     parts = _parts(session, model, chimera)
     values = {
         "model": model.full_name,
         "lock_id": chimera.lock_id,
         "file": {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256},
-        "recipe": json.loads(chimera.recipe),
+        "recipe": recipe_values(recipe),
         "recipe_yaml": recipe_yaml(recipe),
         "parents": parents,
         "license": combined_licence({one["model"]: one["license"] for one in parents}).text,

@@ -7,8 +7,12 @@ import json
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lock
+from registry.catalog.queries.composing import chimera_of
+from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.verdicts import newest_verdicts
 from registry.catalog.tables import Chimera, Model, Verdict
+from registry.errors import BadName, NotFound
+from registry.names import parse_model_name
 from registry.present.chimera import chimera_values
 from registry.present.models import placements_values
 from registry.present.relatives import lineage_values
@@ -46,6 +50,30 @@ def chimera_page(session: Session, prefix: str) -> Values:
 def chimera_organs(session: Session, prefix: str) -> list[Values]:
     """The organs of that chimera at their places, in order."""
     return placements_values(session, chimeras_by_lock(session, prefix)[0].id)
+
+
+def chimera_brief(session: Session, model: Model) -> Values | None:
+    """What a model's page says of it first, if it was composed here: its lock, prediction and newest verdict."""
+    chimera = chimera_of(session, model.id)
+    if chimera is None:
+        return None
+    verdict = newest_verdicts(session, [model.id]).get(model.id)
+    return {
+        "lock_id": chimera.lock_id,
+        "prediction": json.loads(chimera.prediction),
+        "verdict": None if verdict is None else {"verdict": verdict.verdict, "reason": verdict.reason},
+    }
+
+
+def lock_of_name(session: Session, name: object) -> str | None:
+    """The digest of the lock of the chimera of that name; None where no chimera has it."""
+    if not isinstance(name, str):
+        return None
+    try:
+        chimera = chimera_of(session, model_by_name(session, parse_model_name(name)).id)
+    except (BadName, NotFound):
+        return None
+    return None if chimera is None else chimera.lock_id
 
 
 def made_into(edges: list[Values]) -> list[Values]:

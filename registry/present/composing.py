@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
@@ -13,6 +14,7 @@ from registry.catalog.queries.candidates import CellOrgan, cell_organs
 from registry.catalog.queries.fitting import FittingModels
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.relatives import likenesses, models_by_id
 from registry.catalog.queries.search import search_organs
 from registry.catalog.search import MODELS, parse_query
 from registry.compose.compatibility import check_adapter
@@ -20,16 +22,21 @@ from registry.compose.finding import Severity
 from registry.compose.library import Library
 from registry.compose.parent import Parent, Part
 from registry.compose.plan import PlannedPart
-from registry.lineage import Organ, similarity
+from registry.lineage import Organ, Similarity, Slot, similarity
 from registry.names import parse_model_name
 from registry.present.changes import findings_values
 from registry.present.values import Values
 
 CANDIDATES_MAX = 12
 """Models that are shown for one cell."""
+THETA = "-theta"
 LOOKED_AT_MAX = 600
 """Organs that are looked at to find them, the best first; all that they bring are as many at most."""
 ADAPTERS_EXAMINED_MAX = 12
+ALIKE = "-alike"
+"""The order of candidates by likeness; the others are those of a search for organs."""
+COMPARED_MAX = 48
+"""Models whose likeness is looked at for one cell: relatives of the base, then those that a search finds first."""
 NEWEST_ADAPTERS = 50
 """Adapters of any architecture among which those are looked for."""
 
@@ -73,7 +80,7 @@ def types_values(parts: Iterable[PlannedPart]) -> list[Values]:
 
 
 def candidates_values(session: Session, base: Parent, cell: Cell, order: str) -> Values:
-    """The models that have organs for the cell of `base`, best first by `order` (`-theta`), with what they bring.
+    """The models that have organs for the cell of `base`, best first by `order` (ALIKE, `-theta`), and what they bring.
 
     `likeness` is the mean correlation with what the base has there; None where nothing can be compared. Raises BadQuery
     for an order that means nothing.
@@ -81,20 +88,21 @@ def candidates_values(session: Session, base: Parent, cell: Cell, order: str) ->
     own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
     block = "none" if cell.block is None else cell.block
     asked = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
-    page = search_organs(session, parse_query(f"{asked} sort:{order}"), LOOKED_AT_MAX)
-    names = list(dict.fromkeys(organ.model for organ in page.items))
-    shown = names[:CANDIDATES_MAX]
-    items: list[Values] = []
+    names, more = _givers(session, base, asked, order)
+    looked_at = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
+    ids = [model_by_name(session, parse_model_name(name)).id for name in looked_at]
+    brought: dict[str, list[CellOrgan]] = {name: [] for name in looked_at}
+    for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
+        brought[organ.model].append(organ)
+    if order == ALIKE:
+        looked_at.sort(key=lambda name: -(_likeness(own, brought[name]).mean or 0.0))
+    shown = looked_at[:CANDIDATES_MAX]
+    fitting: set[tuple[str, str]] = set()
     if shown:
-        models = f"model:{','.join(shown)}"
-        fits = search_organs(session, parse_query(f"{asked} {models} sort:{order}"), LOOKED_AT_MAX)
+        fits = search_organs(session, parse_query(f"{asked} model:{','.join(shown)}"), LOOKED_AT_MAX)
         fitting = {(organ.model, organ.slot) for organ in fits.items}
-        ids = [model_by_name(session, parse_model_name(name)).id for name in shown]
-        brought: dict[str, list[CellOrgan]] = {}
-        for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block):
-            brought.setdefault(organ.model, []).append(organ)
-        items = [_candidate(own, name, brought.get(name, []), fitting) for name in shown]
-    more = page.next is not None or len(names) > len(shown)
+    items = [_candidate(own, name, brought[name], fitting) for name in shown]
+    more = more or len(names) > len(shown)
     return {"cell": str(cell), **asdict(cell), "slots": list(own), "query": asked, "items": items, "more": more}
 
 
@@ -155,16 +163,33 @@ def _means(parts: Sequence[PlannedPart]) -> Values:
     }
 
 
+def _givers(session: Session, base: Parent, asked: str, order: str) -> tuple[list[str], bool]:
+    """The models that the query `asked` finds organs of, in that order, and whether there are more."""
+    by = THETA if order == ALIKE else order
+    page = search_organs(session, parse_query(f"{asked} sort:{by}"), LOOKED_AT_MAX)
+    names = [organ.model for organ in page.items]
+    if order == ALIKE:
+        names = [*_relatives(session, base, asked), *names]
+    return list(dict.fromkeys(names)), page.next is not None
+
+
+def _relatives(session: Session, base: Parent, asked: str) -> list[str]:
+    """Those of them that are known to be like the base, the nearest first."""
+    alike = likenesses(session, base.model_id or 0)
+    models = models_by_id(session, heapq.nlargest(COMPARED_MAX, alike, key=lambda one: alike[one]))
+    if not models:
+        return []
+    names = {model.full_name: alike[model_id] for model_id, model in models.items()}
+    page = search_organs(session, parse_query(f"{asked} model:{','.join(names)}"), LOOKED_AT_MAX)
+    return sorted({organ.model for organ in page.items}, key=lambda name: (-names[name], name))
+
+
 def _candidate(own: dict[str, Part], model: str, organs: Sequence[CellOrgan], fitting: set[tuple[str, str]]) -> Values:
     """What one model has for the places `own` of the base, by slot."""
     placed = {organ.slot: organ for organ in organs if organ.slot in own}
     equal = {slot for slot, organ in placed.items() if _is_equal(own[slot], organ)}
     fits = {slot for slot in placed if (model, slot) in fitting}
-    slots = {slot: ("text", None, slot) for slot in placed}
-    found = similarity(
-        {place: own[slot].organ for slot, place in slots.items()},
-        {place: _compared(placed[slot]) for slot, place in slots.items()},
-    )
+    found = _likeness(own, organs)
     return {
         "model": model,
         "license": next((organ.license for organ in organs), None),
@@ -182,6 +207,16 @@ def _candidate(own: dict[str, Part], model: str, organs: Sequence[CellOrgan], fi
             for one in placed.values()
         ],
     }
+
+
+def _likeness(own: dict[str, Part], organs: Sequence[CellOrgan]) -> Similarity:
+    """How alike what a model has for the places `own` is to what stands there."""
+    slots = {organ.slot: organ for organ in organs if organ.slot in own}
+    places: dict[str, Slot] = {slot: ("text", None, slot) for slot in slots}
+    return similarity(
+        {place: own[slot].organ for slot, place in places.items()},
+        {place: _compared(slots[slot]) for slot, place in places.items()},
+    )
 
 
 def _is_equal(part: Part, organ: CellOrgan) -> bool:

@@ -10,6 +10,8 @@ from registry.present.values import Values
 
 ACTIVE = ("queued", "running")
 """States that change by themselves."""
+PACK = "pack"
+"""Under which a result has the key of a file on this machine."""
 
 
 def job_summary(job: Job, contributor: str) -> Values:
@@ -28,12 +30,19 @@ def job_summary(job: Job, contributor: str) -> Values:
 
 
 def job_values(job: Job, contributor: str) -> Values:
-    """The same with what was asked and what came of it."""
+    """The same with what was asked and what came of it, but for the key of what it has left to be downloaded."""
+    result = job_result(job)
     return {
         **job_summary(job, contributor),
         "arguments": json.loads(job.arguments),
-        "result": None if job.result is None else json.loads(job.result),
+        "result": None if result is None else {key: value for key, value in result.items() if key != PACK},
     }
+
+
+def job_result(job: Job) -> Values | None:
+    """All that came of it, for this machine alone."""
+    found: Values | None = None if job.result is None else json.loads(job.result)
+    return found
 
 
 def jobs_values(page: JobPage) -> Values:

@@ -79,6 +79,15 @@ class RegisteredModel:
         object.__setattr__(self, "_by_name", {organ.name: organ for organ in self.organs})
 
     @property
+    def recipe_yaml(self) -> str | None:
+        """The recipe as text; None of a model that came in as a file."""
+        if self.recipe is None:
+            return None
+        from registry.compose.writing import recipe_yaml
+
+        return recipe_yaml(self.recipe)
+
+    @property
     def is_chimera(self) -> bool:
         """Whether it was composed here."""
         return self.recipe is not None
@@ -124,9 +133,9 @@ def registered_value(session: Session, model: Model) -> RegisteredModel:
     chimera = chimera_of(session, model.id)
     recipe = None
     if chimera is not None:
-        from registry.compose.reading import read_recipe
+        from registry.compose.keeping import kept_recipe
 
-        recipe = read_recipe(chimera.recipe, model.full_name)
+        recipe = kept_recipe(chimera.recipe)
     return RegisteredModel(
         name=model.full_name,
         digest=Digest(model.digest),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from registry.digest import Digest, digest_of
 from registry.errors import BadInput, OrganError
 from registry.validation.cache import MemoryCache, ScoreCache, ScoreKey
+from registry.validation.candidate import Candidate, file_candidate, length_that_fits
 from registry.validation.control import write_control
 from registry.validation.reading import (
     TEXTS_MAX,
@@ -20,18 +20,21 @@ from registry.validation.reading import (
     Failure,
     FailureKind,
     NoRuntime,
+    NoVerdict,
     Reading,
     Request,
     Runtime,
     Score,
 )
+from registry.validation.surprise import paired_error
 from registry.validation.texts import Text
 from registry.validation.verdict import TextScores, Verdict, judge
-from registry.validation.weights import files_digest, grafted_organs, has_chat_template, is_feed_forward
+from registry.validation.weights import grafted_organs, has_chat_template, is_feed_forward
 
 DONORS_MAX = 16
 CONTROL_FILE = "control.gguf"
-UNKNOWN = "whether the graft carries anything is not known"
+GRAFTED, CHANGED = "grafted", "changed"
+"""What was done to the organs that the control has zeroed: of files alone only the second can be known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +46,6 @@ class Event:
 
 
 Progress = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A model to be read, which need not lie in a file before it is."""
-
-    digest: Digest
-    """Of its content, by which its scores are kept."""
-    placed: Callable[[], AbstractContextManager[Path]]
-    """Its file (of a split set the first), for as long as it is read."""
-
-
-def file_candidate(path: Path) -> Candidate:
-    """The model in the file `path`; reads it, for its digest. Raises BadSource, BadSplit."""
-    return Candidate(files_digest(path), lambda: nullcontext(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +62,11 @@ class Validation:
     control_remark: str | None
     texts: tuple[Text, ...]
     tokens: int
+    """Of each text at most."""
     runtime: str
+    act: str = GRAFTED
+    tokens_remark: str | None = None
+    """Why fewer were scored than were asked for."""
 
 
 def validate_files(
@@ -89,7 +81,7 @@ def validate_files(
     cache: ScoreCache | None = None,
     folder: Path | None = None,
 ) -> Validation:
-    """`validate` for models in files. With `grafted` None, grafts are found by comparing the chimera with its base."""
+    """`validate` for models in files. With `grafted` None, what changed is found by comparing with the base."""
     progress(Event("chimera", "comparing with the base"))
     names = grafted_organs(chimera, base) if grafted is None else grafted
     others = [file_candidate(donor) for donor in donors]
@@ -104,6 +96,7 @@ def validate_files(
         progress,
         cache,
         folder,
+        CHANGED if grafted is None else GRAFTED,
     )
 
 
@@ -118,27 +111,34 @@ def validate(
     progress: Progress = lambda _: None,
     cache: ScoreCache | None = None,
     folder: Path | None = None,
+    act: str = GRAFTED,
 ) -> Validation:
     """Read base, chimera, control and donors with `runtime`, one after another, and judge the chimera.
 
     `grafted` names the grafted tensors; those that are feed-forward organs are zeroed in the control. Base, donors and
     control may come out of `cache`, and need no file then; the chimera is always run. The control is written below
     `folder` (the system's temporary folder otherwise), which needs room for one more copy of the chimera, and removed.
+    `act` is `CHANGED` where nobody knows that what is in `grafted` was grafted.
 
-    Whatever a model does to the runtime is part of the result. Raises NoRuntime, and BadInput for files that are no
-    GGUF and numbers out of range; an exception out of `progress` stops everything and goes on.
+    Whatever a chimera does to the runtime is part of the result. Raises NoRuntime, NoVerdict where the runtime refuses
+    the base or crashes on it, and BadInput for files that are no GGUF, numbers out of range and texts of too few
+    tokens; an exception out of `progress` stops everything and goes on.
     """
     _check(texts, tokens, donors)
-    trial = _Trial(tuple(texts), runtime, tokens, progress, cache if cache is not None else MemoryCache())
-    names = tuple(filter(is_feed_forward, grafted))
-    base_reading = trial.read("base", base)
+    length = length_that_fits(tokens, chimera, base, donors)
+    trial = _Trial(tuple(texts), runtime, length.tokens, progress, cache if cache is not None else MemoryCache())
+    touched = tuple(grafted)
+    names = tuple(filter(is_feed_forward, touched))
+    base_reading = _sound(trial.read("base", base))
     control, remark = None, None
     with chimera.placed() as path:
         chimera_reading = trial.run("chimera", path, chimera.digest)
-        if chimera_reading.loads:
-            control, remark = _control(trial, path, chimera.digest, names, folder)
+        if chimera_reading.loads and names:
+            control, remark = _control(trial, path, chimera.digest, names, folder, act)
+        elif chimera_reading.loads:
+            remark = _no_control(act, touched)
     donor_readings = tuple(trial.read(f"donor {number}", donor) for number, donor in enumerate(donors, start=1))
-    verdict = _verdict(trial.texts, base_reading, chimera_reading, control, donor_readings, remark)
+    verdict = _verdict(trial.texts, base_reading, chimera_reading, control, donor_readings, remark, act)
     return Validation(
         verdict,
         base_reading,
@@ -148,8 +148,10 @@ def validate(
         names,
         remark,
         trial.texts,
-        tokens,
+        length.tokens,
         runtime.identity,
+        act,
+        length.remark,
     )
 
 
@@ -203,12 +205,33 @@ def _check(texts: Sequence[Text], tokens: int, donors: Sequence[Candidate]) -> N
         raise BadInput(f"{len(donors)} donors: at most {DONORS_MAX} can stand beside")
 
 
+def _sound(base: Reading) -> Reading:
+    """`base`, if a chimera can be held against it."""
+    if base.failure is not None and base.failure.kind is not FailureKind.STOPPED:
+        raise NoVerdict(f"the base does not run, so there is no verdict: {base.failure.reason}")
+    for score in base.scores:
+        if score.tokens is not None and score.tokens < TOKENS_MIN:
+            raise BadInput(
+                f"the text {score.text!r} has {score.tokens} tokens to score: fewer than {TOKENS_MIN} tell nothing"
+            )
+    return base
+
+
+def _no_control(act: str, touched: Sequence[str]) -> str:
+    """Why there is no control, where no feed-forward organ is to be zeroed."""
+    if act == GRAFTED and not touched:
+        return "Nothing was grafted, so there is no control: the rules on weak and inert grafts do not apply."
+    return f"No feed-forward organ was {act}, so there is no control: {_unknown(act)}."
+
+
+def _unknown(act: str) -> str:
+    return f"whether what was {act} carries anything is not known"
+
+
 def _control(
-    trial: _Trial, chimera: Path, chimera_digest: Digest, names: tuple[str, ...], folder: Path | None
+    trial: _Trial, chimera: Path, chimera_digest: Digest, names: tuple[str, ...], folder: Path | None, act: str
 ) -> tuple[Reading | None, str | None]:
     """The control's reading, or why there is none, as a sentence."""
-    if not names:
-        return None, f"No feed-forward organ was grafted, so there is no control: {UNKNOWN}."
     # Named after what it is made from, so that it need not be written to be known.
     digest = digest_of("\n".join([chimera_digest, "zeroed", *sorted(names)]).encode())
     known = trial.known(digest)
@@ -223,9 +246,9 @@ def _control(
     except NoRuntime:
         raise
     except OrganError as error:
-        return None, f"There is no control, so {UNKNOWN}: {error}."
+        return None, f"There is no control, so {_unknown(act)}: {error}."
     if reading.failure is not None:
-        return reading, f"The control did not run, so {UNKNOWN}: {reading.failure.reason}."
+        return reading, f"The control did not run, so {_unknown(act)}: {reading.failure.reason}."
     return reading, None
 
 
@@ -236,6 +259,7 @@ def _verdict(
     control: Reading | None,
     donors: tuple[Reading, ...],
     remark: str | None,
+    act: str,
 ) -> Verdict:
     scores = [
         TextScores(
@@ -244,6 +268,7 @@ def _verdict(
             _perplexity(chimera, place),
             _perplexity(control, place),
             tuple(_perplexity(donor, place) for donor in donors),
+            paired_error(_surprises(chimera, place), _surprises(base, place)),
         )
         for place, text in enumerate(texts)
     ]
@@ -252,7 +277,7 @@ def _verdict(
         return judge(scores, remark=f"Neither base nor chimera could be run to the end: {chimera.failure.reason}.")
     if base.failure is not None:
         remark = f"The base does not run: {base.failure.reason}."
-    return judge(scores, chimera.failure.reason if chimera.failure is not None else None, remark)
+    return judge(scores, chimera.failure.reason if chimera.failure is not None else None, remark, act)
 
 
 def _both_stopped(base: Failure | None, chimera: Failure | None) -> bool:
@@ -265,3 +290,7 @@ def _perplexity(reading: Reading | None, place: int) -> float | None:
     if reading is None or place >= len(reading.scores):
         return None
     return reading.scores[place].perplexity
+
+
+def _surprises(reading: Reading, place: int) -> tuple[float, ...] | None:
+    return reading.scores[place].surprises if place < len(reading.scores) else None

@@ -15,7 +15,7 @@ from typing import Any
 from registry.errors import BadSource
 from registry.validation.child import Ended, Limits, plain_text, run_confined
 from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
-from registry.validation.surprise import estimate
+from registry.validation.surprise import estimate, kept
 
 PACKAGE = "xllamacpp"
 METHOD = "token by token"
@@ -136,7 +136,7 @@ class _Heard:
 
 def _score(name: str, surprises: list[float]) -> Score:
     found = estimate(surprises)
-    return Score(name, found.perplexity, found.standard_error, found.tokens)
+    return Score(name, found.perplexity, found.standard_error, found.tokens, kept(surprises))
 
 
 def _failure(ended: Ended, heard: _Heard) -> Failure:

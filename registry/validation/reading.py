@@ -12,7 +12,8 @@ from registry.errors import OrganError
 from registry.validation.texts import Text
 
 TOKENS_DEFAULT = 128
-TOKENS_MIN = 2
+TOKENS_MIN = 32
+"""Of fewer a perplexity says next to nothing."""
 TOKENS_MAX = 4096
 TEXTS_MAX = 8
 ADAPTERS_MAX = 16
@@ -23,6 +24,10 @@ Say = Callable[[str], None]
 
 class NoRuntime(OrganError):
     """The runtime that was asked for is not here, or is not to be had by this name."""
+
+
+class NoVerdict(OrganError):
+    """The base does not run here, so there is nothing that a chimera could be held against."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,8 @@ class Score:
     perplexity: float | None
     standard_error: float | None
     tokens: int | None
+    surprises: tuple[float, ...] | None = None
+    """Of each scored token, in nats; None where the runtime does not tell them, or one of them is not finite."""
 
 
 @dataclass(frozen=True, slots=True)

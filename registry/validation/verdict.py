@@ -15,7 +15,10 @@ Edges:
 - A text on which base or chimera have no perplexity, or the base none that is finite and above 0, cannot be compared:
   `undecided`, unless another text says `broken`.
 - Without a control (no feed-forward organ was grafted, or the control did not run) weak and inert grafts cannot be told
-  from good ones: the verdict is made of the other rules, and its reason says so.
+  from good ones: the verdict is made of the other rules, and its reason says so. Where nothing was grafted at all
+  there is nothing to tell.
+- The rules ask for the perplexities alone. How sure the difference of p and p0 is stands beside them, and where the
+  text that decides is within two standard errors of no difference, the reason says that it may be chance.
 - r is None where pz ≤ p0: there is nothing to recover. An infinite pz is the limit: r is 1.
 """
 
@@ -26,11 +29,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from registry.validation.figures import change_text, figure
+
 BROKEN_FROM = 3.0
 WEAK_BELOW = 1.05
 INERT_BELOW = 0.2
 DEGRADED_FROM = 1.25
 GAINS_BELOW = 0.98
+CHANCE_WITHIN = 2.0
+"""Standard errors."""
 
 
 class VerdictKind(StrEnum):
@@ -53,6 +60,29 @@ class TextScores:
     chimera: float | None
     control: float | None = None
     donors: tuple[float | None, ...] = ()
+    difference_error: float | None = None
+    """Standard error of ln p - ln p0, token by token; None where it is not known."""
+
+    @property
+    def difference(self) -> float | None:
+        """ln p - ln p0 in nats, or None where they cannot be compared."""
+        p0, p = _usable(self.base), _usable(self.chimera)
+        return None if p0 is None or p is None else math.log(p) - math.log(p0)
+
+    @property
+    def ratio_error(self) -> float | None:
+        """The standard error of the ratio, by the delta method, or None where it is not known."""
+        if self.ratio is None or self.difference_error is None:
+            return None
+        error = self.ratio * self.difference_error
+        return error if math.isfinite(error) else None
+
+    @property
+    def may_be_chance(self) -> bool:
+        """Whether p and p0 are known to be no further apart than chance may put them."""
+        if self.difference is None or self.difference_error is None:
+            return False
+        return abs(self.difference) <= CHANCE_WITHIN * self.difference_error
 
     @property
     def ratio(self) -> float | None:
@@ -88,17 +118,20 @@ class Verdict:
     texts: tuple[TextScores, ...]
 
 
-def judge(texts: Sequence[TextScores], failure: str | None = None, remark: str | None = None) -> Verdict:
+def judge(
+    texts: Sequence[TextScores], failure: str | None = None, remark: str | None = None, act: str = "grafted"
+) -> Verdict:
     """The verdict on a chimera; exactly one.
 
     `failure` says why it did not load or run, as the end of a sentence; `remark` is a sentence that is put behind the
-    reason, such as why there is no control.
+    reason, such as why there is no control. `act` is what was done to the organs that the control has zeroed:
+    "grafted", or "changed" where nothing is known but that they are not the base's.
     """
     scores = tuple(texts)
     kind, reason = (
-        _broken(scores, failure) or _incomparable(scores) or _against_control(scores) or _against_base(scores)
+        _broken(scores, failure) or _incomparable(scores) or _against_control(scores, act) or _against_base(scores, act)
     )
-    sentences = [reason, remark or _without_control(scores, kind)]
+    sentences = [reason, remark or _without_control(scores, kind, act)]
     return Verdict(kind, " ".join(sentence for sentence in sentences if sentence), scores)
 
 
@@ -113,7 +146,7 @@ def _broken(scores: tuple[TextScores, ...], failure: str | None) -> _Finding | N
             return VerdictKind.BROKEN, f"The chimera has no finite perplexity on {score.text}."
     worst = _worst(_above(scores, BROKEN_FROM), lambda score: score.ratio, largest=True)
     if worst is not None:
-        return VerdictKind.BROKEN, f"{_compared(worst)}, more than {BROKEN_FROM:g} times as much."
+        return VerdictKind.BROKEN, f"{_compared(worst)}, more than {BROKEN_FROM:g} times as much.{_chance(worst)}"
     return None
 
 
@@ -127,47 +160,49 @@ def _incomparable(scores: tuple[TextScores, ...]) -> _Finding | None:
     return None
 
 
-def _against_control(scores: tuple[TextScores, ...]) -> _Finding | None:
+def _against_control(scores: tuple[TextScores, ...], act: str) -> _Finding | None:
     controlled = tuple(score for score in scores if score.control_ratio is not None)
     weak = tuple(score for score in controlled if _pz(score) < WEAK_BELOW * _p0(score))
     weakest = _worst(weak, lambda score: score.control_ratio, largest=False)
     if weakest is not None:
         reason = (
-            f"The grafted blocks are too weak to tell: without them the perplexity on {weakest.text} is "
+            f"The {act} blocks are too weak to tell: without them the perplexity on {weakest.text} is "
             f"{figure(_pz(weakest))}, the base's is {figure(_p0(weakest))}."
         )
         return VerdictKind.UNDECIDED, reason
     least = _worst(scores, lambda score: score.recovered, largest=False)
     if least is not None and least.recovered is not None and least.recovered < INERT_BELOW:
         reason = (
-            f"The graft carries nothing. {_compared(least)}; with the graft zeroed it is {figure(_pz(least))}, and "
+            f"What was {act} carries nothing. {_compared(least)}; with it zeroed it is {figure(_pz(least))}, and "
             f"{least.recovered:.2f} of the difference is recovered."
         )
         return VerdictKind.INERT, reason
     return None
 
 
-def _against_base(scores: tuple[TextScores, ...]) -> _Finding:
-    recovered = _recovered_text(scores)
+def _against_base(scores: tuple[TextScores, ...], act: str) -> _Finding:
+    recovered = _recovered_text(scores, act)
     degraded = _worst(_above(scores, DEGRADED_FROM), lambda score: score.ratio, largest=True)
     if degraded is not None:
-        return VerdictKind.DEGRADED, f"{_compared(degraded)}, more than {DEGRADED_FROM:g} times as much{recovered}."
+        told = f"{_compared(degraded)}, more than {DEGRADED_FROM:g} times as much{recovered}."
+        return VerdictKind.DEGRADED, told + _chance(degraded)
     worst = _worst(scores, lambda score: score.ratio, largest=True)
     assert worst is not None
     better = tuple(score for score in scores if _p(score) < GAINS_BELOW * _p0(score))
     best = _worst(better, lambda score: score.ratio, largest=False)
     if best is not None:
-        elsewhere = "" if worst is best else f", and on {worst.text} {figure(_p(worst))} to {figure(_p0(worst))}"
-        return VerdictKind.GAINS, f"{_compared(best)}{elsewhere}{recovered}."
+        there = f"{figure(_p(worst))} to {figure(_p0(worst))}{_change(worst)}"
+        elsewhere = "" if worst is best else f", and on {worst.text} {there}"
+        return VerdictKind.GAINS, f"{_compared(best)}{elsewhere}{recovered}.{_chance(best)}"
     return VerdictKind.COHERENT, f"{_compared(worst)}{recovered}."
 
 
-def _without_control(scores: tuple[TextScores, ...], kind: VerdictKind) -> str:
+def _without_control(scores: tuple[TextScores, ...], kind: VerdictKind, act: str) -> str:
     """What is not known where a verdict that asks for a control had none on some text."""
     asks = kind in {VerdictKind.DEGRADED, VerdictKind.GAINS, VerdictKind.COHERENT}
     if not asks or all(score.control_ratio is not None for score in scores):
         return ""
-    return "There is no control, so it is not known whether the graft carries anything."
+    return f"There is no control, so it is not known whether what was {act} carries anything."
 
 
 def _above(scores: tuple[TextScores, ...], times: float) -> tuple[TextScores, ...]:
@@ -193,14 +228,29 @@ def _usable(value: float | None, *, infinite: bool = False) -> float | None:
 
 
 def _compared(score: TextScores) -> str:
-    return f"The chimera's perplexity on {score.text} is {figure(_p(score))}, its base's {figure(_p0(score))}"
+    told = f"The chimera's perplexity on {score.text} is {figure(_p(score))}, its base's {figure(_p0(score))}"
+    return told + _change(score)
 
 
-def _recovered_text(scores: tuple[TextScores, ...]) -> str:
+def _change(score: TextScores) -> str:
+    """The change and how sure it is, in brackets; nothing where that is not known."""
+    if score.ratio is None or score.ratio_error is None:
+        return ""
+    return f" ({change_text(score.ratio, score.ratio_error)})"
+
+
+def _chance(score: TextScores) -> str:
+    """What is to be said behind a verdict that `score` decides."""
+    if not score.may_be_chance:
+        return ""
+    return f" This may be chance: the difference on {score.text} is within two standard errors."
+
+
+def _recovered_text(scores: tuple[TextScores, ...], act: str) -> str:
     least = _worst(scores, lambda score: score.recovered, largest=False)
     if least is None or least.recovered is None:
         return ""
-    return f"; {least.recovered:.2f} of what zeroing the graft costs is recovered"
+    return f"; {least.recovered:.2f} of what zeroing the {act} organs costs is recovered"
 
 
 def _p(score: TextScores) -> float:
@@ -216,10 +266,3 @@ def _p0(score: TextScores) -> float:
 def _pz(score: TextScores) -> float:
     assert score.control is not None
     return score.control
-
-
-def figure(perplexity: float) -> str:
-    """A perplexity for people: `26.7`, `13,056`, `1.2e+30`."""
-    if perplexity >= 1e9:
-        return f"{perplexity:.1e}"
-    return f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.1f}"

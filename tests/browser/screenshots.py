@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.browser.addresses import phone
 from tests.browser.chromium import chromium
-from tests.browser.sites import BASE, Site, serving_zoo
+from tests.browser.sites import BASE, TUNED, Site, serving_zoo
 from tests.web.live import ROOT
 
 if TYPE_CHECKING:
@@ -40,6 +40,8 @@ PICTURES = (
     Picture("catalog-home", "/"),
     Picture("catalog-organs", "/organs?q=type:organ sort:-spectral"),
     Picture("catalog-model", f"/models/{BASE}"),
+    Picture("catalog-chimera", "/chimeras/{lock}"),
+    Picture("catalog-compose", f"/compose?base={BASE}&graft=from:{TUNED}+type:organ+blocks:1-3"),
     Picture("catalog-dark", "/organs/{organ}", {"color_scheme": "dark"}),
     Picture("catalog-phone", f"/models/{BASE}", {**phone(), "device_scale_factor": 2}),
 )

@@ -120,6 +120,40 @@ def test_the_script_swaps_the_page_keeps_the_focus_and_goes_back(workshop: Site,
     assert page.evaluate("window.notLoadedAnew") is True
 
 
+def test_nothing_on_the_page_that_is_left_works_until_the_one_before_is_there(
+    workshop: Site, open_page: Opener
+) -> None:
+    page = open_page(workshop, BENCH)
+    page.evaluate("window.notLoadedAnew = true")
+    swapped(page, page.get_by_role("link", name=re.compile("block 1, organ")), "cell=organ:1")
+    swapped(page, page.get_by_role("link", name=f"Graft this cell from {TUNED}@1"), "graft=")
+    page.evaluate("window.realFetch = window.fetch; window.fetch = () => new Promise(() => {}); 0")
+    page.evaluate("history.back()")
+    page.wait_for_selector("main[inert][aria-busy]")
+    page.evaluate("history.forward()")
+    page.wait_for_selector("main:not([inert]):not([aria-busy])")
+    assert page.get_by_role("button", name="Create the chimera").is_visible()
+    page.evaluate("window.fetch = window.realFetch; 0")
+    page.evaluate("history.back()")
+    page.wait_for_selector("text=None yet: choose a cell")
+    assert page.evaluate("document.querySelector('main').inert") is False
+    assert page.evaluate("window.notLoadedAnew") is True
+
+
+def test_on_a_phone_the_way_to_create_is_always_in_sight(workshop: Site, open_page: Opener) -> None:
+    page = open_page(workshop, f"{BENCH}&graft=from:{TUNED}@1+type:organ+blocks:1&cell=organ:2", **phone())
+    way = page.locator(".sofar a", has_text="Create")
+    page.evaluate("window.scrollTo(0, 1500)")
+    box = way.bounding_box()
+    assert box is not None
+    assert 0 <= box["y"] < 100
+    way.click()
+    page.wait_for_timeout(300)
+    field = page.get_by_label("Its name").bounding_box()
+    assert field is not None
+    assert box["y"] + box["height"] <= field["y"] < 800
+
+
 @pytest.mark.parametrize("path", ["/compose", FULL, f"/compose/fits?base={BASE}&donor={STRANGER}"])
 def test_a_page_of_composing_can_be_used_by_everybody(path: str, workshop: Site, open_page: Opener) -> None:
     page = open_page(workshop, path)

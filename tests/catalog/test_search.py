@@ -24,7 +24,7 @@ from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, drawn, 
 from tests.catalog.search.oracle import expected_organs, takes
 from tests.catalog.search.queries import queries
 
-SEARCHES = settings(deadline=None, max_examples=150)
+SEARCHES = settings(deadline=None, max_examples=60)
 PLANS = ("in order", "gathered", "as it comes")
 
 Many = tuple[Registry, Placed]

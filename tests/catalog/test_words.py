@@ -79,7 +79,7 @@ LETTERS = st.text(st.sampled_from("abyz09世\ud7fb\uffdc\U00010000\U000323af"), 
 """The last letters before and behind the surrogates, of the first plane and of all, stand among them."""
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(words=st.lists(LETTERS, min_size=1, max_size=8, unique=True), asked=LETTERS)
 def test_a_look_up_finds_exactly_what_begins_so(words: list[str], asked: str, wordy: Registry) -> None:
     with wordy.catalog.writing() as session:

@@ -63,3 +63,11 @@ def parents(family: Path, tmp_path: Path) -> Parents:
 def composer(kept: Registry) -> Organ:
     """The command with the registry that holds the three."""
     return Organ(kept.settings.home)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    """An empty folder for what commands write."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder

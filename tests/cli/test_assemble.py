@@ -13,13 +13,6 @@ from tests.cli.running import Organ
 from tests.trips import little_model, weights
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder
-
-
 def test_the_file_that_came_in_comes_out_with_its_proof(filled: Organ, out: Path) -> None:
     ended = filled.done("assemble", "little", "-o", out / "copy.gguf")
     assert (out / "copy.gguf").read_bytes() == little_model()
@@ -177,3 +170,9 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(
     ended = organ("assemble", "large", "--shards", "200k", "-o", out / "new")
     assert (ended.status, ended.out) == (1, "")
     assert list(out.iterdir()) == []
+
+
+def test_a_file_is_said_to_be_a_gguf_already(organ: Organ, model: Path, tmp_path: Path) -> None:
+    ended = organ("assemble", model, "-o", tmp_path / "x.gguf")
+    assert (ended.status, ended.out) == (1, "")
+    assert f"{model}: it is a GGUF file already" in ended.err

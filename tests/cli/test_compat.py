@@ -88,3 +88,9 @@ def test_an_adapter_fits_as_a_whole_or_not(organ: Organ) -> None:
     assert (values["types"], [one["severity"] for one in values["findings"]]) == ([], ["info"])
     assert organ.done("compat", base, adapter).out.startswith("info adapter-rank: ")
     assert "refuse adapter-misfit: " in organ.done("compat", "base", adapter).out
+
+
+def test_every_line_of_likeness_says_of_which_type_it_is(organ: Organ) -> None:
+    findings = organ.done("compat", "base", "tuned", "--json").values["findings"]
+    told = [one["field"] for one in findings if one["code"] == "related-lineage"]
+    assert told == ["skeleton", "organ", "embed"]

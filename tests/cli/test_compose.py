@@ -23,13 +23,6 @@ def organ(composer: Organ) -> Organ:
     return composer
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder
-
-
 def test_a_recipe_gives_a_plan_a_file_and_a_registered_chimera(organ: Organ, parents: Parents, out: Path) -> None:
     ended = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--name", "acme/mixed")
     lines = ended.lines
@@ -107,9 +100,11 @@ def test_a_refusal_tells_all_findings_and_ends_with_1(form: list[str], organ: Or
     ended = organ("compose", parents.recipe(text), *form)
     assert ended.status == 1
     told = ended.out + ended.err
-    for code in ("unknown-donor", "own-donor", "nothing-selected"):
+    for code in ("unknown-donor", "own-donor", "no-such-block"):
         assert code in told
     assert ended.err.splitlines()[-1] == "organ: refused, for 3 reasons; nothing was made"
+    if not form:
+        assert [line.split()[0] for line in ended.lines] == ["refuse"] * 3, "no sizes and no table of what is not made"
     if form == ["--json"]:
         assert (ended.values["can_be_made"], ended.values["lock_id"]) == (False, None)
 
@@ -124,6 +119,41 @@ def test_what_is_wrong_with_the_text_of_a_recipe_is_told_at_once(
     assert lines[-1] == "organ: refused, for 4 reasons; nothing was made"
     assert all(line.startswith("refuse bad-recipe: ") for line in lines[:-1])
     assert bool(ended.out) == bool(form)
+
+
+def test_a_code_that_no_warning_has_is_refused_with_the_one_that_was_meant(organ: Organ, parents: Parents) -> None:
+    ended = organ("compose", parents.graft(), "--accept", "unrelated-linage")
+    assert ended.status == 1
+    assert "is no code of a warning; did you mean unrelated-lineage?" in ended.err
+
+
+def test_everything_that_is_missing_is_named_at_once_and_an_empty_registry_says_what_to_do(
+    organ: Organ, parents: Parents, tmp_path: Path
+) -> None:
+    text = "base: zz1\ngrafts: [{from: zz2}, {from: base}, {from: zz2, blocks: 0}]\nadapters: [{from: zz3}]\n"
+    error, hint = organ("compose", parents.recipe(text)).err.splitlines()
+    assert error == "organ: " + "; ".join(f"no model is registered as local/{name}" for name in ("zz1", "zz2", "zz3"))
+    assert hint.strip() == "try: organ models"
+    empty = Organ(tmp_path / "empty")
+    for arguments in (("compose", parents.recipe(text)), ("show", "zz1")):
+        assert empty(*arguments).err.splitlines()[1].strip() == "nothing is registered yet; try: organ ingest FILE.gguf"
+
+
+def test_computed_organs_are_told_with_theta_after_and_folded_where_they_are_many(
+    organ: Organ, parents: Parents, tmp_path: Path
+) -> None:
+    lines = organ.done("compose", parents.graft(more="purify: {method: fractal, blocks: 1}\n")).lines
+    heading, *rows = [line.split() for line in lines[-3:]]
+    assert heading == ["block", "slot", "dtype", "θ", "before", "θ"]
+    assert [row[:2] for row in rows] == [["1", "ffn_up"], ["1", "ffn_down"]]
+    (tmp_path / "deep.gguf").write_bytes(little_model("deep", blocks=8))
+    organ.done("ingest", tmp_path / "deep.gguf")
+    lines = organ.done(
+        "compose", parents.recipe("base: deep\npurify: {method: fractal}\naccept: [likely-degraded]\n")
+    ).lines
+    folded = [line.split() for line in lines if line.split()[:3] == ["0-7", "organ", "16"]]
+    assert len(folded) == 2, "in the plan, and with what was made"
+    assert all("°" in cell for cell in folded[1][3:])
 
 
 def test_a_recipe_comes_from_stdin(organ: Organ, parents: Parents, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,6 +339,11 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: Organ, parents
     lock_id = organ.done("compose", parents.graft(), "--dry-run", "--json").values["lock_id"]
     organ.done("assemble", f"sha256:{lock_id}", "-o", out / "b.gguf")
     assert (out / "b.gguf").read_bytes() == (out / "a.gguf").read_bytes()
+    told = organ.done("assemble", f"sha256:{lock_id}", "-o", out / "c.gguf").out
+    assert told.endswith("; is the chimera as it was made, byte for byte\n")
+    (item,) = organ.done("assemble", f"sha256:{lock_id}", "-o", out / "e.gguf", "--json").values["items"]
+    assert item["proof"] == "as made"
+    (out / "c.gguf").unlink()
     organ.done("assemble", parents.graft(), "-o", out / "dry.gguf", "--dry-run")
     assert not (out / "dry.gguf").exists()
     strange = ("assemble", parents.graft("stranger"), "-o", out / "c.gguf")
@@ -316,3 +351,15 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: Organ, parents
     organ.done(*strange, "--accept", "unrelated-lineage")
     assert organ("assemble", "base", "-o", out / "d.gguf", "--accept", "unrelated-lineage").status == 2
     assert organ(*strange, "--shards", "30k").status == 2
+
+
+def test_a_chimera_that_comes_in_as_a_file_elsewhere_is_told_by_its_lock(
+    organ: Organ, parents: Parents, out: Path, tmp_path: Path
+) -> None:
+    made = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values["made"]
+    other = Organ(tmp_path / "elsewhere")
+    note = f"note: it carries the lock sha256:{made['lock_id']} of a chimera"
+    assert note in other.done("ingest", out / "c.gguf").err
+    assert note in other.done("show", "c").lines
+    assert other.done("show", "c", "--json").values["chimera"] is None
+    assert "came in, byte for byte" in other.done("assemble", "c", "-o", out / "again.gguf").out

@@ -147,7 +147,7 @@ def test_a_traceback_is_shown_to_whoever_asks_for_it(tmp_path: Path) -> None:
     out, err = process.communicate()
     assert (process.returncode, out) == (1, "")
     assert err.startswith("Traceback (most recent call last):")
-    assert "registry.errors.NotFound" in err
+    assert "registry.errors.NothingRegistered" in err
 
 
 def test_home_comes_before_the_environment(filled: Organ, tmp_path: Path) -> None:

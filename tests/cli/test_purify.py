@@ -19,13 +19,6 @@ def organ(composer: Organ) -> Organ:
     return composer
 
 
-@pytest.fixture
-def out(tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder
-
-
 def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ: Organ, out: Path) -> None:
     given = ("purify", "base", "--method", "fractal", "--blocks", "1", "--name", "acme/pure")
     ended = organ.done(*given, "-o", out / "p.gguf")
@@ -76,6 +69,20 @@ def test_a_file_and_a_folder_are_purified_without_the_registry(
     assert sorted(path.name for path in out.iterdir()) == expected, "the temporary registry is gone"
 
 
+def test_of_a_folder_nothing_is_said_to_be_registered_and_no_file_is_named_that_is_not_written(
+    organ: Organ, parents: Parents, out: Path
+) -> None:
+    organ.done("extract", parents.base, "-o", out / "folder")
+    step = ("purify", out / "folder", "--method", "fractal", "--blocks", "1")
+    told = organ.done(*step, "-o", out / "pure").out
+    assert "local/" not in told
+    assert ".gguf" not in told
+    assert told.startswith(f"{out / 'folder'}; licences")
+    values = organ.done(*step, "-o", out / "again", "--json").values
+    assert (values["name"], values["base"]) == (None, str(out / "folder"))
+    assert "as it was made" in organ.done("assemble", out / "pure", "-o", out / "pure.gguf").out
+
+
 @pytest.mark.parametrize("name", ["p.gguf", "folder"])
 def test_ctrl_c_leaves_nothing_of_a_file_that_is_purified(
     name: str, organ: Organ, parents: Parents, out: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,7 +114,7 @@ def test_wrong_choices_are_findings(organ: Organ) -> None:
         (("--method", "fractal", "--keep", "0.5"), "keep is for spectral"),
         (("--method", "spectral", "--keep", "2"), "above 0 and at most 1"),
         (("--method", "spectral", "--blocks", "x"), "is no block"),
-        (("--method", "spectral", "--blocks", "9"), "nothing-selected"),
+        (("--method", "spectral", "--blocks", "9"), "no-such-block"),
         (("--method", "spectral", "--where", "model:a"), "means nothing here"),
     ):
         ended = organ("purify", "base", *options)

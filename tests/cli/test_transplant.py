@@ -14,13 +14,6 @@ from tests.cli.running import Organ
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
-    folder = tmp_path / "out"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def organ(tmp_path: Path) -> Organ:
     """The command with a registry that is not there."""
     return Organ(tmp_path / "nothing")
@@ -157,7 +150,7 @@ def test_what_is_no_model_is_one_line(organ: Organ, parents: Parents, out: Path,
 
 
 def test_organs_that_do_not_fit_are_refused_with_the_reason(organ: Organ, parents: Parents, out: Path) -> None:
-    for options, code in ((("--layers", "7"), "nothing-selected"), (("--layers", "x"), "bad-recipe")):
+    for options, code in ((("--layers", "7"), "no-such-block"), (("--layers", "x"), "bad-recipe")):
         ended = organ("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", *options)
         assert ended.status == 1
         assert f"refuse {code}: " in ended.out + ended.err

@@ -84,3 +84,10 @@ def test_a_worker_without_its_server_ends_at_once(registry: Registry) -> None:
     command = [sys.executable, "-m", "cli", "--home", str(registry.settings.home), "work", "--with-parent", "1"]
     assert os.getpid() != 1
     assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 1
+
+
+def test_an_empty_queue_is_said_to_be_empty_and_an_unknown_job_points_to_the_list(organ: Organ) -> None:
+    ended = organ.done("work", "--once")
+    assert (ended.out, ended.err) == ("", "Nothing waits in the queue.\n")
+    assert organ.done("work", "--once", "-q").err == ""
+    assert organ("jobs", "--cancel", "99").err.splitlines()[1].strip() == "try: organ jobs"

@@ -62,7 +62,7 @@ BAD: list[tuple[str, str | bytes, list[str]]] = [
     ("a base of space", "base: ' '", ["base"]),
     ("a list for a base", "base: [a]", ["base"]),
     ("a number for a base in json", '{"base": 5}', ["base"]),
-    ("a base of 201 characters", f"base: {'a' * 201}", ["base"]),
+    ("a base of 211 characters", f"base: {'a' * 211}", ["base"]),
     ("a control character in a base", 'base: "a\\e[31m"', ["base"]),
     ("half of a pair in json", '{"base": "\\ud800"}', ["base"]),
     ("a nul in a name", 'base: a\nname: "b\\0"', ["name"]),
@@ -127,7 +127,7 @@ BAD: list[tuple[str, str | bytes, list[str]]] = [
     # The rest.
     ("an encoding that is none", "base: a\nencode: q8", ["encode"]),
     ("an encoding that is not written here", "base: a\nencode: Q4_K", ["encode"]),
-    ("a code that is no word", "base: a\naccept: [Unrelated Lineage, a]", ["accept[0]"]),
+    ("codes that no warning has", "base: a\naccept: [Unrelated Lineage, width-differs]", ["accept[0]", "accept[1]"]),
     ("a code that is not in a list", "base: a\naccept: unrelated-lineage", ["accept"]),
     ("a key that is fixed", "base: a\nmetadata: {general.file_type: 1}", ["metadata.general.file_type"]),
     ("a key of the vocabulary", "base: a\nmetadata: {tokenizer.ggml.pre: b}", ["metadata.tokenizer.ggml.pre"]),

@@ -7,6 +7,7 @@ import string
 from hypothesis import strategies as st
 
 from registry.anatomy import place_of
+from registry.compose.codes import WARNINGS
 from registry.compose.overrides import FIXED_KEYS, FIXED_PREFIXES, WHOLE_MAX, WHOLE_MIN
 from registry.compose.recipe import (
     ENCODINGS,
@@ -40,7 +41,7 @@ MISREAD = (
 """Texts that one or the other reader of YAML takes for something else."""
 
 _WORDS = string.ascii_lowercase + "_*"
-_CODES = ("unrelated-lineage", "other-scale", "a", "a2-b")
+_CODES = tuple(WARNINGS)
 _QUERIES = ("type:organ theta>=45", "like:0123456789ab", 'license:"llama 3" -coder', "sort:-size", "block:0-3,7 #5")
 _RANKED = ("type:organ theta>=45", "unique:organ prose", 'model:"a: b"')
 _MEASURES = ("", "theta>=45", "type:organ block:5", "-slot:a*,b -spectral:none")

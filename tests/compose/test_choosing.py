@@ -85,9 +85,9 @@ def test_the_base_gives_nothing_to_itself_under_whatever_name() -> None:
     ("graft", "code", "field"),
     [
         ("{from: local/nobody}", "unknown-donor", "grafts[0].from"),
-        ("{from: local/d1@1, blocks: 7-9}", "nothing-selected", "grafts[0]"),
+        ("{from: local/d1@1, blocks: 7-9}", "no-such-block", "grafts[0].blocks"),
         ("{from: local/d1@1, slot: ssm_a}", "nothing-selected", "grafts[0]"),
-        ("{where: 'theta>=1', blocks: 7}", "nothing-selected", "grafts[0]"),
+        ("{where: 'theta>=1', blocks: 7}", "no-such-block", "grafts[0].blocks"),
         ("{where: 'theta>=1'}", "empty-query", "grafts[0].where"),
     ],
 )
@@ -96,9 +96,16 @@ def test_a_graft_of_nothing_is_refused_where_it_stands(graft: str, code: str, fi
     assert (taken(made), codes(made)) == ({}, [("refuse", code, field)])
 
 
-def test_blocks_that_the_base_lacks_are_told_with_those_that_it_has() -> None:
-    (finding,) = chosen("[{from: local/d1@1, blocks: 2-5}]", donor()).findings
-    assert finding.sentence.endswith("; its blocks are 0 to 1")
+@pytest.mark.parametrize("blocks", ["2-5", "1-2", "[0, 2]", "0-999"])
+def test_blocks_that_the_base_lacks_are_refused_with_those_that_it_has(blocks: str) -> None:
+    made = chosen(f"[{{from: local/d1@1, blocks: {blocks}}}]", donor())
+    assert (taken(made), codes(made)) == ({}, [("refuse", "no-such-block", "grafts[0].blocks")])
+    assert made.findings[0].sentence.endswith(": its blocks are 0-1")
+
+
+def test_a_slot_that_the_base_lacks_is_told_with_the_nearest_that_it_has() -> None:
+    (finding,) = chosen("[{from: local/d1@1, slot: fnn_up}]", donor()).findings
+    assert finding.sentence == "local/base@1 has no organ of that selection; did you mean ffn_up?"
 
 
 def test_two_grafts_never_take_one_place_and_the_first_stays() -> None:
@@ -204,9 +211,9 @@ def test_a_query_that_finds_too_much_is_cut_and_says_so(monkeypatch: pytest.Monk
 
 
 def test_the_query_asks_for_what_fits_the_base_and_what_is_selected() -> None:
-    recipe = _recipe("[{where: 'theta>=1 coder', type: [organ, norm], slot: ffn_*, blocks: [0, 1-2], sort: -spectral}]")
+    recipe = _recipe("[{where: 'theta>=1 coder', type: [organ, norm], slot: ffn_*, blocks: [0, 1], sort: -spectral}]")
     asked = query_of(base(), recipe.grafts[0])
-    assert asked == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-2 sort:-spectral")
+    assert asked == ("theta>=1 coder fits:local/base@1 type:organ,norm slot:ffn_* block:0-0,1-1 sort:-spectral")
     shelf = Shelf((base(),))
     choose(base(), recipe, shelf)
     assert shelf.asked == [asked]

@@ -371,6 +371,20 @@ def test_theta_is_told_before_and_after_for_each_type_that_changes() -> None:
     assert "35.1°, where Zoo-A-2M-v1.0-F16 has 35.2°" in told["organ"]
 
 
+def test_a_theta_that_looks_the_same_before_and_after_is_not_told() -> None:
+    base, donor = made_up("Base"), made_up("Donor", tensors=model_tensors(seed=1))
+
+    def told(theta: float) -> set[str]:
+        ours, theirs = (
+            replace(one, parts=tuple(replace(part, theta=angle) for part in one.parts))
+            for one, angle in ((base, 35.0), (donor, theta))
+        )
+        return codes(of_types(ours, theirs, ORGAN))
+
+    assert "theta-changes" in told(35.2)
+    assert "theta-changes" not in told(35.01)
+
+
 def test_many_organs_make_few_findings() -> None:
     base = made_up("Base", tensors=model_tensors(blocks=12))
     donor = made_up("Donor", tensors=model_tensors(seed=1, blocks=12, dtypes={"blk.3.attn_q.weight": "F64"}))

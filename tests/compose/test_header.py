@@ -24,7 +24,6 @@ KEPT = [
     text("general.type", "model"),
     text("general.license", "apache-2.0"),
     text("general.license.name", "Apache 2"),
-    text("general.description", "Kept."),
     array("general.tags", ValueType.STRING, [b"a", b"\xff"]),
     unsigned("llama.block_count", 2),
     unsigned("llama.embedding_length", 64, ValueType.UINT64),
@@ -33,9 +32,12 @@ KEPT = [
     token_array([b"token %d \xff" % number for number in range(96)]),
     text("tokenizer.chat_template", "{{ messages }}"),
     text("general.sourced", "no key of a group, though it begins like one"),
+    text("acme.description", "Kept."),
+    text("general.descriptions", "no key that is dropped, though it is nearly one"),
     text("acme.odd", b"\xff\x00"),
 ]
 DROPPED = [
+    text("general.description", "Trained from scratch."),
     text("general.uuid", "u"),
     text("general.doi", "d"),
     text("general.url", "https://example.org"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.compose.finding import Severity
-from registry.compose.licences import TEXT_MAX, Terms, combined_licence, terms_of
+from registry.compose.licences import TEXT_MAX, Terms, combined_licence, licence_expression, terms_of
 
 FREE = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "unlicense")
 
@@ -134,3 +134,16 @@ def test_no_text_makes_it_raise_and_none_is_shown_at_length(licences: dict[str, 
     combined = combined_licence(licences)
     assert len(combined.text) <= (TEXT_MAX + 5 * 10) * max(1, len(licences))
     assert all(finding.severity is not Severity.REFUSE for finding in combined.findings)
+
+
+def test_a_chimera_of_differing_licences_states_them_all_and_its_children_know() -> None:
+    assert licence_expression({"a": "apache-2.0", "b": "cc-by-nc-4.0"}) == "apache-2.0 AND cc-by-nc-4.0"
+    assert licence_expression({"a": "apache-2.0 AND cc-by-nc-4.0", "b": "mit"}) == "apache-2.0 AND cc-by-nc-4.0 AND mit"
+    assert licence_expression({"a": "apache-2.0", "b": None}) == "apache-2.0 AND NOASSERTION"
+    assert licence_expression({"a": "apache-2.0", "b": "Apache-2.0"}) is None
+    assert licence_expression({"a": None, "b": None}) is None
+    found = combined_licence({"base": "apache-2.0", "child": "apache-2.0 AND cc-by-nc-4.0"})
+    assert [(one.code, one.severity) for one in found.findings if one.code == "licence-terms"] == [
+        ("licence-terms", Severity.INFO)
+    ]
+    assert "cc-by-nc-4.0 (child)" in found.text

@@ -112,11 +112,11 @@ def test_everything_that_is_wrong_is_found_at_once_each_at_its_field() -> None:
     found = refused(plan)
     assert set(found) >= {
         ("unknown-donor", "grafts[0].from"),
-        ("nothing-selected", "grafts[1]"),
+        ("no-such-block", "grafts[1].blocks"),
         ("empty-query", "grafts[2].where"),
         ("own-donor", "grafts[3]"),
         ("unknown-adapter", "adapters[0].from"),
-        ("nothing-selected", "purify[0]"),
+        ("no-such-block", "purify[0].blocks"),
         ("nothing-selected", "purify[1]"),
         ("bad-metadata", "metadata.llama.block_count"),
     }
@@ -214,3 +214,12 @@ def test_acceptances_and_a_name_change_nothing_of_the_lock() -> None:
     two = made(grafts=graft, accept=["unrelated-lineage"], name="local/else")
     assert one.lock().id == two.lock().id
     assert one.lock().id != made(grafts=graft, metadata={"acme.x": 1}).lock().id
+
+
+def test_a_purification_without_a_selection_means_the_feed_forward() -> None:
+    plain, named = (made(purify=[{"method": "fractal", **more}]) for more in ({}, {"type": "organ"}))
+    assert plain.recipe.purify[0].selection.types == (), "as it was written"
+    assert plain.computations == named.computations != {}
+    assert {part.before.place.type.value for part in plain.parts if part.acts} == {"organ"}
+    by_blocks = made(purify=[{"method": "fractal", "blocks": 1}])
+    assert {part.before.place.type.value for part in by_blocks.parts if part.acts} == {"organ"}

@@ -44,7 +44,12 @@ def organs(donor: str, *types: OrganType, blocks: tuple[int, ...] = (), base: st
 
 
 def group(similarity: float | None, kind: OrganType = ORGAN, block: int | None = 1, **more: float) -> Group:
-    return Group(kind, "text", block, 3, 0, similarity, **more)
+    """A group of which every matrix was grafted."""
+    return Group(kind, "text", block, 3, 0, similarity, grafted_similarity=similarity, **_also_grafted(more))
+
+
+def _also_grafted(more: dict[str, float]) -> dict[str, float]:
+    return more | {"grafted_scale": more.get("scale", 1.0)}
 
 
 @pytest.mark.parametrize("donor", [CODE, PROSE, A_Q8])
@@ -94,6 +99,29 @@ def test_the_formula_is_the_one_that_is_documented() -> None:
     assert score_of(0.0, None) == SCORE_MAX
 
 
+def test_only_what_was_grafted_can_be_kept_and_all_that_changed_can_lose() -> None:
+    useless = group(0.02, scale=0.9)
+    purified = [Group(SKELETON, "text", block, 4, 0, 1.0, distortion=0.01) for block in range(4)]
+    assert recovered_of([useless, *purified]) == recovered_of([useless]) == pytest.approx(0.018)
+    assert recovered_of(purified) is None
+    assert group_loss(purified[0]) > 0.0
+
+
+def test_a_strangers_block_is_not_usable_whatever_is_computed_beside_it() -> None:
+    own = zoo(A)
+    stranger = [Change(one.before, one.after, one.after) for one in taken(own, zoo(B), ORGAN, blocks=(3,))]
+    computed = [
+        Change(part, part, None, 0.001) for part in own.parts if part.place.type is SKELETON and part.organ.is_matrix
+    ]
+    alone, both = (predict(changes, 10**6) for changes in (stranger, [*stranger, *computed]))
+    assert alone.recovered == both.recovered
+    assert both.is_usable is False
+    only_computed = predict(computed, 10**6)
+    assert only_computed.recovered is None
+    assert only_computed.is_usable
+    assert "is kept" not in only_computed.sentence()
+
+
 def test_each_block_shows_what_it_contributes() -> None:
     found = organs(STEP_270)
     assert found.loss == pytest.approx(sum(effect.loss for effect in found.effects))
@@ -129,7 +157,7 @@ def test_the_sentence_says_what_is_predicted_and_on_what_it_rests() -> None:
         "Likely usable: a perplexity about 1% higher than the base's, and 99% of what the replaced organs did is kept. "
         "It rests on measurements, with 12 of the matrices that change compared; nothing was run."
     )
-    assert organs(B).sentence().startswith("Likely not usable: a perplexity about 13 times the base's, and 2% of what")
+    assert organs(B).sentence().startswith("Likely not usable: more than 3 times the base's perplexity, and 2% of what")
     assert "perplexity of the base" in organs(A_Q8).sentence()
 
 
@@ -177,7 +205,9 @@ def _split(values: list[float], usable: list[bool]) -> tuple[list[float], list[f
 
 
 def _group(kind: str, block: int | None, similarity: float | None, scale: float, distortion: float) -> Group:
-    return Group(OrganType(kind), "text", block, 1, 0, similarity, scale, distortion)
+    """A group; one that is the base's own, and was computed, has a similarity of 1 to the last digit."""
+    grafted = None if similarity == 1.0 else similarity
+    return Group(OrganType(kind), "text", block, 1, 0, similarity, scale, distortion, grafted, scale)
 
 
 def test_auc_and_spearman_are_what_they_are_defined_as() -> None:

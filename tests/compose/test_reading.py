@@ -269,3 +269,9 @@ def refused(text: str | bytes) -> tuple[tuple[str, str], ...] | None:
     except BadRecipe as error:
         return error.reasons
     return None
+
+
+def test_a_tab_is_called_a_tab() -> None:
+    for text in ("base: a\n\tname: b", "base: a\ngrafts:\n\t- {from: b}"):
+        with pytest.raises(BadRecipe, match=r"line [23], column 1: a tab stands there; YAML is indented with spaces"):
+            read_recipe(text)

@@ -132,7 +132,7 @@ def test_empty_texts_and_other_parameters_say_nothing() -> None:
     assert read_steps([BASE, ("graft", " "), ("name", ""), ("cell", "organ:2")]) == Recipe("acme/tiny")
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(PARAMETERS), st.text(max_size=60)), max_size=5))
 def test_any_texts_are_read_or_refused(steps: list[Step]) -> None:
     try:

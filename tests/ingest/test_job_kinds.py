@@ -31,7 +31,7 @@ from registry.catalog.tables import Placement
 from registry.compose.reading import read_recipe
 from registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
 from registry.names import parse_model_name
-from registry.present.jobs import job_values
+from registry.present.jobs import job_result, job_values
 from registry.registry import Registry
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors, row_counts
@@ -60,7 +60,10 @@ def done(registry: Registry, kind: str, arguments: Values) -> Values:
 def result(registry: Registry, kind: str, arguments: Values) -> Values:
     job = done(registry, kind, arguments)
     assert job["state"] == "finished", job["note"]
-    found: Values = job["result"]
+    with registry.catalog.reading() as session:
+        found = job_result(job_by_id(session, job["id"])[0])
+    assert found is not None
+    assert job["result"] == {key: value for key, value in found.items() if key != "pack"}
     return found
 
 
@@ -122,7 +125,7 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("graft", {"base": "local/base", "donor": "local/tuned", "where": "x"}, BadInput, "no argument 'where'"),
     ("purify", {"model": "local/base"}, BadRecipe, "method"),
     ("purify", {"model": "local/base", "method": "spectral", "keep": 2}, BadRecipe, "above 0 and at most 1"),
-    ("purify", {"model": "local/base", "method": "fractal", "slot": "nothing"}, NotComposable, "selects no organ"),
+    ("purify", {"model": "local/base", "method": "fractal", "slot": "nothing"}, NotComposable, "has no organ of that selection"),
     ("measure", {}, BadInput, "model is missing"),
     ("measure", {"model": 5}, BadInput, "a text"),
     ("measure", {"model": "local/nobody"}, NotFound, "no model is registered"),
@@ -131,8 +134,8 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("validate", {}, BadInput, "chimera is missing"),
     ("validate", {"chimera": "local/base"}, NotFound, "was not composed here"),
     ("validate", {"chimera": "0" * 64}, NotFound, "no model or chimera"),
-    ("validate", {"chimera": "local/base", "tokens": 15}, BadInput, "from 16 to 512"),
-    ("validate", {"chimera": "local/base", "tokens": 513}, BadInput, "from 16 to 512"),
+    ("validate", {"chimera": "local/base", "tokens": 31}, BadInput, "from 32 to 512"),
+    ("validate", {"chimera": "local/base", "tokens": 513}, BadInput, "from 32 to 512"),
     ("validate", {"chimera": "local/base", "texts": []}, BadInput, "code, prose"),
     ("validate", {"chimera": "local/base", "texts": ["/etc/passwd"]}, BadInput, "code, prose"),
     ("validate", {"chimera": "local/base", "texts": [["code"]]}, BadInput, "code, prose"),
@@ -250,6 +253,22 @@ def test_packs_go_after_a_day_and_the_oldest_when_they_are_too_many(tmp_path: Pa
     assert (tmp_path / "jobs" / "not a pack").exists()
 
 
+def test_a_pack_in_the_making_counts_with_all_that_is_in_it_and_is_left_for_an_hour(tmp_path: Path) -> None:
+    now = time.time()
+    packs = []
+    for hours in (0.9, 0.5):
+        pack = new_pack(tmp_path)
+        (pack / "a.organs" / "blk.0").mkdir(parents=True)
+        (pack / "a.organs" / "blk.0" / "x.bin").touch()
+        os.truncate(pack / "a.organs" / "blk.0" / "x.bin", TOTAL_MAX_BYTES)
+        os.utime(pack, (now - hours * 3600, now - hours * 3600))
+        packs.append(pack)
+    remove_old_packs(tmp_path, now)
+    assert [pack.exists() for pack in packs] == [True, True]
+    remove_old_packs(tmp_path, now + 1800)
+    assert [pack.exists() for pack in packs] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("key", "name"),
     [("..", "a"), ("0" * 32, "../a"), (None, None), ("0" * 32, "/etc/passwd"), ("0" * 31 + "/", "a"), (5, "a")],
@@ -276,9 +295,9 @@ def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: Registry) -> N
     ingest_zoo(registry, "Zoo-A-2M*F16.gguf")
     graft = {"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}
     made = result(registry, "graft", graft)
-    found = result(registry, "validate", {"chimera": made["lock"], "tokens": 16, "texts": ["code"]})
+    found = result(registry, "validate", {"chimera": made["lock"], "tokens": 32, "texts": ["code"]})
     assert found["verdict"] in ("gains", "coherent")
-    assert found["tokens"] == 16
+    assert found["tokens"] == 32
     assert [text["name"] for text in found["texts"]] == ["code"]
     assert found["models"] == [made["model"], "local/Zoo-A-2M-v1.0-F16@1", "local/Zoo-A-2M-Code-v1.0-F16@1"]
     with registry.catalog.reading() as session:

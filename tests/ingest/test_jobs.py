@@ -156,7 +156,7 @@ def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
     with caplog.at_level(logging.ERROR):
         Runner(registry, threading.Event(), kinds=kinds).run(once=True)
     broken = values_of(registry, bad)
-    assert (broken["state"], broken["note"]) == ("failed", f"an error of ours: {type(error).__name__}: odd")
+    assert (broken["state"], broken["note"]) == ("failed", f"an error of ours ({type(error).__name__})")
     assert values_of(registry, good)["state"] == "finished"
     assert f"job {bad} (odd) broke" in caplog.text
     assert "Traceback" in caplog.text

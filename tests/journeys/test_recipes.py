@@ -77,7 +77,7 @@ REFUSED = {
     "query-finds-nothing": ("grafts: [{where: 'type:organ theta>=89'}]", {"empty-query"}),
     "query-of-nobody": ("grafts: [{where: 'type:organ by:nobody'}]", {"empty-query"}),
     "query-finds-the-base": (f"grafts: [{{where: 'type:organ model:{BASE}'}}]", {"empty-query"}),
-    "blocks-that-are-not-there": ("grafts: [{from: Zoo-B-2M-v1.0-Q8_0, blocks: 7-9}]", {"nothing-selected"}),
+    "blocks-that-are-not-there": ("grafts: [{from: Zoo-B-2M-v1.0-Q8_0, blocks: 7-9}]", {"no-such-block"}),
     "slots-that-are-not-there": ("grafts: [{from: Zoo-B-2M-v1.0-Q8_0, slot: ssm_in}]", {"nothing-selected"}),
     "the-same-graft-twice": (
         "grafts: [{from: Zoo-A-2M-Code-v1.0-F16, type: organ}, {from: Zoo-A-2M-Prose-v1.0-Q8_0, blocks: 1-2}]",

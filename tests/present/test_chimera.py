@@ -79,7 +79,9 @@ def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: Re
 
 def test_nothing_from_outside_is_more_than_text_on_the_card(family: Registry) -> None:
     composition = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage")
-    composition = composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE)
+    composition = (
+        composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE).accept("licences-conflict")
+    )
     card = values_of(family, composition.plan().register().model)["card"]
     prose = [line for line in card.splitlines() if not line.startswith("    ")]
     assert [line for line in prose if line.startswith("#")][1:] == [

@@ -148,7 +148,7 @@ def test_a_power_of_two_as_a_factor_changes_nothing_else(method: PurifyMethod) -
     assert (purified(values * 2.0**-60, method) == purified(values, method) * 2.0**-60).all()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.floats(-(2.0**127), 2.0**127, width=32), min_size=1, max_size=300),
     st.sampled_from(METHODS),

@@ -12,7 +12,7 @@ from registry.errors import BadGguf, BadInput
 from registry.validation.cache import MemoryCache
 from registry.validation.comparison import Event, Validation, validate_files
 from registry.validation.llama import LlamaCpp
-from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+from registry.validation.reading import Failure, FailureKind, NoRuntime, NoVerdict, Reading, Request, Say, Score
 from registry.validation.texts import built_in_texts
 from registry.validation.verdict import VerdictKind
 from registry.validation.weights import Weights, files_digest, grafted_organs, has_chat_template
@@ -30,6 +30,8 @@ class Stand:
     identity: str = "a stand-in, 1"
     asked: list[Request] = field(default_factory=list)
     zeroed: tuple[str, ...] = ()
+    scored: int | None = None
+    surprises: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
     def read(self, request: Request, say: Say) -> Reading:
         self.asked.append(request)
@@ -41,7 +43,8 @@ class Stand:
         found = self.perplexities[request.model.name]
         if isinstance(found, Failure):
             return Reading(found, ())
-        return Reading(None, tuple(Score(one.name, found, 1.0, request.tokens) for one in request.texts))
+        tokens, surprises = self.scored or request.tokens, self.surprises.get(request.model.name)
+        return Reading(None, tuple(Score(one.name, found, 1.0, tokens, surprises) for one in request.texts))
 
 
 @pytest.fixture
@@ -114,8 +117,35 @@ def test_without_a_feed_forward_graft_there_is_no_control(tmp_path: Path) -> Non
     assert found.control is None
     assert found.verdict.kind is VerdictKind.GAINS
     assert found.verdict.reason.endswith(
-        "No feed-forward organ was grafted, so there is no control: whether the graft carries anything is not known."
+        "No feed-forward organ was changed, so there is no control: whether what was changed carries anything is not "
+        "known."
     )
+    assert "organ was grafted, so" in compared(chimera, numbers(), grafted=["blk.0.attn_q.weight"]).verdict.reason
+
+
+def test_where_nothing_was_grafted_there_is_no_control_and_the_other_rules_decide(tmp_path: Path) -> None:
+    purified = graft(A, B, feed_forward(A, [0]), tmp_path / "chimera.gguf")
+    for perplexity, kind in ((9.0, "gains"), (10.1, "coherent"), (15.0, "degraded"), (99.0, "broken")):
+        found = compared(purified, numbers(chimera=perplexity), grafted=[])
+        assert (found.control, found.grafted, found.verdict.kind) == (None, (), kind)
+        assert found.verdict.reason.endswith(
+            "Nothing was grafted, so there is no control: the rules on weak and inert grafts do not apply."
+        )
+
+
+def test_a_graft_is_judged_by_itself_whatever_else_was_changed(tmp_path: Path) -> None:
+    chimera = graft(A, B, feed_forward(A), tmp_path / "chimera.gguf")
+    runtime = numbers(chimera=12.0, control=12.1)
+    found = compared(chimera, runtime, grafted=feed_forward(A, [3]))
+    assert runtime.zeroed == feed_forward(A, [3])
+    assert found.verdict.kind is VerdictKind.INERT
+    assert found.verdict.reason.startswith("What was grafted carries nothing.")
+
+
+def test_of_files_it_is_said_that_organs_changed(chimera: Path) -> None:
+    found = compared(chimera, numbers(chimera=12.0, control=12.1))
+    assert found.act == "changed"
+    assert found.verdict.reason.startswith("What was changed carries nothing.")
 
 
 def test_a_control_that_does_not_run_is_said_and_judged_without(chimera: Path) -> None:
@@ -147,10 +177,60 @@ def test_a_chimera_that_is_slow_where_its_base_is_not_is_broken(chimera: Path) -
     assert "Neither base nor chimera could be run to the end: it took longer than 1 s." in both.reason
 
 
-def test_a_base_that_does_not_run_leaves_it_undecided(chimera: Path) -> None:
-    found = compared(chimera, numbers(base=Failure(FailureKind.REFUSED, "unknown architecture"))).verdict
+@pytest.mark.parametrize("kind", [FailureKind.REFUSED, FailureKind.CRASHED])
+def test_a_base_that_does_not_run_is_an_error_and_no_verdict(chimera: Path, kind: FailureKind) -> None:
+    runtime = numbers(base=Failure(kind, "unknown architecture"))
+    with pytest.raises(NoVerdict, match=r"^the base does not run, so there is no verdict: unknown architecture$"):
+        compared(chimera, runtime)
+    assert [request.model.name for request in runtime.asked] == [A.name], "nothing else is run for nothing"
+
+
+def test_a_base_that_is_too_slow_leaves_it_undecided(chimera: Path) -> None:
+    found = compared(chimera, numbers(base=Failure(FailureKind.STOPPED, "it was slow"))).verdict
     assert found.kind is VerdictKind.UNDECIDED
-    assert found.reason.endswith("The base does not run: unknown architecture.")
+    assert found.reason.endswith("The base does not run: it was slow.")
+
+
+def test_no_more_tokens_are_scored_than_the_smallest_context_holds_and_that_is_said(chimera: Path) -> None:
+    runtime = numbers()
+    found = compared(chimera, runtime, tokens=4096)
+    assert {request.tokens for request in runtime.asked} == {found.tokens} == {255}
+    assert found.tokens_remark == (
+        "4096 tokens a text were asked for; the smallest context among these models has 256, so 255 were scored at "
+        "most."
+    )
+    assert compared(chimera, numbers(), tokens=255).tokens_remark is None
+
+
+def test_as_many_tokens_as_a_context_holds_are_scored_in_llama_cpp(tmp_path: Path) -> None:
+    kin = graft(A, A_PROSE, feed_forward(A, [3]), tmp_path / "kin.gguf")
+    found = validate_files(kin, A, [], None, TEXTS[:1], LlamaCpp(), 256)
+    assert [reading.scores[0].tokens for reading in (found.base, found.chimera)] == [255, 255]
+    assert found.verdict.kind is not VerdictKind.BROKEN
+    error = found.verdict.texts[0].difference_error
+    assert error is not None
+    assert found.base.scores[0].standard_error is not None
+    assert 0.0 < error < 0.05, "what is hard for both cancels"
+
+
+def test_a_text_of_fewer_than_32_tokens_is_refused(chimera: Path) -> None:
+    runtime = numbers()
+    runtime.scored = 31
+    with pytest.raises(BadInput, match=r"^the text 'code' has 31 tokens to score: fewer than 32 tell nothing$"):
+        compared(chimera, runtime)
+    runtime.scored = 32
+    assert compared(chimera, runtime).verdict.kind is VerdictKind.COHERENT
+
+
+def test_the_error_of_the_difference_is_that_of_the_same_tokens_also_out_of_the_cache(chimera: Path) -> None:
+    runtime, cache = numbers(), MemoryCache()
+    runtime.surprises = {A.name: (1.0, 5.0, 3.0), "chimera.gguf": (1.5, 5.5, 3.8)}
+    for _ in range(2):
+        found = compared(chimera, runtime, cache=cache)
+        assert [text.difference_error for text in found.verdict.texts] == pytest.approx([0.1, 0.1])
+    assert found.base.cached
+    del runtime.surprises["chimera.gguf"]
+    assert compared(chimera, runtime, cache=cache).verdict.texts[0].difference_error is None
 
 
 def test_all_but_the_chimera_come_out_of_the_cache(chimera: Path) -> None:
@@ -214,7 +294,7 @@ def test_an_infinite_perplexity_is_broken(chimera: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "tokens", "donors"), [(0, 128, 1), (9, 128, 1), (1, 1, 1), (1, 5000, 1), (1, 128, 17)]
+    ("texts", "tokens", "donors"), [(0, 128, 1), (9, 128, 1), (1, 31, 1), (1, 5000, 1), (1, 128, 17)]
 )
 def test_numbers_out_of_range_are_refused(chimera: Path, texts: int, tokens: int, donors: int) -> None:
     runtime = numbers()

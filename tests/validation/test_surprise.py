@@ -1,4 +1,4 @@
-"""From surprises to a perplexity and its standard error."""
+"""From surprises to a perplexity and its standard error, alone and against another's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.validation.surprise import estimate
+from registry.validation.surprise import KEPT_DIGITS, estimate, kept, paired_error
 from tests.strategies import PATIENT
 
 
@@ -44,3 +44,32 @@ def test_any_surprises_give_a_number_and_never_an_error(surprises: list[float]) 
     found = estimate(surprises)
     assert found.perplexity >= 0
     assert found.standard_error is None or (math.isfinite(found.standard_error) and found.standard_error >= 0)
+
+
+def test_the_error_of_a_difference_is_that_of_the_mean_of_the_differences() -> None:
+    first, second = [1.0, 9.0, 4.0, 2.0], [1.5, 9.1, 4.0, 3.0]
+    differences = [one - other for one, other in zip(first, second, strict=True)]
+    assert paired_error(first, second) == pytest.approx(statistics.stdev(differences) / 2)
+    assert paired_error(first, second) == paired_error(second, first)
+    alone = estimate(first)
+    assert alone.standard_error is not None
+    assert (paired_error(first, second) or 0.0) < alone.standard_error / alone.perplexity / 5
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, [1.0, 2.0]), ([1.0, 2.0], [1.0, 2.0, 3.0]), ([1.0], [2.0])])
+def test_what_is_not_of_the_same_tokens_has_no_error(first: list[float] | None, second: list[float]) -> None:
+    assert paired_error(first, second) is None
+    assert paired_error(second, first) is None
+
+
+@given(
+    st.lists(st.tuples(st.floats(allow_nan=False, allow_infinity=False), st.floats(0, 1e3)), min_size=2, max_size=20)
+)
+def test_any_surprises_have_an_error_that_is_finite_or_none(pairs: list[tuple[float, float]]) -> None:
+    found = paired_error([one for one, _ in pairs], [other for _, other in pairs])
+    assert found is None or (found >= 0.0 and math.isfinite(found))
+
+
+def test_surprises_are_kept_rounded_and_only_where_all_are_finite() -> None:
+    assert kept([1.23456789, 0.0]) == (round(1.23456789, KEPT_DIGITS), 0.0)
+    assert kept([1.0, math.inf]) is None

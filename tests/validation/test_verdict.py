@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.validation.verdict import TextScores, Verdict, VerdictKind, figure, judge
+from registry.validation.figures import change_text, figure, lengths_text
+from registry.validation.verdict import TextScores, Verdict, VerdictKind, judge
 from tests.strategies import PATIENT
 
 K = VerdictKind
@@ -16,7 +17,8 @@ NAN, INF = math.nan, math.inf
 
 PERPLEXITIES = st.floats(1.0, 1e300)
 ANY = st.none() | st.floats() | PERPLEXITIES
-TEXTS = st.builds(TextScores, st.just("code"), ANY, ANY, ANY)
+ERRORS = st.none() | st.floats(0.0, allow_infinity=False)
+TEXTS = st.builds(TextScores, st.just("code"), ANY, ANY, ANY, difference_error=ERRORS)
 
 
 def verdict(base: float | None, chimera: float | None, control: float | None) -> VerdictKind:
@@ -118,6 +120,46 @@ def test_a_verdict_without_a_control_says_what_is_not_known() -> None:
     assert "no control" not in judge([TextScores("code", 10.0, 50.0)]).reason
 
 
+def test_what_is_known_to_be_changed_only_is_not_called_a_graft() -> None:
+    numbers = [(10.0, 20.0, 20.0), (10.0, 12.0, 10.1), (10.0, 11.2, 100.0), (10.0, 10.0, None)]
+    for base, chimera, control in numbers:
+        reason = judge([TextScores("code", base, chimera, control)], act="changed").reason
+        assert "graft" not in reason
+        assert "changed" in reason
+
+
+def test_a_verdict_that_chance_may_have_made_says_so_and_stays() -> None:
+    def judged(chimera: float, error: float | None) -> Verdict:
+        return judge([TextScores("code", 10.0, chimera, 1000.0, difference_error=error)])
+
+    for chimera, kind in ((9.5, K.GAINS), (13.0, K.DEGRADED), (40.0, K.BROKEN)):
+        apart = abs(math.log(chimera / 10.0))
+        sure, unsure, unknown = (judged(chimera, error) for error in (apart / 2.01, apart / 1.99, None))
+        assert sure.kind is unsure.kind is unknown.kind is kind
+        assert unsure.reason.endswith("This may be chance: the difference on code is within two standard errors.")
+        assert "chance" not in sure.reason
+        assert "chance" not in unknown.reason
+    assert "chance" not in judged(10.1, 1.0).reason, "coherent claims no difference"
+
+
+def test_only_the_text_that_decides_is_asked_whether_it_may_be_chance() -> None:
+    code = TextScores("code", 10.0, 9.0, 1000.0, difference_error=0.01)
+    prose = TextScores("prose", 10.0, 10.1, 1000.0, difference_error=0.5)
+    assert judge([code, prose]).reason == (
+        "The chimera's perplexity on code is 9.0, its base's 10.0 (−10.0% ± 0.9%), and on prose 10.1 to 10.0 "
+        "(+1% ± 50%); 1.00 of what zeroing the grafted organs costs is recovered."
+    )
+
+
+def test_the_error_of_a_ratio_is_that_of_the_logarithm_times_the_ratio() -> None:
+    score = TextScores("code", 10.0, 20.0, difference_error=0.1)
+    assert score.difference == pytest.approx(math.log(2.0))
+    assert score.ratio_error == pytest.approx(0.2)
+    assert TextScores("code", 10.0, 20.0).ratio_error is None
+    assert TextScores("code", None, 20.0, difference_error=0.1).ratio_error is None
+    assert TextScores("code", 5e-324, 1e308, difference_error=0.0).ratio_error is None
+
+
 def test_the_share_recovered_is_that_of_logarithms() -> None:
     score = TextScores("code", 10.0, 100.0, 1000.0)
     assert score.recovered == pytest.approx(0.5)
@@ -136,6 +178,16 @@ def test_figures_are_as_long_as_they_are_useful() -> None:
         "1.2e+30",
         "inf",
     ]
+
+
+def test_a_change_is_told_with_its_error_and_as_a_multiple_where_it_is_large() -> None:
+    told = [change_text(*one) for one in ((0.94, 0.03), (1.003, 0.004), (0.9999, 0.02), (2.5, 0.2), (513.6, 60.1))]
+    assert told == ["−6% ± 3%", "+0.3% ± 0.4%", "+0% ± 2%", "+150% ± 20%", "513.6 ± 60.1 times"]
+
+
+def test_of_each_text_it_is_told_how_much_was_scored() -> None:
+    assert lengths_text([("code", 128), ("prose", 97)], 128) == "128 tokens of code, 97 tokens of prose"
+    assert lengths_text([("code", None)], 128) == "128 tokens of code at most"
 
 
 @PATIENT

@@ -23,6 +23,7 @@ from tests.builders import array, file_bytes, text
 from tests.kin import kin_tensors, parent_entries
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
 from web.app import create_app
+from web.settings import WebSettings
 
 HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}'
 HOSTILE_LINK = "javascript:alert(document.domain)"
@@ -87,7 +88,7 @@ def hostile_report() -> dict[str, Any]:
 
 @pytest.fixture
 def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of a catalog in which whatever a contributor may write is an attack."""
+    """A client of a catalog in which whatever a contributor may write is an attack; it writes, so jobs are shown."""
     odd_names = ('"><script>alert(1)</script>', f"blk.0.{FORMULA}"[:60], "blk.1.'onmouseover='alert(1)")
     tensors = [*block_tensors(2), *(weights(name, (64, 64)) for name in odd_names)]
     entries = {
@@ -120,5 +121,5 @@ def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
         assert claim is not None
         fail_job(session, claim, HOSTILE)
     put_hostile_chimera(registry)
-    with create_app(registry).test_client() as client:
+    with create_app(registry, WebSettings(writes=True)).test_client() as client:
         yield client

@@ -27,6 +27,7 @@ from tests.web.conftest import HOSTILE, HOSTILE_LINK, hostile_report
 from tests.web.pages import parsed
 from web.app import create_app
 from web.pages.donors import changes, legend, marked, marks
+from web.pages.validating import missing_runtime
 from web.pages.verdicts import scored
 from web.settings import WebSettings
 
@@ -118,7 +119,9 @@ def test_a_registry_without_chimeras_says_how_to_make_one_and_home_leads_there_w
         assert "organ compose" in client.get("/chimeras").text
         assert "/chimeras" not in parsed(client.get("/").text).links()
         registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
-        assert "/chimeras" in parsed(client.get("/").text).links()
+        home = client.get("/").text
+        assert {"/chimeras", "/compose"} <= parsed(home).links()
+        assert re.search(r"chimeras</a>, of these</dt><dd>1</dd>", home)
 
 
 def test_the_page_marks_every_cell_that_is_not_the_bases_own(client: FlaskClient, composed: dict[str, str]) -> None:
@@ -163,6 +166,43 @@ def test_the_page_says_all_that_is_known_of_it(
     assert "/lineage?model=local/mixed@1" in {link.replace("%2F", "/") for link in links}
 
 
+def test_the_file_has_one_name_wherever_it_is_spoken_of(client: FlaskClient, composed: dict[str, str]) -> None:
+    address = f"/chimeras/{composed['graft']}"
+    values = client.get(f"{address}.json").get_json()
+    name = values["file"]["name"]
+    text = words(client.get(address).text)
+    lines = (f"-o {name} 'http://localhost/models/local/mixed@1.gguf'", f"llama-cli -m {name}", f"FROM ./{name}")
+    places = [text.index(line) for line in lines]
+    assert places == sorted(places), "first it is got"
+    answer = client.head("/models/local/mixed@1.gguf")
+    assert answer.headers["Content-Disposition"] == f'attachment; filename="{name}"'
+    assert f"-o {name} " in words(client.get("/models/local/mixed").text)
+
+
+def test_the_page_of_the_model_says_first_what_matters_of_a_chimera(
+    client: FlaskClient, registry: Registry, composed: dict[str, str]
+) -> None:
+    prediction = client.get(f"/chimeras/{composed['graft']}.json").get_json()["prediction"]
+    before = words(client.get("/models/local/mixed").text)
+    assert prediction["sentence"] in before
+    assert "not run yet" in before
+    assert "organ validate local/mixed@1" in before
+    put_verdict(registry, composed["graft"])
+    html = client.get("/models/local/mixed").text
+    assert "Measured: gains (it runs, and is better than its base on a text). It is better." in words(html)
+    assert words(html).index("Measured") < words(html).index("Anatomy")
+    assert f"/chimeras/{composed['graft']}" in parsed(html).links()
+    assert "Predicted" not in words(client.get("/models/local/base").text)
+
+
+def test_the_page_of_the_model_has_the_button_of_the_chimeras(writer: FlaskClient, composed: dict[str, str]) -> None:
+    html = writer.get("/models/local/mixed").text
+    assert missing_runtime() is None, "the tests have the runtime"
+    assert f"/chimeras/{composed['graft']}/validate" in parsed(html).links()
+    answer = writer.post(f"/chimeras/{composed['graft']}/validate", data={"form_token": token_of(html)})
+    assert answer.headers["Location"] in parsed(writer.get("/models/local/mixed").text).links()
+
+
 def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]) -> None:
     (child,) = [one for one in client.get("/chimeras.json").get_json()["items"] if one["lock_id"] == composed["child"]]
     page = client.get(f"/chimeras/{composed['graft']}").text
@@ -170,6 +210,9 @@ def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]
     assert client.get(f"/chimeras/{composed['graft']}.json").get_json()["made_into"] == [
         {"model": child["name"], "acts": ["grafted"]}
     ]
+    assert "It comes from local/base@1, local/tuned@1. Part of it went into" in words(page)
+    last = words(client.get(f"/chimeras/{composed['child']}").text)
+    assert "It comes from local/stranger@1, local/mixed@1. Nothing was grafted from it yet." in last
     tuned = words(client.get("/models/local/tuned").text)
     assert "Part of it went into local/mixed@1 (grafted)" in tuned
     mixed = client.get("/models/local/mixed").text
@@ -326,7 +369,9 @@ def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
         f"/jobs/{made}/files/mixed.tar",
     ):
         assert writer.get(address).status_code == 404, address
-    (registry.settings.home / "jobs" / result["pack"] / "mixed.tar").unlink()
+    assert "pack" not in result, "the key is nobody's business"
+    (pack,) = (registry.settings.home / "jobs").glob("*/mixed.tar")
+    pack.unlink()
     assert writer.get("/jobs/1/files/mixed.tar").status_code == 404
     assert "files/mixed.tar" not in writer.get("/jobs/1").text
 

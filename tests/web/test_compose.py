@@ -20,6 +20,7 @@ from registry.compose.reading import read_recipe
 from registry.compose.steps import PARAMETERS, read_steps
 from registry.registry import Registry
 from tests.builders import file_bytes
+from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_metadata, block_tensors, ingest_file
 from tests.web.conftest import HOSTILE
 from tests.web.pages import Parsed, parsed
@@ -115,6 +116,68 @@ def test_a_candidate_is_one_link_away_from_being_grafted(little: FlaskClient) ->
     (link,) = links_with(page_of(little, ("cell", "organ:1")), GRAFT)
     plan = little.get(link.replace("/compose?", "/compose.json?")).get_json()["plan"]
     assert {(part["from"], part["type"], part["block"]) for part in plan["parts"]} == {(TUNED, "organ", 1)}
+
+
+def test_candidates_stand_by_likeness_unless_another_order_is_asked_for(
+    little: FlaskClient, registry: Registry, tmp_path: Path
+) -> None:
+    for name, tensors in (("nearer", kin_tensors(alike=0.999)), ("further", kin_tensors(alike=0.9))):
+        ingest_bytes(registry, tmp_path, name, kin_file(name.capitalize(), tensors))
+    items = values_of(little, ("cell", "organ:1"))["candidates"]["items"]
+    assert [one["model"] for one in items] == ["local/nearer@1", TUNED, "local/further@1", STRANGER]
+    for order, key in (("-theta", "theta"), ("-spectral", "spectral_signal")):
+        found = values_of(little, ("cell", "organ:1"), ("order", order))["candidates"]["items"]
+        assert {one["model"] for one in found} == {one["model"] for one in items}
+        tops = [max(organ["theta"] for organ in one["organs"]) for one in found]
+        assert key != "theta" or tops == sorted(tops, reverse=True)
+    page = page_of(little, ("cell", "organ:1"))
+    (chosen,) = [one for one in page.named("a") if (one.attributes.get("data-key") or "") == "order alike"]
+    assert chosen.attributes["aria-current"] == "true"
+
+
+def test_a_whole_type_says_how_alike_its_model_is(little: FlaskClient) -> None:
+    (one, *_) = values_of(little)["fitting"]["items"]
+    assert one["model"] == TUNED
+    assert f"{one['alike']:.3f}" in page_of(little).text
+
+
+def test_nothing_is_predicted_of_what_is_refused(little: FlaskClient) -> None:
+    assert "predictedusable" in page_of(little, GRAFT).text
+    text = page_of(little, GRAFT, ("graft", "from:local/nobody type:organ blocks:0")).text
+    assert "refused1" in text
+    assert "predictedusable" not in text
+    assert "so nothing is predicted of it" in text
+
+
+def ways_at_the_top(client: FlaskClient, *steps: tuple[str, str]) -> list[str]:
+    html = client.get(address(*steps)).text
+    found = re.search(r'<p class="sofar.*?</p>', html, re.DOTALL)
+    return re.findall(r'href="([^"]+)"', found[0]) if found else []
+
+
+def test_the_way_to_create_stands_at_the_top_too(writing: FlaskClient) -> None:
+    assert ways_at_the_top(writing) == []
+    assert ways_at_the_top(writing, GRAFT) == ["#steps", "#create"]
+    assert 'id="create"' in writing.get(address(GRAFT)).text
+    assert ways_at_the_top(writing, STRANGE) == ["#steps", "#findings"]
+
+
+def test_where_nothing_can_be_created_the_top_leads_to_the_recipe(little: FlaskClient) -> None:
+    assert ways_at_the_top(little, GRAFT) == ["#steps", "#recipe"]
+    assert 'id="recipe"' in little.get(address(GRAFT)).text
+
+
+def test_the_page_speaks_of_types_by_the_registrys_words(little: FlaskClient) -> None:
+    text = page_of(little, ("cell", "organ:1")).text
+    assert "skeleton (attention)" in text
+    assert "organ (feed-forward)" in text
+    assert (text.count("attention"), text.count("feed-forward")) == (1, 1)
+
+
+def test_every_base_is_offered_once(little: FlaskClient) -> None:
+    page = parsed(little.get("/compose").text)
+    offered = [one.attributes["href"] for one in page.named("a") if "base=local" in (one.attributes.get("href") or "")]
+    assert len(offered) == len({*offered}) == 3
 
 
 def test_another_donor_for_the_same_cell_takes_the_place_of_the_first(little: FlaskClient) -> None:
@@ -337,7 +400,7 @@ def test_hostile_names_are_text_wherever_they_stand(hostile: FlaskClient) -> Non
 NAMES = st.sampled_from([*PARAMETERS, "cell", "order", "q", "add"])
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.tuples(NAMES, st.text(max_size=40)), max_size=6))
 def test_no_address_of_any_steps_breaks(little: FlaskClient, steps: list[tuple[str, str]]) -> None:
     asked = urlencode([("base", BASE), *steps])

@@ -184,7 +184,11 @@ def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[
 
 def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
     addresses = ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/compare", "/lineage", "/reports")
-    composing = ("/compose", "/compose?base=local/base&graft=from:local/tuned&accept=a&accept=b", "/compose/fits")
+    composing = (
+        "/compose",
+        "/compose?base=local/base&graft=from:local/tuned&accept=likely-degraded&accept=unrelated-lineage",
+        "/compose/fits",
+    )
     for address in (*addresses, *composing):
         page = little.get(address).text
         twin = re.search(r'<a href="([^"]+)">this page as JSON</a>', page)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from web.contents import public_names
+from web.contents import public_names, whole_name
 from web.filenames import NAME_MAX_LENGTH, attachment, is_plain_name, safe_name
 
 
@@ -44,6 +44,21 @@ def test_line_89_no_name_leaves_its_header_or_its_folder(name: str) -> None:
     assert not {"/", "\\", "\r", "\n"} & set(header)
     assert not safe_name(name).startswith((".", "-"))
     assert is_plain_name(safe_name(name))
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        (["Own-v1.0.gguf"], "Own-v1.0.gguf"),
+        (["a-00001-of-00002.gguf", "a-00002-of-00002.gguf"], "mine.gguf"),
+        (["../x.gguf"], "mine.gguf"),
+        (["sha256-0123"], "mine.gguf"),
+    ],
+)
+def test_a_model_as_one_file_is_called_as_its_only_file_where_that_is_a_name_for_one(
+    files: list[str], name: str
+) -> None:
+    assert whole_name("local/mine@3", files) == name
 
 
 @given(st.lists(st.sampled_from(["a.gguf", "a/b", "..", "file-1.gguf", "file-2.gguf", "file-3.gguf"]), max_size=6))

@@ -28,11 +28,14 @@ from registry.catalog.register.jobs import (
 from registry.errors import QueueFull
 from registry.registry import Registry
 from registry.settings import Settings
+from tests.web.conftest import HOSTILE
 from tests.web.live import ROOT, Live, serving
 from tests.web.pages import parsed
 from web.api.writing import queued
 from web.app import create_app
-from web.pages.jobs import result_links
+from web.downloads import downloads
+from web.pages import pages
+from web.pages.outcomes import outcome, result_links
 from web.runner import RunnerProcess
 from web.settings import WebSettings
 
@@ -117,6 +120,64 @@ def test_a_result_leads_to_the_models_and_organs_that_it_names(client: FlaskClie
 def test_what_is_no_name_becomes_no_link(result: dict[str, Any]) -> None:
     with Flask(__name__).test_request_context():
         assert result_links(result) == []
+
+
+def said_of(kind: str, result: dict[str, Any], lock: str | None = None) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """The facts, each with where it leads, and the addresses of the links of an outcome."""
+    found = outcome_in_catalog(kind, result, lock)
+    facts = [(one["label"], one["text"], one["address"] or "") for one in found["facts"]]
+    return facts, [one["address"] for one in found["links"]]
+
+
+def outcome_in_catalog(kind: str, result: dict[str, Any], lock: str | None) -> dict[str, Any]:
+    app = Flask("web")
+    for blueprint in (pages, downloads):
+        app.register_blueprint(blueprint)
+    with app.test_request_context():
+        return outcome(kind, result, lock)
+
+
+def test_a_validation_says_verdict_reason_and_chimera_once_each() -> None:
+    result = {"model": "a/c@1", "verdict": "gains", "reason": "It is better.", "models": ["a/c@1", "a/base@1", "a/d@1"]}
+    facts, links = said_of("validate", result, "ab" * 32)
+    assert facts == [
+        ("verdict", "gains: it runs, and is better than its base on a text", ""),
+        ("reason", "It is better.", ""),
+        ("chimera", "a/c@1", f"/chimeras/{'ab' * 32}"),
+    ]
+    assert links == ["/models/a/base@1", "/models/a/d@1"]
+    facts, links = said_of("validate", result)
+    assert facts[2] == ("chimera", "a/c@1", "/models/a/c@1"), "of one that is here no more, nobody knows the lock"
+    assert "/models/a/c@1" not in links
+
+
+def test_a_chimera_that_a_job_made_stands_first_with_its_size() -> None:
+    result = {"model": "a/c@1", "lock": "ab" * 32, "size_bytes": 4_100_000, "created": False}
+    for kind in ("compose", "graft", "purify"):
+        facts, links = said_of(kind, result)
+        assert facts[:2] == [("chimera", "a/c@1", f"/chimeras/{'ab' * 32}"), ("size", "4.1 MB", "")]
+        assert facts[2][0] == "made"
+        assert links == []
+
+
+def test_a_measurement_shows_its_largest_differences_and_a_report_leads_to_its_page() -> None:
+    one = {"difference": 0.25, "tensor": "output.weight"}
+    result = {"model": "a/b@1", "measured": 1200, "differences": {"spectral_signal": one, "theta": None, "x": 5}}
+    found = outcome_in_catalog("measure", result, None)
+    assert found["differences"] == [{"number": "spectral signal", **one}]
+    facts = [("model", "a/b@1", "/models/a/b@1"), ("organs measured", "1,200", "")]
+    assert said_of("measure", result) == (facts, [])
+    facts, _ = said_of("report", {"report": {}, "model": "a/b@1"})
+    assert facts == [("report", "on a/b@1", "/models/a/b@1/report")]
+    assert said_of("report", {"report": {}})[0] == [("report", "on all models", "/reports")]
+
+
+@pytest.mark.parametrize("kind", ["validate", "compose", "measure", "report", "extract", HOSTILE])
+@pytest.mark.parametrize("thing", [None, 5, [], {}, HOSTILE, "a/" * 5000])
+def test_a_result_of_any_form_has_an_outcome(kind: str, thing: object) -> None:
+    names = ("model", "models", "lock", "verdict", "reason", "size_bytes", "measured", "differences", "report")
+    found = outcome_in_catalog(kind, dict.fromkeys(names, thing), None)
+    assert all(len(one["text"]) <= 3000 for one in found["facts"])
 
 
 def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskClient, registry: Registry) -> None:

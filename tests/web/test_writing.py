@@ -10,14 +10,25 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from cli.serve import may_write
+from registry.catalog.queries.jobs import job_by_id
 from registry.catalog.register.jobs import enqueue_job
 from registry.registry import Registry
+from tests.web.pages import parsed
 from web.app import create_app
 from web.forms import COOKIE
 from web.settings import LOOPBACK_HOSTS, WebSettings
 
 FORM, API = "/jobs/1/cancel", "/api/v1/jobs/1"
 OWN = "http://localhost"
+JOB_ADDRESSES = (
+    "/jobs",
+    "/jobs.json",
+    "/jobs/1",
+    "/jobs/1.json",
+    "/api/v1/jobs",
+    "/api/v1/jobs/1",
+    "/jobs/1/files/a.tar",
+)
 
 HEADERS: list[tuple[dict[str, str], bool]] = [
     ({}, True),
@@ -43,6 +54,11 @@ HEADERS: list[tuple[dict[str, str], bool]] = [
     ({"Sec-Fetch-Site": "Same-Origin, cross-site"}, False),
     ({"Sec-Fetch-Site": ""}, False),
     ({"Origin": OWN, "Sec-Fetch-Site": "cross-site"}, False),
+    ({"Forwarded": "for=192.0.2.1"}, False),
+    ({"X-Forwarded-For": ""}, False),
+    ({"X-Forwarded-Anything": "x"}, False),
+    ({"X-Real-IP": "192.0.2.1"}, False),
+    ({"Via": "1.1 proxy", "Origin": OWN}, False),
     ({"Origin": OWN, "Referer": "https://elsewhere.example/"}, False),
     ({"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "same-origin"}, False),
 ]
@@ -90,7 +106,7 @@ def test_line_106_the_api_is_written_by_programs_and_own_pages_alone(
     if not may:
         refused = answer.get_json()
         assert (refused["ok"], refused["status"], set(refused)) == (False, 403, {"ok", "error", "errors", "status"})
-        assert "another site" in refused["error"]
+        assert "another site" in refused["error"] or "proxy" in refused["error"]
 
 
 @pytest.mark.parametrize(("headers", "may"), HEADERS, ids=str)
@@ -158,15 +174,19 @@ def test_a_page_without_a_form_sets_no_cookie(writing: FlaskClient) -> None:
     assert "Set-Cookie" not in writing.delete(API).headers
 
 
-def test_a_server_that_only_reads_has_no_forms_and_refuses_what_writes(only_reading: FlaskClient) -> None:
-    page = only_reading.get("/jobs/1")
-    assert "<form" not in page.text
-    assert "Set-Cookie" not in page.headers
+def test_a_server_that_only_reads_has_no_forms_and_refuses_what_writes(
+    only_reading: FlaskClient, registry: Registry
+) -> None:
+    for address in ("/", "/compose", "/chimeras", "/jobs"):
+        page = only_reading.get(address)
+        assert 'method="post"' not in page.text
+        assert "Set-Cookie" not in page.headers
     for answer in (only_reading.delete(API), sent(only_reading, "A" * 43)):
         assert answer.status_code == 403
         assert "only reads" in answer.text
         assert answer.headers["Cache-Control"] == "no-store"
-    assert state(only_reading) == "queued"
+    with registry.catalog.reading() as session:
+        assert job_by_id(session, 1)[0].state == "queued"
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "localhost.elsewhere.example"])
@@ -217,3 +237,20 @@ def test_a_server_takes_writes_where_none_but_its_machine_can_ask(
 
 def test_a_server_only_reads_unless_it_is_told_otherwise() -> None:
     assert WebSettings() == WebSettings(hosts=LOOPBACK_HOSTS, writes=False)
+
+
+def test_who_comes_through_a_proxy_gets_pages_without_forms_and_no_jobs(writing: FlaskClient) -> None:
+    """Also where the same page was kept for somebody of this machine, and the other way round."""
+    proxied = {"X-Forwarded-For": "192.0.2.1"}
+    for _ in range(2):
+        assert writing.get("/jobs").status_code == writing.get("/api/v1/jobs").status_code == 200
+        assert "/jobs" in parsed(writing.get("/").text).links()
+        for address in (*JOB_ADDRESSES, "/jobs.csv"):
+            assert writing.get(address, headers=proxied).status_code == 404, address
+        assert "/jobs" not in parsed(writing.get("/", headers=proxied).text).links()
+
+
+def test_a_server_that_only_reads_shows_no_jobs(only_reading: FlaskClient) -> None:
+    for address in JOB_ADDRESSES:
+        assert only_reading.get(address).status_code == 404, address
+    assert "/jobs" not in parsed(only_reading.get("/").text).links()

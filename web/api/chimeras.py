@@ -6,7 +6,7 @@ from registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
 from registry.catalog.queries.models import model_by_name
 from registry.digest import parse_prefix
 from registry.errors import BadDigest, BadName
-from registry.names import ModelName, parse_model_name
+from registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
 from registry.present.chimeras import chimera_page, chimeras_values
 from registry.present.values import Values
 from web.answers import reading, settings
@@ -22,8 +22,7 @@ from web.asked import asked_after, asked_limit
 from web.contents import whole_model
 from web.links import model_address
 
-NAME_MAX_LENGTH = 210
-EXAMPLE_LOCK = "50cac442c824c933"
+EXAMPLE_LOCK = "679541f31fd5790a"
 
 
 @operation(
@@ -135,7 +134,7 @@ def assemble() -> Values:
     `address`. Shards are merged, and the digest of what comes of that is not known beforehand.
     """
     asked = asked_object(("model", "lock"))
-    if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= NAME_MAX_LENGTH for one in asked.values()):
+    if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= MODEL_TEXT_MAX_LENGTH for one in asked.values()):
         raise Refused(None, "One of model and lock is wanted, as a text: a name, or the digest of a lock.")
     with reading(settings().search_seconds) as session:
         if "lock" in asked:

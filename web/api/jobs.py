@@ -12,6 +12,7 @@ from web.api.operation import operation
 from web.api.parameters import AFTER, JOB, LIMIT
 from web.api.writing import writing_operation
 from web.asked import asked_after, asked_limit, parsed_job
+from web.writing import check_jobs_shown
 
 GROUP = "Jobs"
 
@@ -22,10 +23,13 @@ GROUP = "Jobs"
     summary="Jobs, newest first",
     parameters=(LIMIT, AFTER),
     answer="Jobs",
+    refusals=(404,),
     example=f"{ROOT}/jobs?limit=1",
 )
 def jobs() -> Values:
-    """What waits, runs, and has ended within the last 30 days, without what was asked and what came of it."""
+    """What waits, runs, and has ended within the last 30 days, without what was asked and what came of it. 404 where
+    the server only reads."""
+    check_jobs_shown()
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         return jobs_values(newest_jobs(session, limit, after))
@@ -41,7 +45,8 @@ def jobs() -> Values:
     example=f"{ROOT}/jobs/1",
 )
 def job(job: str) -> Values:
-    """How far it is, and when it has finished, its result."""
+    """How far it is, and when it has finished, its result. 404 where the server only reads."""
+    check_jobs_shown()
     with reading(settings().search_seconds) as session:
         return job_values(*job_by_id(session, parsed_job(job)))
 

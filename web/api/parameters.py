@@ -81,7 +81,7 @@ LOCK = Parameter(
     "lock",
     "The digest of the chimera's lock, or 8 and more characters from its beginning.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
-    "50cac442c824c933",
+    "679541f31fd5790a",
     where="path",
     required=True,
 )

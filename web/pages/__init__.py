@@ -19,7 +19,9 @@ lineage   families of models as graphs and lists
 reports   what was measured, in tables with words: of all models, and of one
 sections  a section of a report for a page
 charts    pictures of an organ's values and of θ along a model
+validating jobs that validate a chimera, and whether this server can
 jobs      what takes longer than a request: a list, and one with its progress
+outcomes  what came of one; pure
 reference the API, from the document that describes it
 """
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from importlib import util
+import shlex
 from typing import Any
 
 from flask import request, url_for
-from sqlalchemy.orm import Session
 
 from ingest.jobs.asking import ask_for
 from registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
-from registry.catalog.queries.jobs import active_jobs
 from registry.present.chimeras import chimera_organs, chimera_page, chimeras_values
 from registry.present.values import Values
 from registry.reports.document import Cell
-from registry.validation.llama import HOW_TO_INSTALL, PACKAGE
 from web.answers import Page, Sheet, paged, reading, registry, settings
 from web.asked import asked_after, asked_choice, asked_limit
 from web.forms import writing_form
@@ -24,6 +20,7 @@ from web.pages.anatomy import READINGS, anatomy
 from web.pages.blueprint import pages
 from web.pages.donors import acts_text, changes, legend, marked, marks, with_marks
 from web.pages.model import pull_lines
+from web.pages.validating import KIND, missing_runtime, under_way
 from web.pages.verdicts import scored, verdict_meaning
 
 READINGS_HERE = ("theta", "spectral", "size", "change")
@@ -52,7 +49,7 @@ def chimera(lock: str) -> Page:
     with reading(settings().search_seconds) as session:
         values = chimera_page(session, lock)
         values["placements"] = chimera_organs(session, lock)
-        jobs = _validations(session, values["model"])
+        jobs = under_way(session, values["model"])
     return Page("chimera.html", values, extra=lambda: _shown(values, by) | {"jobs": jobs})
 
 
@@ -61,19 +58,9 @@ def validate(lock: str) -> str:
     """Ask for a validation, and show its job; one that is under way already is shown instead."""
     with reading(settings().search_seconds) as session:
         name = chimeras_by_lock(session, lock)[0].full_name
-        under_way = _validations(session, name)
-    job_id = under_way[0]["id"] if under_way else ask_for(registry(), "validate", {"chimera": name})
+        active = under_way(session, name)
+    job_id = active[0]["id"] if active else ask_for(registry(), KIND, {"chimera": name})
     return url_for("pages.job", job=job_id)
-
-
-def _validations(session: Session, name: str) -> list[Values]:
-    """The jobs that wait or run to validate the chimera of that name."""
-    jobs = active_jobs(session, "validate")
-    return [
-        {"id": job.id, "state": job.state, "progress": job.progress, "note": job.note}
-        for job in jobs
-        if json.loads(job.arguments).get("chimera") == name
-    ]
 
 
 def _around(values: Values) -> Values:
@@ -118,7 +105,7 @@ def _shown(values: Values, by: str) -> Values:
         "texts": [_text(values, name) for name in TEXTS],
         "lines": _lines(values),
         "lineage_address": url_for("pages.lineage", model=values["model"]),
-        "missing_runtime": None if util.find_spec(PACKAGE) else HOW_TO_INSTALL,
+        "missing_runtime": missing_runtime(),
     }
 
 
@@ -134,18 +121,19 @@ def _text(values: Values, name: str) -> Values:
 
 
 def _lines(values: Values) -> list[Values]:
-    """What to type, by what it is for."""
+    """What to type, by what it is for: first what gets the file, under the name that the other lines call it."""
     name = values["model"].partition("/")[2].partition("@")[0]
+    modelfile = url_for("made.chimera_text", lock=values["lock_id"], text="Modelfile", _external=True)
+    get, pull = pull_lines(values["model"], values["file"]["name"])
+    ollama = f"ollama create {shlex.quote(name.lower())} -f Modelfile"
     return [
+        {"label": "get the file", "line": get},
         {"label": "run it with llama.cpp", "line": values["llama_cli"]},
         {
             "label": "into Ollama, with the Modelfile beside the file",
-            "line": f"ollama create {name.lower()} -f Modelfile",
+            "line": f"curl -fL -o Modelfile '{modelfile}'\n{ollama}",
         },
-        *({"label": label, "line": line} for label, line in zip(_PULLED, pull_lines(values["model"]), strict=True)),
-        {"label": "write its file from this registry", "line": values["assemble"]},
+        {"label": "or get it as clients of the Hugging Face hub do", "line": pull},
+        {"label": "or write its file where the registry is", "line": values["assemble"]},
         {"label": "the same from Python, from the recipe", "line": values["python"].rstrip()},
     ]
-
-
-_PULLED = ("the file from this server", "the same for clients of the Hugging Face hub")

@@ -105,8 +105,7 @@ def _offered(asked: Asked, values: Values, text: str, problem: str | None) -> Va
         "text": text,
         "problem": problem,
         "pending": [step for step in asked.steps if step[0] != "base"],
-        "offers": [offer(one) for one in values["items"]],
-        "known_offers": [offer(one) for one in values["known"]],
+        "offers": [offer(one) for one in {one["name"]: one for one in (*values["known"], *values["items"])}.values()],
         "dropped": compose_address([]),
         "twin": twin(),
     }

@@ -13,11 +13,11 @@ from registry.compose.recipe import Graft, Recipe
 from registry.compose.selecting import TYPES
 from registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
 from registry.errors import BadQuery, BadRecipe
-from registry.present.composing import Cell
+from registry.present.composing import ALIKE, Cell
 from registry.present.values import Values
 
-ORDERS = {"-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
-"""What candidates are ranked by, the largest first."""
+ORDERS = {ALIKE: "alike", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
+"""What candidates are ranked by, the largest first; only likeness has been seen to say how a graft ends."""
 STEP_FIELDS = {
     "graft": ("from", "where", "sort", "type", "slot", "blocks"),
     "adapter": ("from", "scale"),

@@ -15,6 +15,7 @@ from registry.present.values import Values
 from web.answers import Page, paged, reading, settings
 from web.pages.anatomy import anatomy
 from web.pages.blueprint import pages
+from web.writing import may_write
 
 TOP_QUERY = "type:organ unique:organ sort:-spectral"
 TOP_SHOWN, NEWEST_SHOWN = 8, 8
@@ -35,8 +36,8 @@ def home() -> Page:
 
 def _more(values: Values) -> Values:
     with reading(settings().search_seconds) as session:
-        jobs, chimeras = has_jobs(session), count_chimeras(session) > 0
-    return {"top_query": TOP_QUERY, "featured": _featured(values), "has_jobs": jobs, "has_chimeras": chimeras}
+        jobs, chimeras = may_write() and has_jobs(session), count_chimeras(session)
+    return {"top_query": TOP_QUERY, "featured": _featured(values), "has_jobs": jobs, "chimeras_count": chimeras}
 
 
 def _featured(values: Values) -> Values | None:

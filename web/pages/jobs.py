@@ -9,24 +9,27 @@ from flask import g, request, url_for
 from ingest.jobs.packs import pack_file
 from registry.catalog.queries.jobs import job_by_id, newest_jobs
 from registry.catalog.register.jobs import cancel_job
-from registry.present.jobs import ACTIVE, job_values, jobs_values
+from registry.present.chimeras import lock_of_name
+from registry.present.jobs import ACTIVE, PACK, job_result, job_values, jobs_values
 from registry.present.text import size_text
 from registry.present.values import Values
 from web.answers import Page, paged, reading, registry, settings
 from web.asked import asked_after, asked_limit, parsed_job
 from web.forms import writing_form
-from web.links import model_address, organ_address, with_parameters
+from web.links import with_parameters
 from web.pages.blueprint import pages
+from web.pages.outcomes import outcome
+from web.writing import check_jobs_shown
 
-LINKS_MAX = 100
+VALIDATE = "validate"
 RESULT_SHOWN_CHARACTERS = 20_000
 """Of a result as JSON; all of it is in the page's twin."""
-NAME_MAX = 210
 
 
 @paged(pages, "/jobs")
 def jobs() -> Page:
     """The jobs, newest first; `after` and `limit` page through them."""
+    check_jobs_shown()
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         values = jobs_values(newest_jobs(session, limit, after))
@@ -36,9 +39,12 @@ def jobs() -> Page:
 @paged(pages, "/jobs/<job>")
 def job(job: str) -> Page:
     """The job of that number."""
+    check_jobs_shown()
     with reading(settings().search_seconds) as session:
-        values = job_values(*job_by_id(session, parsed_job(job)))
-    return Page("job.html", values, extra=lambda: _shown(values))
+        row, contributor = job_by_id(session, parsed_job(job))
+        values, pack = job_values(row, contributor), (job_result(row) or {}).get(PACK)
+        lock = lock_of_name(session, (values["result"] or {}).get("model")) if values["kind"] == VALIDATE else None
+    return Page("job.html", values, extra=lambda: _shown(values, lock, pack))
 
 
 @writing_form(pages, "/jobs/<job>/cancel")
@@ -59,44 +65,27 @@ def _around(values: Values) -> Values:
     }
 
 
-def _shown(values: Values) -> Values:
+def _shown(values: Values, lock: str | None, pack: object) -> Values:
     result = values["result"]
+    came = outcome(values["kind"], result or {}, lock)
     text = "" if result is None else json.dumps(result, ensure_ascii=False, indent=2)
     return {
         "is_active": values["state"] in ACTIVE,
         "asked": json.dumps(values["arguments"], ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
-        "links": [*result_links(result or {}), *_file_links(values["id"], result or {})],
+        "came": came,
+        "links": [*_file_links(values["id"], pack, result or {}), *came["links"]],
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,
     }
 
 
-def result_links(result: Values) -> list[Values]:
-    """The pages of the models and organs that a result names, under `model`, `models`, `organ` and `organs`; and of the
-    chimera whose `lock` it has."""
-    models = [name for name in _texts(result, "model") if 1 <= name.find("/") < len(name) - 1]
-    organs = [digest for digest in _texts(result, "organ") if digest.isalnum()]
-    locks = [digest for digest in _texts(result, "lock") if digest.isalnum()]
-    links = [{"label": "the chimera", "address": url_for("pages.chimera", lock=digest)} for digest in locks]
-    links += [{"label": name, "address": model_address(name)} for name in models]
-    links += [{"label": digest[:12], "address": organ_address(digest)} for digest in organs]
-    return links[:LINKS_MAX]
-
-
-def _file_links(job_id: int, result: Values) -> list[Values]:
+def _file_links(job_id: int, pack: object, result: Values) -> list[Values]:
     """What the job has left to be downloaded, as long as it is there."""
-    if "pack" not in result:
+    if pack is None:
         return []
     g.unkept = True  # it goes without a word to the catalog
-    path = pack_file(registry().settings.home, result["pack"], result.get("file"))
+    path = pack_file(registry().settings.home, pack, result.get("file"))
     if path is None:
         return []
     label = f"download {path.name}, {size_text(path.stat().st_size)}"
     return [{"label": label, "address": url_for("made.job_file", job=job_id, file=path.name)}]
-
-
-def _texts(result: Values, name: str) -> list[str]:
-    """What stands under `name` and its plural, as far as it is short text."""
-    one, many = result.get(name), result.get(f"{name}s")
-    found = [one, *(many if isinstance(many, list) else [])]
-    return [text for text in found if isinstance(text, str) and len(text) <= NAME_MAX]

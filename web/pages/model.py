@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from statistics import fmean
 
 from flask import request, url_for
@@ -11,19 +12,21 @@ from registry.catalog.queries.models import model_by_name
 from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Model
 from registry.names import parse_model_name
-from registry.present.chimeras import made_into
+from registry.present.chimeras import chimera_brief, made_into
 from registry.present.comparison import changes, registered_model
 from registry.present.models import model_page
 from registry.present.text import size_text
 from registry.present.values import Values
 from web.answers import Page, Sheet, paged, reading, settings
 from web.asked import asked_choice
-from web.contents import public_names
+from web.contents import public_names, whole_name
 from web.links import model_address
 from web.pages.anatomy import COMPARED, READINGS, anatomy
 from web.pages.blueprint import pages
 from web.pages.charts import depth_shown
 from web.pages.donors import acts_text
+from web.pages.validating import missing_runtime, under_way
+from web.pages.verdicts import verdict_meaning
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
@@ -43,11 +46,15 @@ def model(namespace: str, name: str) -> Page:
         values = model_page(session, row)
         against = _against(session, values)
         values |= {"compared_with": against, "changes": []}
+        brief = chimera_brief(session, row)
+        jobs = under_way(session, row.full_name) if brief else []
         if by in COMPARED and against is not None:
             values["changes"] = _changes(session, row, against)
     if by in COMPARED and against is None:
         by = READING_DEFAULT
-    return Page("model.html", values, extra=lambda: _links(values, by), sheet=lambda: _sheet(values))
+    return Page(
+        "model.html", values, extra=lambda: _links(values, by) | _as_chimera(brief, jobs), sheet=lambda: _sheet(values)
+    )
 
 
 def _sheet(values: Values) -> Sheet:
@@ -102,15 +109,26 @@ def _files(values: Values) -> list[Values]:
     ]
 
 
+def _as_chimera(brief: Values | None, jobs: list[Values]) -> Values:
+    """What was predicted and found of a model that was composed here, and the validations under way."""
+    verdict = brief["verdict"] if brief else None
+    return {
+        "brief": brief,
+        "jobs": jobs,
+        "meaning": verdict_meaning(verdict["verdict"]) if verdict else "",
+        "missing_runtime": missing_runtime(),
+    }
+
+
 def _whole(name: str) -> str:
     return model_address(name, "downloads.model")
 
 
-def pull_lines(name: str) -> list[str]:
-    """The model `name` by commands that people have: its one file, and the same for clients of the hub."""
+def pull_lines(name: str, file: str) -> list[str]:
+    """The model `name` by commands that people have: saved as `file`, and the same for clients of the hub."""
     here, (repository, _, version) = request.host_url.rstrip("/"), name.partition("@")
     return [
-        f"curl -fLO -C - '{here}{_whole(name)}'",
+        f"curl -fL -C - -o {shlex.quote(file)} '{here}{_whole(name)}'",
         f"HF_ENDPOINT={here} hf download {repository} --revision v{version}",
     ]
 
@@ -136,7 +154,7 @@ def _links(values: Values, by: str) -> Values:
         "matrix_theta": _matrix_theta(values["placements"]),
         "downloads": _downloads(values),
         "files_shown": _files(values),
-        "pull_lines": pull_lines(values["name"]),
+        "pull_lines": pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]])),
         "made_into": [one | {"words": acts_text(one["acts"])} for one in made_into(values["lineage"])],
         "csv": model_address(values["name"], "pages.model_csv"),
         "report_address": model_address(values["name"], "pages.dissection"),

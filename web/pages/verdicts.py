@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from registry.present.values import Values
+from registry.validation.figures import change_text, lengths_text
 
 MEANINGS = {
     "gains": "it runs, and is better than its base on a text",
@@ -22,7 +23,8 @@ def verdict_meaning(verdict: str) -> str:
 def scored(report: Values) -> Values:
     """`texts`, the names of what was scored, and `rows`: base, donors, chimera and control with a score for each.
 
-    What could not be run has `failure`, in words, and no scores.
+    What could not be run has `failure`, in words, and no scores. `differences` has for each text how far the chimera
+    is from its base, with the standard error of that, or None; a report of before that was measured has none at all.
     """
     control = report["control"]
     readings = [
@@ -35,9 +37,11 @@ def scored(report: Values) -> Values:
     return {
         "texts": texts,
         "rows": [_row(role, reading, texts) for role, reading in readings],
+        "differences": [_difference(text) for text in report["texts"]],
+        "controlled": control is not None,
         "recovered": [text["recovered"] for text in report["texts"]],
-        "remark": report["control_remark"],
-        "tokens": report["tokens"],
+        "remarks": [one for one in (report["control_remark"], report.get("tokens_remark")) if one],
+        "lengths": lengths_text([(text["name"], text.get("tokens")) for text in report["texts"]], report["tokens"]),
         "written": report["chimera"]["written"],
     }
 
@@ -51,6 +55,11 @@ def _row(role: str, reading: Values, texts: list[str]) -> Values:
         "scores": [_score(by_text.get(text)) for text in texts],
         "failure": None if failure is None else failure["reason"],
     }
+
+
+def _difference(text: Values) -> str | None:
+    ratio, error = text["ratio"], text.get("ratio_error")
+    return None if ratio is None or error is None else change_text(ratio, error)
 
 
 def _score(score: Values | None) -> str:

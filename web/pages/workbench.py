@@ -200,6 +200,7 @@ def _whole(bench: Workbench) -> list[Values]:
     return [
         {
             "model": one["model"],
+            "alike": one["alike"],
             "types": {
                 kind: fit
                 | {"address": _grafted(bench, type_graft(one["model"], kind)) if _can_give(kind, fit) else None}

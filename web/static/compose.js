@@ -23,8 +23,18 @@ document.addEventListener("submit", (event) => {
   show(address.href, form.querySelector("[id]")?.id);
 });
 
+// Back and forward: the address is another one at once, the page only when it has come. Until then nothing on it works,
+// or a form would carry the steps of the page that was left.
 window.addEventListener("popstate", () => {
-  if (shown !== pageOf(window.location)) show(window.location.href, null, false);
+  const main = document.querySelector("main");
+  if (shown !== pageOf(window.location)) {
+    main.inert = true;
+    show(window.location.href, null, false);
+  } else {
+    asked += 1; // what was on its way is not wanted any more
+    main.inert = false;
+    main.removeAttribute("aria-busy");
+  }
 });
 
 let shown = pageOf(window.location);
@@ -49,7 +59,9 @@ async function show(href, key, isNew = true) {
     document.title = page.title;
     focusOn(key, address.hash, open);
   } catch {
-    window.location.assign(href);
+    if (turn !== asked) return;
+    if (isNew) window.location.assign(href);
+    else window.location.reload(); // it is the address already
   }
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, func, select
@@ -22,7 +22,6 @@ from registry.catalog.tables import (
     ModelFile,
     Organ,
     Placement,
-    Verdict,
 )
 from registry.catalog.upsert import batches
 from registry.catalog.vocabulary import REACHABLE_STATES
@@ -32,7 +31,6 @@ from registry.lineage import Slot
 from registry.measure.zmeasure import METHOD
 from registry.names import parse_model_name
 
-VERDICTS_SHOWN = 20
 IN_COMMON_MAX = 200_000
 """Places of other models that have a base's own organs; relatives share some dozens each."""
 
@@ -162,12 +160,6 @@ def organ_ids(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, in
     return found
 
 
-def verdicts_of(session: Session, model_id: int) -> Sequence[Verdict]:
-    """The newest verdicts on a model, newest first."""
-    statement = select(Verdict).where(Verdict.model_id == model_id).order_by(Verdict.id.desc())
-    return session.scalars(statement.limit(VERDICTS_SHOWN)).all()
-
-
 def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]:
     """The registered models that a chimera was made of, each with the act, in the order in which they were recorded."""
     statement = (
@@ -241,3 +233,9 @@ def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
     for tower, block, slot, namespace, name, version in session.execute(statement):
         found.setdefault((tower, block, slot), set()).add(f"{namespace}/{name}@{version}")
     return found
+
+
+def names_of_chimeras(session: Session) -> frozenset[str]:
+    """The full names of all models that were composed here."""
+    statement = select(Model.namespace, Model.name, Model.version).join(Chimera, Chimera.model_id == Model.id)
+    return frozenset(f"{namespace}/{name}@{version}" for namespace, name, version in session.execute(statement))

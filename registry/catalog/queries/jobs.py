@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, undefer
 from registry.catalog.clock import now
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Contributor, Job
-from registry.errors import NotFound
+from registry.errors import NoSuchJob
 
 _LIST = "jobs"
 """What places in the list are bound to."""
@@ -31,7 +31,7 @@ def job_by_id(session: Session, job_id: int) -> Row[Job, str]:
     whole = statement.options(undefer(Job.arguments), undefer(Job.result)).where(Job.id == job_id)
     found = session.execute(whole).one_or_none()
     if found is None:
-        raise NotFound(f"there is no job {job_id}: it never was, or ended long ago")
+        raise NoSuchJob(f"there is no job {job_id}: it never was, or ended long ago")
     return found
 
 

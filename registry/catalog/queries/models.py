@@ -12,7 +12,7 @@ from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Blob, Chimera, FilePart, Ingest, Model, ModelFile, ModelMetadata, Organ, Placement
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
-from registry.errors import NotFound
+from registry.errors import NotFound, NothingRegistered
 from registry.names import ModelName
 
 NAMES_MAX = 5000
@@ -42,7 +42,10 @@ def model_by_name(session: Session, name: ModelName) -> Model:
     order = (Model.state != "visible", Model.version.desc())
     model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
     if model is None:
-        close = nearest(f"{name.namespace}/{name.name}", _names(session))
+        known = _names(session)
+        if not known:
+            raise NothingRegistered(f"no model is registered as {name}")
+        close = nearest(f"{name.namespace}/{name.name}", known)
         meant = f"; did you mean {close}?" if close else ""
         raise NotFound(f"no model is registered as {name}{meant}")
     return model

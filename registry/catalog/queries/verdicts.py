@@ -9,6 +9,8 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Score, Verdict
 
+VERDICTS_SHOWN = 20
+
 
 def kept_score(session: Session, file_digest: str, text_digest: str, tokens: int, runtime: str) -> str | None:
     """The reading that is kept under these, as JSON."""
@@ -21,7 +23,7 @@ def kept_score(session: Session, file_digest: str, text_digest: str, tokens: int
     return session.scalar(statement)
 
 
-def verdicts_of(session: Session, model_id: int, limit: int = 100) -> Sequence[Verdict]:
+def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_SHOWN) -> Sequence[Verdict]:
     """The verdicts on a model, newest first."""
     statement = select(Verdict).where(Verdict.model_id == model_id).order_by(Verdict.id.desc())
     return session.scalars(statement.limit(limit)).all()

@@ -19,7 +19,7 @@ from registry.catalog.clock import now
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.tables import Job
 from registry.catalog.vocabulary import shown_text
-from registry.errors import BadInput, NotFound, QueueFull
+from registry.errors import BadInput, NoSuchJob, QueueFull
 
 QUEUED_MAX = 100
 """Jobs that wait, of all kinds together."""
@@ -150,7 +150,7 @@ def cancel_job(session: Session, job_id: int) -> Job:
     """
     row = session.get(Job, job_id, with_for_update=True)
     if row is None:
-        raise NotFound(f"there is no job {job_id}")
+        raise NoSuchJob(f"there is no job {job_id}")
     if row.state not in _ENDED:
         row.state, row.note, row.finished_at = "cancelled", "", now()
     return row

@@ -22,14 +22,14 @@ class Chimera(Base):
     """SHA-256 of the lock's canonical JSON. Two models may have one: the same bytes under two names."""
     base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
     recipe: Mapped[str] = mapped_column(Text)
-    """JSON, as `registry.compose.writing` writes it."""
+    """JSON, as `registry.compose.keeping` keeps it."""
     findings: Mapped[str] = mapped_column(Text)
     """JSON list: what was found before it was made, accepted warnings among it."""
     prediction: Mapped[str] = mapped_column(Text)
     """JSON object: numbers known before it was made."""
     origins: Mapped[str] = mapped_column(Text)
-    """JSON object: `donors`, a list of models, and `parts`, for each tensor that is not the base's the number of its
-    donor and the act."""
+    """JSON object: `parents`, a list of models, and `parts`, for each tensor that is not the base's the number of the
+    parent that it comes from, and the acts."""
 
 
 class Computation(Base):

@@ -95,7 +95,8 @@ def _records(schema: Any) -> Iterable[dict[str, Any]]:
 def test_the_answer_to_every_example_is_as_described(
     zoo: FlaskClient, writing_zoo: FlaskClient, document: dict[str, Any], told: Operation
 ) -> None:
-    answer = asked(writing_zoo if told.writes else zoo, told)
+    is_of_jobs = told.group == "Jobs"  # which a server that only reads does not show
+    answer = asked(writing_zoo if told.writes or is_of_jobs else zoo, told)
     assert answer.status_code == told.status, answer.text[:300]
     value = assert_as_described(document, told, answer)
     if told.is_list:

@@ -174,7 +174,7 @@ def test_line_77_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) 
     assert len(zoo.get("/api/v1/models").get_json()["items"]) == 12
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(name=st.sampled_from([one.name for one in operations()]), data=st.data())
 def test_line_108_any_text_anywhere_is_answered_without_a_fault_of_ours(
     writing_zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject

@@ -56,7 +56,7 @@ ASKING_SCHEMAS: dict[str, Schema] = {
         "A chimera to be run.",
         {"chimera": described(TEXT, "Its name, or `sha256:` and the digest of its lock.")},
         {
-            "tokens": described(nullable({"type": "integer", "minimum": 16, "maximum": 512}), "Of each text."),
+            "tokens": described(nullable({"type": "integer", "minimum": 32, "maximum": 512}), "Of each text."),
             "texts": _TEXTS,
         },
     ),

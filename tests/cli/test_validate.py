@@ -1,0 +1,45 @@
+"""`organ validate` of files: what it prints, and when there is no verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import Organ
+from tests.validation.grafting import A_PROSE, A, feed_forward, graft, script
+
+
+@pytest.fixture
+def organ(tmp_path: Path) -> Organ:
+    """The command with a registry that is not there."""
+    return Organ(tmp_path / "nothing")
+
+
+@pytest.fixture
+def kin(tmp_path: Path) -> Path:
+    """A with the feed-forward organs of its fine-tune."""
+    return graft(A, A_PROSE, feed_forward(A), tmp_path / "kin.gguf")
+
+
+def test_it_prints_the_difference_with_its_error_and_the_tokens_that_were_scored(organ: Organ, kin: Path) -> None:
+    ended = organ.done("validate", kin, "--base", A, "--tokens", 256)
+    assert "12 changed organs zeroed" in ended.out
+    (row,) = (line for line in ended.lines if "chimera against base" in line)
+    assert row.count("%") == 4
+    assert "255 tokens of code, 255 tokens of prose" in ended.out
+    assert "256 tokens a text were asked for" in ended.out
+    assert "graft" not in ended.out
+
+
+def test_a_base_that_does_not_run_ends_with_1_and_no_verdict(organ: Organ, kin: Path, tmp_path: Path) -> None:
+    ended = organ("validate", kin, "--base", A, "--runtime", script(tmp_path, "sys.exit(3)"))
+    assert (ended.status, ended.out) == (1, "")
+    assert "the base does not run, so there is no verdict" in ended.err
+
+
+def test_a_text_of_too_few_tokens_is_refused(organ: Organ, kin: Path, tmp_path: Path) -> None:
+    (tmp_path / "short.txt").write_text("one two three four five six seven eight nine")
+    ended = organ("validate", kin, "--base", A, "--text", tmp_path / "short.txt")
+    assert (ended.status, ended.out) == (1, "")
+    assert "fewer than 32 tell nothing" in ended.err

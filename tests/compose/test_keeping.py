@@ -1,0 +1,21 @@
+"""Recipes as the catalog keeps them: nothing is lost, and no limit on texts from outside stands in the way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+
+from registry.compose.document import TEXT_MAX_BYTES
+from registry.compose.keeping import kept_recipe, kept_text
+from registry.compose.recipe import MetadataChange, Recipe
+from tests.compose.recipes import recipes
+
+
+@given(recipes())
+def test_a_recipe_that_was_kept_is_the_recipe(recipe: Recipe) -> None:
+    assert kept_recipe(kept_text(recipe)) == recipe
+
+
+def test_a_recipe_that_is_longer_as_it_is_kept_than_any_text_from_outside_is_read_back() -> None:
+    long = Recipe("a/base", metadata=(MetadataChange("general.tags", ("x" * 1000,) * 1000),))
+    assert len(kept_text(long)) > TEXT_MAX_BYTES
+    assert kept_recipe(kept_text(long)) == long

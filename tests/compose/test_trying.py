@@ -1,0 +1,95 @@
+"""Registered chimeras tried in llama.cpp: what the control zeroes, what is kept, and what is said of files' figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.verdicts import verdicts_of
+from registry.compose.builder import Composition
+from registry.compose.trying import KeptScores, Tried, report_values, try_chimera
+from registry.digest import digest_of
+from registry.names import parse_model_name
+from registry.registry import Registry
+from registry.validation.cache import ScoreKey
+from registry.validation.child import Limits
+from registry.validation.command import CommandRuntime
+from registry.validation.llama import LlamaCpp
+from registry.validation.reading import NoVerdict, Runtime, Score
+from registry.validation.texts import built_in_texts
+from tests.trips import ingest_file
+from tests.validation.grafting import script
+
+ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
+A, CODE, B, LORA = (
+    f"Zoo-{name}" for name in ("A-2M-v1.0-F16", "A-2M-Code-v1.0-F16", "B-2M-v1.0-Q8_0", "A-2M-Code-LoRA-v1.0-F32")
+)
+BLOCK_3 = ["blk.3.ffn_down.weight", "blk.3.ffn_gate.weight", "blk.3.ffn_up.weight"]
+
+
+@pytest.fixture(scope="module")
+def kin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with Registry.open(tmp_path_factory.mktemp("kin")) as opened:
+        for name in (A, CODE, B, LORA):
+            ingest_file(opened, ZOO / f"{name}.gguf")
+        yield opened
+
+
+def made(composition: Composition) -> str:
+    return composition.accept("unrelated-lineage", "likely-degraded").plan().register().model
+
+
+def tried(kin: Registry, model: str, runtime: Runtime | None = None, tokens: int = 128) -> Tried:
+    return try_chimera(kin.catalog, kin.blobs, model, built_in_texts(), runtime or LlamaCpp(), tokens)
+
+
+def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent(kin: Registry) -> None:
+    stranger = kin.compose(A).graft(B, type="organ", blocks=3)
+    adapted = made(stranger.adapter(LORA, 0.1).named("me/adapted"))
+    purified = made(stranger.purify("spectral", type="organ", blocks="0-2", keep=0.999).named("me/purified"))
+    for model in (adapted, purified):
+        found = tried(kin, model).validation
+        assert sorted(found.grafted) == BLOCK_3
+        assert found.verdict.kind in ("inert", "undecided")
+
+
+def test_where_nothing_was_grafted_there_is_no_control_and_the_reason_says_so(kin: Registry) -> None:
+    found = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
+    values = report_values(found)
+    assert (values["control"], values["zeroed"], values["verdict"]) == (None, [], "gains")
+    assert "Nothing was grafted" in values["reason"]
+    assert values["donors"] == []
+
+
+def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_scored(kin: Registry) -> None:
+    model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
+    first, again = (report_values(tried(kin, model, tokens=300)) for _ in range(2))
+    assert first["texts"] == again["texts"], "what was kept tells the same"
+    assert [text["tokens"] for text in first["texts"]] == [255, 255]
+    assert "the smallest context among these models has 256" in first["tokens_remark"]
+    for text in first["texts"]:
+        assert 0.0 < text["ratio_error"] < 0.05
+    assert first["texts"][0]["ratio"] < 1.0
+    assert "±" in first["reason"]
+    json.dumps(first, allow_nan=False)
+
+
+def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: Registry, tmp_path: Path) -> None:
+    model = made(kin.compose(A).graft(CODE, type="organ", blocks=1).named("me/unlucky"))
+    runtime = CommandRuntime(script(tmp_path, "sys.exit(3)"), Limits(wall_seconds=30.0))
+    with pytest.raises(NoVerdict, match="the base does not run, so there is no verdict: the runtime ended with 3"):
+        tried(kin, model, runtime)
+    with kin.catalog.reading() as session:
+        assert verdicts_of(session, model_by_name(session, parse_model_name(model)).id) == []
+
+
+@pytest.mark.parametrize("surprises", [None, (1.25, 0.0, 7.1234)])
+def test_a_score_that_is_kept_is_given_back_as_it_was(kin: Registry, surprises: tuple[float, ...] | None) -> None:
+    key = ScoreKey(digest_of(repr(surprises).encode()), digest_of(b"text"), 32, "a stand-in, 1")
+    score = Score("code", 26.7, 1.5, 32, surprises)
+    KeptScores(kin.catalog).put(key, score)
+    assert KeptScores(kin.catalog).get(key) == score

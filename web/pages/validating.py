@@ -1,0 +1,30 @@
+"""Validations of a chimera on its pages: those under way, and whether this server can run one."""
+
+from __future__ import annotations
+
+import json
+from importlib import util
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.jobs import active_jobs
+from registry.present.values import Values
+from registry.validation.llama import HOW_TO_INSTALL, PACKAGE
+from web.writing import may_write
+
+KIND = "validate"
+
+
+def under_way(session: Session, name: str) -> list[Values]:
+    """The jobs that wait or run to validate the chimera of that name, as far as jobs are shown here."""
+    jobs = active_jobs(session, KIND) if may_write() else []
+    return [
+        {"id": job.id, "state": job.state, "progress": job.progress, "note": job.note}
+        for job in jobs
+        if json.loads(job.arguments).get("chimera") == name
+    ]
+
+
+def missing_runtime() -> str | None:
+    """What to install before anything can be validated here; None where nothing is missing."""
+    return None if util.find_spec(PACKAGE) else HOW_TO_INSTALL
