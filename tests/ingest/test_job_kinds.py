@@ -125,7 +125,12 @@ REFUSED: list[tuple[str, Values, type[OrganError], str]] = [
     ("graft", {"base": "local/base", "donor": "local/tuned", "where": "x"}, BadInput, "no argument 'where'"),
     ("purify", {"model": "local/base"}, BadRecipe, "method"),
     ("purify", {"model": "local/base", "method": "spectral", "keep": 2}, BadRecipe, "above 0 and at most 1"),
-    ("purify", {"model": "local/base", "method": "fractal", "slot": "nothing"}, NotComposable, "has no organ of that selection"),
+    (
+        "purify",
+        {"model": "local/base", "method": "fractal", "slot": "nothing"},
+        NotComposable,
+        "no organ of that selection",
+    ),
     ("measure", {}, BadInput, "model is missing"),
     ("measure", {"model": 5}, BadInput, "a text"),
     ("measure", {"model": "local/nobody"}, NotFound, "no model is registered"),
