@@ -132,7 +132,8 @@ def test_everything_that_is_missing_is_named_at_once_and_an_empty_registry_says_
 ) -> None:
     text = "base: zz1\ngrafts: [{from: zz2}, {from: base}, {from: zz2, blocks: 0}]\nadapters: [{from: zz3}]\n"
     error, hint = organ("compose", parents.recipe(text)).err.splitlines()
-    assert error == "organ: " + "; ".join(f"no model is registered as local/{name}" for name in ("zz1", "zz2", "zz3"))
+    for name in ("zz1", "zz2", "zz3"):
+        assert error.count(f"no model is registered as local/{name}") == 1
     assert hint.strip() == "try: organ models"
     empty = Organ(tmp_path / "empty")
     for arguments in (("compose", parents.recipe(text)), ("show", "zz1")):

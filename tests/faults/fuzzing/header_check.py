@@ -38,8 +38,7 @@ OUT_OF_REACH = (
     "more than … bytes of padding are not zero: something is hidden there",  # 16 MiB of them
     "and … more",  # thirteen reasons against three shards
     "there are no shards",
-    "[… × …]",  # values, shown to a reader: no refusals
-    "[string of … bytes]",
+    "it carries the lock sha256:… of a chimera",  # no seed is one
 )
 """Sentences that need files larger than a case, or other callers; tests of their own speak them."""
 
