@@ -11,7 +11,7 @@ from registry.gguf import DType, KeyValue, TensorSpec, ValueType
 from registry.gguf.types import DTYPES
 from tests.builders import file_bytes
 
-PATIENT = settings(deadline=None, max_examples=80)
+PATIENT = settings(deadline=None, max_examples=60)
 """Without a deadline: the machine may be busy."""
 
 ALIGNMENTS = (1, 8, 16, 32, 64, 128, 4096)

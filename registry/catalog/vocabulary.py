@@ -21,6 +21,10 @@ MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
 JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
+MATRIX_DTYPES_REFUSED = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
+"""With one of these as a matrix llama.cpp was seen to crash, or to refuse the file (Q8_1)."""
+VECTOR_DTYPES = frozenset({"F32"})
+"""With a norm of any other type, F16 and BF16 among them, llama.cpp was seen to crash."""
 EVIDENCE = ("declared", "recorded", "measured")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from registry.anatomy import OUTPUT_MATRIX, Group, OrganType, Place, Tower, group_of
+from registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
 from registry.compose.finding import Finding, Severity
 from registry.compose.parent import Parent, Part
 from registry.compose.phrases import counted, listed, runs
 from registry.compose.replacement import Replacement, effective_shape
-from registry.gguf.types import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
 
 _PLACES = ("place", "places")
 

@@ -129,10 +129,6 @@ _DTYPES = (
 DTYPES: dict[int, DType] = {dtype.id: dtype for dtype in _DTYPES}
 _DTYPES_BY_NAME = {dtype.name: dtype for dtype in _DTYPES}
 
-MATRIX_DTYPES_REFUSED = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
-"""With one of these as a matrix llama.cpp was seen to crash, or to refuse the file (Q8_1)."""
-VECTOR_DTYPES = frozenset({"F32"})
-"""With a norm of any other type, F16 and BF16 among them, llama.cpp was seen to crash."""
 UNQUANTISED = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
 
 

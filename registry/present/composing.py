@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from registry.anatomy import OrganType
 from registry.catalog.queries.candidates import CellOrgan, cell_organs
-from registry.catalog.queries.fitting import FittingModels
+from registry.catalog.queries.fitting import FittingModels, likenesses
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.relatives import likenesses, models_by_id
+from registry.catalog.queries.relatives import models_by_id
 from registry.catalog.queries.search import search_organs
 from registry.catalog.search import MODELS, parse_query
 from registry.compose.compatibility import check_adapter

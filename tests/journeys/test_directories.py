@@ -106,6 +106,7 @@ def test_any_file_goes_through_a_folder_unchanged(case: str, organ: Organ, tmp_p
     there_and_back(organ, path, tmp_path)
 
 
+@pytest.mark.slow
 def test_five_thousand_tensors_go_through_a_folder_unchanged(organ: Organ, tmp_path: Path) -> None:
     path = tmp_path / "many.gguf"
     path.write_bytes(file_bytes([ARCHITECTURE], [tensor(f"blk.{n}.ffn_up.weight", (9,)) for n in range(5_000)]))

@@ -93,7 +93,7 @@ REFUSED = {
     "nothing-purified": ("purify: {where: 'type:organ theta>=89', method: fractal}", {"nothing-selected"}),
     "no-steps": ("accept: []", {"nothing-to-do"}),
     "a-hyperparameter": (f"grafts: {ORGANS}\nmetadata: {{llama.context_length: 9}}", {"bad-metadata"}),
-    "much-at-once": (MUCH, {"unknown-donor", "nothing-selected", "empty-query", "adapter-misfit"}),
+    "much-at-once": (MUCH, {"unknown-donor", "no-such-block", "empty-query", "adapter-misfit"}),
 }
 
 

@@ -17,8 +17,7 @@ from sqlalchemy.orm import Session, aliased
 from registry.anatomy import OrganType
 from registry.catalog.memory import remembered
 from registry.catalog.tables import Facet, Model, ModelMetadata, Organ, Placement
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.gguf.types import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
+from registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, REACHABLE_STATES, VECTOR_DTYPES
 
 ATTENTION_FACTS = (
     *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),

@@ -22,10 +22,9 @@ from registry.catalog.queries.bases import (
     is_equal,
     models_of_architecture,
 )
-from registry.catalog.queries.relatives import likenesses
 from registry.catalog.search import Choice
 from registry.catalog.search.cursor import check_limit
-from registry.catalog.tables import Model, Placement
+from registry.catalog.tables import Lineage, Model, Placement
 from registry.catalog.vocabulary import ORGAN_TYPES
 
 SAMPLED_MAX = 6000
@@ -168,6 +167,16 @@ def fitting_models(session: Session, base_model_id: int, limit: int = 50) -> Fit
     looked_at = min(len(newest), EXAMINED_MAX)
     items = tuple(replace(one, alike=alike.get(one.id)) for one in found[:limit])
     return FittingModels(items, more=len(found) > limit or looked_at < len(newest))
+
+
+def likenesses(session: Session, model_id: int) -> dict[int, float]:
+    """How alike a model is to each of its measured relatives, by their ids."""
+    ends = (Lineage.child_model_id, Lineage.parent_model_id)
+    statement = select(*ends, Lineage.score).where(
+        Lineage.evidence == "measured", Lineage.score.is_not(None), or_(*(end == model_id for end in ends))
+    )
+    found = ((parent if child == model_id else child, score) for child, parent, score in session.execute(statement))
+    return {other: score for other, score in found if other is not None and score is not None}
 
 
 def _either(one: Prospect, other: Prospect) -> Prospect:

@@ -102,14 +102,6 @@ def edges_of(session: Session, model_id: int) -> Sequence[Lineage]:
     return session.scalars(statement.order_by(Lineage.id)).all()
 
 
-def likenesses(session: Session, model_id: int) -> dict[int, float]:
-    """How alike a model is to each of its measured relatives, by their ids."""
-    measured = (edge for edge in edges_of(session, model_id) if edge.evidence == "measured" and edge.score is not None)
-    ends = ((edge.child_model_id, edge.parent_model_id, edge.score) for edge in measured)
-    found = ((parent if child == model_id else child, score) for child, parent, score in ends)
-    return {other: score for other, score in found if other is not None and score is not None}
-
-
 def parents_of(session: Session, model_ids: Collection[int], evidence: Sequence[str]) -> list[Lineage]:
     """The edges from the models to their parents on any of the `evidence`, by model and in the order of their rows."""
     found: list[Lineage] = []
