@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +16,7 @@ from ingest.directory.virtual import VirtualFile
 from ingest.opening import open_files
 from ingest.placing import place_virtual
 from ingest.sources import GGUF_SUFFIX, directory_source
+from registry.amounts import parse_size
 from registry.catalog.queries.composing import chimera_of, model_by_text
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
@@ -24,20 +24,18 @@ from registry.chimera.plan import FilePlan, plan_model
 from registry.compose.lock import LOCK_KEY
 from registry.compose.reading import read_recipe
 from registry.digest import Digest
-from registry.errors import BadRecipe, BadSource, NotAssemblable
+from registry.errors import BadInput, BadRecipe, BadSource, NotAssemblable
 from registry.gguf import read_header
 from registry.present.text import size_text
 from registry.registry import Registry
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
-_SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 _PROOFS = {
     "identical": "the file that came in, byte for byte",
     "as made": "the chimera as it was made, byte for byte",
     "new file": "a new file",
     "not compared yet": "compared with the file that the folder was made from",
 }
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 @click.command()
@@ -178,10 +176,10 @@ def _plans(registry: Registry, model: str, output: Path, shards: str | None, mer
 
 
 def _parse_size(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None or int(match[1]) == 0:
-        raise click.UsageError(f"{text!r} is no size: write 2G or 500M")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    try:
+        return parse_size(text)
+    except BadInput as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:

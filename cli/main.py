@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from registry.settings import DEBUG_VARIABLE, HOME_VARIABLE
+from registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VARIABLE
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -32,6 +32,13 @@ _COMMANDS = {
     "validate": ("cli.validate", "Run a chimera in a real runtime and say what it is worth."),
     "verify": ("cli.keep", "Check that every blob is there and gives its bytes."),
     "sweep": ("cli.keep", "Remove stored bytes that nothing needs."),
+    "login": ("cli.login", "Remember the token for a registry elsewhere."),
+    "push": ("cli.push", "Send models to a registry elsewhere: only what it lacks."),
+    "pull": ("cli.pull", "Fetch a model, a chimera or an organ from a registry elsewhere."),
+    "contributor": ("cli.contributors", "Add, list or suspend contributors of this registry."),
+    "token": ("cli.tokens", "Create, list or revoke tokens."),
+    "admin": ("cli.admin", "What waits for review; yank, remove; the event log."),
+    "backup": ("cli.backup", "A copy of the registry that can be opened, while it is served."),
     "work": ("cli.work", "Do the jobs that wait in the queue."),
     "jobs": ("cli.work", "List the jobs, or cancel one."),
     "serve": ("cli.serve", "Browse the registry in a web browser."),
@@ -74,10 +81,11 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--home", metavar="FOLDER", help="The registry's folder, instead of $ORGAN_HOME or your data folder.")
+@click.option("--registry", metavar="URL", help="A registry elsewhere, instead of $ORGAN_REGISTRY or a folder.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
-def organ(home: str | None) -> None:
+def organ(home: str | None, registry: str | None) -> None:
     """A registry for the parts of language models.
 
     Takes GGUF files apart into organs (tensors), stores each once, measures it, and puts models together again to the
@@ -85,6 +93,9 @@ def organ(home: str | None) -> None:
     """
     if home is not None:
         os.environ[HOME_VARIABLE] = home
+        os.environ.pop(REGISTRY_VARIABLE, None)  # what is said here goes before what was said long ago
+    if registry is not None:
+        os.environ[REGISTRY_VARIABLE] = registry
 
 
 def main() -> None:

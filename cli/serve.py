@@ -56,7 +56,7 @@ def serve(
     """
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
-    web = WebSettings(hosts=served_hosts(shown_host, allowed), writes=not read_only and may_write(host, allowed))
+    web = WebSettings(hosts=served_hosts(shown_host, allowed), personal=is_personal(host, allowed), read_only=read_only)
     if not reload:
         check_free(host, port)
     with Registry.open() as registry:
@@ -79,7 +79,7 @@ def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:
     return LOOPBACK_HOSTS | {name.lower() for name in (*own, *allowed)}
 
 
-def may_write(host: str, allowed: Sequence[str]) -> bool:
+def is_personal(host: str, allowed: Sequence[str]) -> bool:
     """Whether only this machine can ask: it listens on the loopback, and not for other names, as behind a proxy."""
     if allowed:
         return False

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
+from registry.errors import BadInput
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
+
+
+def parse_size(text: str) -> int:
+    """The bytes of a size as people write it, `2G` or `500 MB`, from 1; raises BadInput."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None or int(match[1]) == 0:
+        raise BadInput(f"{text[:80]!r} is no size: write 2G or 500M")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
 
 def size_text(size: float) -> str:
     """A size for people, in powers of ten: `4.9 MB`."""

@@ -25,6 +25,10 @@ OrganError                  everything below; its text is one sentence for a per
 ├── CatalogError            the database
 │   ├── SchemaTooNew        written by a newer version of this program
 │   └── BadValue            a value that one of the databases would refuse
+├── NotAllowed              who asks may not do this
+│   └── BadToken            a token that is missing, mistyped, unknown, revoked or expired
+├── TooMany                 asked too often: the seconds to wait
+├── OverQuota               more than may be kept for a contributor: what is allowed, and what it would be
 ├── Busy                    another process holds the lock that this one needs
 │   └── QueueFull           as many jobs wait as may
 ├── TooSlow                 a question to the database that was stopped: the seconds that it was given
@@ -181,6 +185,26 @@ class SchemaTooNew(CatalogError):
 
 class BadValue(CatalogError, BadInput):
     """A value that a supported database would refuse or change."""
+
+
+class NotAllowed(OrganError):
+    """Who asks is known, or nobody, and may not do this."""
+
+
+class BadToken(NotAllowed):
+    """Who asks has no token, or one that is not good. Its text is never in the sentence."""
+
+
+class TooMany(OrganError):
+    """Asked too often; `seconds` is how long to wait."""
+
+    def __init__(self, sentence: str, seconds: float) -> None:
+        super().__init__(sentence)
+        self.seconds = seconds
+
+
+class OverQuota(OrganError):
+    """More than may be kept for a contributor."""
 
 
 class Busy(OrganError):

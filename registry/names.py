@@ -12,6 +12,8 @@ MODEL_TEXT_MAX_LENGTH = 210
 """Of a whole name as it is typed, with namespace and version."""
 RESERVED_NAMESPACES = frozenset(
     {
+        "account",
+        "admin",
         "api",
         "chimeras",
         "compare",
@@ -20,13 +22,17 @@ RESERVED_NAMESPACES = frozenset(
         "healthz",
         "jobs",
         "lineage",
+        "login",
+        "logout",
         "metrics",
         "models",
         "organs",
         "reports",
         "search",
         "static",
+        "submissions",
         "upload",
+        "uploads",
         "v2",
     }
 )

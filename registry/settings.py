@@ -9,12 +9,19 @@ from urllib.parse import quote
 
 import platformdirs
 
-from registry.errors import BadSetting
+from registry.amounts import parse_size
+from registry.errors import BadInput, BadSetting
 
 HOME_VARIABLE = "ORGAN_HOME"
 DATABASE_VARIABLE = "ORGAN_DATABASE_URL"
 BLOBS_VARIABLE = "ORGAN_BLOBS_URL"
 DEBUG_VARIABLE = "ORGAN_DEBUG"
+REGISTRY_VARIABLE = "ORGAN_REGISTRY"
+TOKEN_VARIABLE = "ORGAN_TOKEN"  # noqa: S105  # its name, not a token
+REVIEW_VARIABLE = "ORGAN_REVIEW"
+QUOTA_VARIABLE = "ORGAN_QUOTA"
+UPLOAD_MAX_VARIABLE = "ORGAN_UPLOAD_MAX"
+REVIEWS = ("auto", "manual")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,17 @@ class Settings:
     """An SQLAlchemy URL."""
     blobs: Path
     """The folder of the local blob store."""
+    review: str = "auto"
+    """Whether what contributors send is visible once it is checked, or waits for an administrator (`manual`)."""
+    quota_bytes: int = 100 * 1000**3
+    """What is kept for a contributor who has no quota of their own, uploads under way included."""
+    upload_max_bytes: int = 64 * 1000**3
+    """Of one model that is sent."""
+
+    @property
+    def uploads(self) -> Path:
+        """The folder in which what is sent lies until it is checked."""
+        return self.home / "uploads"
 
     @classmethod
     def in_folder(cls, home: Path) -> Settings:
@@ -39,7 +57,7 @@ class Settings:
     def from_environment(cls, environment: Mapping[str, str]) -> Settings:
         """The settings that `environment` gives; the default home is the user's data folder (XDG).
 
-        Raises BadSetting for a place that this version cannot store blobs in.
+        Raises BadSetting for a place that this version cannot store blobs in, and for what means nothing.
         """
         home = environment.get(HOME_VARIABLE) or platformdirs.user_data_dir("organ-registry")
         defaults = cls.in_folder(Path(home))
@@ -47,6 +65,9 @@ class Settings:
             defaults.home,
             environment.get(DATABASE_VARIABLE) or defaults.database_url,
             _blobs_folder(environment.get(BLOBS_VARIABLE)) or defaults.blobs,
+            _review(environment.get(REVIEW_VARIABLE)) or defaults.review,
+            _size(environment, QUOTA_VARIABLE) or defaults.quota_bytes,
+            _size(environment, UPLOAD_MAX_VARIABLE) or defaults.upload_max_bytes,
         )
 
 
@@ -57,3 +78,19 @@ def _blobs_folder(text: str | None) -> Path | None:
     if separator and scheme != "file":
         raise BadSetting(f"{BLOBS_VARIABLE} is {text[:80]!r}: blobs are kept in a folder; give its path")
     return Path(rest if separator else text).expanduser().absolute()
+
+
+def _review(text: str | None) -> str | None:
+    if text and text not in REVIEWS:
+        raise BadSetting(f"{REVIEW_VARIABLE} is {text[:80]!r}: it is {' or '.join(REVIEWS)}")
+    return text or None
+
+
+def _size(environment: Mapping[str, str], variable: str) -> int | None:
+    text = environment.get(variable)
+    if not text:
+        return None
+    try:
+        return parse_size(text)
+    except BadInput as error:
+        raise BadSetting(f"{variable}: {error}") from error

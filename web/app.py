@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flask import Flask
+from werkzeug.middleware.proxy_fix import ProxyFix
 
 from registry.registry import Registry
 from web.answers import REGISTRY_KEY, SETTINGS_KEY
@@ -12,6 +13,7 @@ from web.errors import answer_errors
 from web.forms import form_token
 from web.health import health
 from web.hub import hub
+from web.identity import identity, recognise
 from web.links import twin_address
 from web.made import made
 from web.memory import remember_answers
@@ -35,15 +37,18 @@ def create_app(registry: Registry, settings: WebSettings | None = None) -> Flask
     """The catalog of `registry`, which the caller closes."""
     settings = settings or WebSettings()
     app = Flask("web")
+    if settings.proxies:
+        app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.proxies, x_proto=settings.proxies)  # type: ignore[method-assign]
     app.extensions[REGISTRY_KEY] = registry
     app.extensions[SETTINGS_KEY] = settings
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, twin_address=twin_address)
-    app.jinja_env.globals.update(form_token=form_token, may_write=may_write)
+    app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     count_requests(app)
     secure(app, settings)
     answer_errors(app)
+    recognise(app)
     remember_answers(app, settings)
     take_turns(app, settings)
     for blueprint in (pages, api, health, metrics, downloads, made, hub):

@@ -13,17 +13,25 @@ from registry.errors import (
     BadInput,
     BadName,
     BadQuery,
+    BadToken,
     Busy,
+    NotAllowed,
     NotAssemblable,
     NotComposable,
     NotFound,
     OrganError,
+    OverQuota,
+    TooMany,
     TooSlow,
     UnsupportedDType,
 )
 from web.answers import wants_csv, wants_json
 
 STATUS: tuple[tuple[type[OrganError], int], ...] = (
+    (BadToken, 401),
+    (NotAllowed, 403),
+    (TooMany, 429),
+    (OverQuota, 413),
     (NotFound, 404),
     (BadName, 404),
     (BadDigest, 404),
@@ -55,7 +63,10 @@ def refused(error: OrganError) -> Response:
     if status >= 500:
         current_app.logger.error("%s", error, exc_info=error)
     sentence = str(error) if status != 500 else "The registry cannot answer just now; its log says why."
-    return error_answer(status, sentence, field=_field(error))
+    answer = error_answer(status, sentence, field=_field(error))
+    if isinstance(error, TooMany):
+        answer.headers["Retry-After"] = str(max(1, round(error.seconds)))
+    return answer
 
 
 def _field(error: OrganError) -> str | None:
@@ -77,6 +88,8 @@ def error_answer(
         page = render_template("error.html", sentence=sentence, status=status, title=_title(status))
         answer = current_app.response_class(page)
     answer.status_code = status
+    if status == 401:
+        answer.headers["WWW-Authenticate"] = 'Bearer realm="organ registry"'
     if status == 503:
         answer.headers["Retry-After"] = str(RETRY_SECONDS)
     return answer

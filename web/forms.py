@@ -1,7 +1,8 @@
 """Forms of pages that write: a page has a token in a hidden field and in a cookie, and gets both back.
 
-No page of elsewhere can read the token, nor does a browser send the cookie for it. There are no sessions: the token is
-random, and means only that the form was made for this browser.
+No page of elsewhere can read the token, nor does a browser send the cookie for it. Of a browser that is logged in the
+token is worked out from its session, and good for no other; else it is random, and means only that the form was made
+for this browser.
 
     {{ form_token() }}                                   in a template, inside of <form method="post">
 
@@ -22,7 +23,8 @@ from flask import Blueprint, Response, abort, after_this_request, g, redirect, r
 from markupsafe import Markup
 
 from web.answers import Page, respond
-from web.writing import check_writing
+from web.identity import UPLOAD, identity, session_secret
+from web.writing import check_anybody, check_writing
 
 FIELD, COOKIE = "form_token", "organ_form"
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
@@ -38,22 +40,28 @@ FormView = Callable[..., str | Page]
 def form_token() -> Markup:
     """The hidden field of a form that writes. A page that has one is kept by nobody but its browser."""
     if "form_token" not in g:
-        g.form_token = _cookie() or secrets.token_urlsafe(TOKEN_BYTES)
+        own = _session_token()
+        g.form_token = own or _cookie() or secrets.token_urlsafe(TOKEN_BYTES)
         g.unkept = True  # the next one who asks for this page must not get this browser's token
-        after_this_request(_with_cookie)
+        if own is None:
+            after_this_request(_with_cookie)
     return _HIDDEN.format(FIELD, g.form_token)
 
 
-def writing_form(blueprint: Blueprint, address: str) -> Callable[[FormView], FormView]:
+def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD) -> Callable[[FormView], FormView]:
     """Take forms at `address` (POST): the view gives the address that is shown then, or a page that says what is wrong.
 
     403 where the server only reads, for what another site's page sends, and without the token; 415 for what is no form.
+    Who asks must be good for `scope`, unless that is None.
     """
 
     def register(view: FormView) -> FormView:
         @wraps(view)
         def answer(**arguments: Any) -> Response:
-            check_writing()
+            if scope is None:
+                check_anybody()
+            else:
+                check_writing(scope)
             _check_token()
             found = view(**arguments)
             shown = redirect(found, 303) if isinstance(found, str) else respond(found)
@@ -70,9 +78,17 @@ def writing_form(blueprint: Blueprint, address: str) -> Callable[[FormView], For
 def _check_token() -> None:
     if request.mimetype not in FORM_TYPES:
         abort(415, "What is sent here is to be a form.")
-    sent, kept = request.form.get(FIELD, ""), _cookie()
+    sent, kept = request.form.get(FIELD, ""), _session_token() or _cookie()
     if kept is None or not hmac.compare_digest(sent.encode(), kept.encode()):
         abort(403, TOO_OLD)
+
+
+def _session_token() -> str | None:
+    """The token of a browser that is logged in."""
+    secret = session_secret()
+    if secret is None or identity().account is None:
+        return None
+    return hmac.digest(secret.encode(), b"form", "sha256").hex()
 
 
 def _cookie() -> str | None:

@@ -15,8 +15,8 @@ from threading import Lock
 from flask import Flask, Response, g, request
 
 from web.answers import registry
+from web.identity import is_proxied, is_somebody
 from web.settings import WebSettings
-from web.writing import is_proxied
 
 ANSWER_MAX_BYTES = 512 * 1024
 ROW_BYTES = 1024
@@ -83,7 +83,7 @@ def remember_answers(app: Flask, settings: WebSettings) -> None:
     @app.before_request
     def look() -> Response | None:
         g.version = None
-        if request.method != "GET" or "Range" in request.headers:
+        if request.method != "GET" or "Range" in request.headers or is_somebody():
             return None
         g.version = registry().catalog.version()
         kept = memory.get(g.version, _address()) if g.version is not None else None

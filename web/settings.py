@@ -14,9 +14,13 @@ class WebSettings:
     hosts: frozenset[str] = LOOPBACK_HOSTS
     """The names that requests may ask for, without a port. A page of another origin that has its own name lead to this
     machine (DNS rebinding) asks for another one, and is refused. `*` allows any."""
-    writes: bool = False
-    """Whether what writes or runs something is there. Only for a server that nobody but this machine can reach: there
-    are no accounts yet."""
+    personal: bool = False
+    """Whether whoever asks without a token may write, as `local`. Only for a server that nobody but its machine can
+    reach."""
+    read_only: bool = False
+    """Whether nobody may write, log in, or see jobs."""
+    proxies: int = 0
+    """Proxies in front, each of which adds its `X-Forwarded-For` and `X-Forwarded-Proto`: so many are believed."""
     search_seconds: float = 2.0
     """A search that takes longer is stopped."""
     counts_seconds: float = 0.5

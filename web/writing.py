@@ -1,4 +1,4 @@
-"""Who may write: programs of this machine, and the catalog's own pages. Not the pages of others.
+"""Who may write: those who have an account for it, and on a server of one's own the programs and pages of its machine.
 
 A browser sends what any page tells it to send, also to this machine. Of a page of elsewhere it says so, in
 `Sec-Fetch-Site`, in `Origin` or in `Referer`; a program says nothing of the kind. That the name that was asked for is
@@ -12,27 +12,18 @@ from urllib.parse import urlsplit
 from flask import abort, request
 
 from web.answers import settings
+from web.identity import UPLOAD, Identity, identity, need
 
-ONLY_READS = "This server only reads: what writes or runs something is there only where none but its machine can ask."
-PROXIED = "This came through a proxy: what writes or runs something answers only to this server's own machine."
-NO_JOBS = "This server only reads, and shows no jobs."
+ONLY_READS = "This server only reads."
+NO_JOBS = "Jobs are shown to those who may ask for them: log in."
 ELSEWHERE = "A page of another site asked for this; only this catalog's own pages and programs may."
 _OWN_SITES = ("same-origin", "none")
 """What a browser says of our own pages, and of an address that somebody typed."""
 
 
-_PROXY_HEADERS = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
-_PROXY_PREFIX = "HTTP_X_FORWARDED"
-
-
-def may_write() -> bool:
-    """Whether this server has what writes for who asks; pages leave out their forms where it has not."""
-    return settings().writes and not is_proxied()
-
-
-def is_proxied() -> bool:
-    """Whether a proxy says that it hands the request on: then who asks may sit anywhere."""
-    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in request.environ)
+def may_write(scope: str = UPLOAD) -> bool:
+    """Whether who asks may write; pages leave out their forms where not."""
+    return not settings().read_only and identity().may(scope)
 
 
 def check_jobs_shown() -> None:
@@ -41,12 +32,27 @@ def check_jobs_shown() -> None:
         abort(404, NO_JOBS)
 
 
-def check_writing() -> None:
-    """Answer 403 to a request that may not write: the server only reads, or a proxy or a page of elsewhere asks."""
-    if not settings().writes:
+def check_writing(scope: str = UPLOAD) -> Identity:
+    """Who asks, who may write: else 403 where the server only reads and for what a page of elsewhere asks.
+
+    Raises BadToken (401) for anybody, NotAllowed (403) for a token without the `scope`.
+    """
+    if settings().read_only:
         abort(403, ONLY_READS)
-    if is_proxied():
-        abort(403, PROXIED)
+    found = need(scope)
+    check_origin()
+    return found
+
+
+def check_anybody() -> None:
+    """Answer 403 where the server only reads, and to what a page of elsewhere asks."""
+    if settings().read_only:
+        abort(403, ONLY_READS)
+    check_origin()
+
+
+def check_origin() -> None:
+    """Answer 403 to what a page of elsewhere asks."""
     site = request.headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OWN_SITES:
         abort(403, ELSEWHERE)

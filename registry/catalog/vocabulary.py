@@ -20,6 +20,14 @@ REACHABLE_STATES = ("visible", "yanked")
 MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
+CONTRIBUTOR_STATES = ("active", "suspended")
+SCOPES = ("read", "upload", "admin")
+"""What a token may be good for, each by itself: `admin` alone uploads nothing."""
+UPLOAD_KINDS = ("piece", "pack", "file")
+"""One piece of a model's file, many small ones one after another, or a whole file."""
+UPLOAD_STATES = ("open", "complete")
+SUBMISSION_STATES = ("checking", "ready", "publishing", "quarantined", "published", "refused", "withdrawn")
+"""Looked at; waiting for its contributor's word; taken apart; waiting for an administrator's; and how it ends."""
 JOB_STATES = ("queued", "running", "finished", "failed", "cancelled")
 MATRIX_DTYPES_REFUSED = frozenset({"F64", "I8", "I16", "I32", "I64", "Q8_1", "Q8_K"})
 """With one of these as a matrix llama.cpp was seen to crash, or to refuse the file (Q8_1)."""

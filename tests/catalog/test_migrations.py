@@ -13,14 +13,16 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, event, inspect, text
+from sqlalchemy import Engine, create_engine, event, inspect, select, text
+from sqlalchemy.orm import Session
 
 import migrations
 from registry.catalog.engine import open_catalog
 from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.tables import Base
+from registry.catalog.tables import Base, Contributor, Model
 from registry.errors import CatalogError, SchemaTooNew
 from registry.registry import Registry
+from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,12 +107,47 @@ def test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it(revision
         catalog.close()
 
 
+def go_back(session: Session, revision: int) -> None:
+    """Take away what the migration to `revision` brings, which no migration does."""
+    assert revision == 4
+    tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
+    columns = {"contributors": ("state", "quota_bytes")}
+    columns["models"] = ("state_reason", "changed_at", "downloads", "grafts")
+    for name in ("downloads", "grafts"):
+        session.execute(text(f"DROP INDEX ix_models_state_{name}"))
+    for table in tables:
+        session.execute(text(f"DROP TABLE {table}"))
+    for table, names in columns.items():
+        for name in names:
+            session.execute(text(f"ALTER TABLE {table} DROP COLUMN {name}"))
+    session.execute(text(f"UPDATE alembic_version SET version_num = '{revision - 1:04d}'"))
+
+
+def test_a_registry_of_before_contributors_keeps_its_own_and_counts_what_was_grafted(tmp_path: Path) -> None:
+    with Registry.open(tmp_path / "home") as registry:
+        for name, tensors in (("base", kin_tensors()), ("donor", kin_tensors(alike=0.99))):
+            ingest_bytes(registry, tmp_path, name, kin_file(name, tensors))
+        composition = registry.compose("local/base").graft("local/donor", type="organ")
+        warned = {found.code for found in composition.plan().findings if found.severity == "warn"}
+        composition.accept(*warned).plan().register()
+        with registry.catalog.reading() as session:
+            counted = dict(session.execute(select(Model.name, Model.grafts)).all())
+        with registry.catalog.writing() as session:
+            go_back(session, 4)
+    with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
+        grafts = dict(session.execute(select(Model.name, Model.grafts)).all())
+        assert session.scalars(select(Contributor.state)).all() == ["active"]
+    assert grafts == counted
+    assert (grafts["base"], grafts["donor"], len(grafts)) == (0, 1, 3)
+
+
 def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Path) -> None:
     (tmp_path / "little.gguf").write_bytes(little_model())
     with Registry.open(tmp_path / "home") as registry:
         ingest_file(registry, tmp_path / "little.gguf")
         with registry.catalog.writing() as session:
             kept = running_totals(session)
+            go_back(session, 4)
             for table in ("totals", "scores", "verdicts", "computations", "chimeras", "jobs"):  # later ones
                 session.execute(text(f"DROP TABLE {table}"))
             session.execute(text("UPDATE alembic_version SET version_num = '0001'"))

@@ -71,7 +71,7 @@ def main() -> int:
         ingest_zoo(registry)
         compose_chimeras(registry)
         (Path(folder) / "schemathesis.toml").write_text(CONFIGURATION, encoding="utf-8")
-        tally = Tally(create_app(registry, WebSettings(writes=True)))
+        tally = Tally(create_app(registry, WebSettings(personal=True)))
         Thread(target=_empty_queue, args=(registry,), daemon=True).start()
         server = make_server("127.0.0.1", 0, tally, threaded=True, request_handler=_Quiet)
         Thread(target=server.serve_forever, daemon=True).start()

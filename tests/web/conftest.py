@@ -121,5 +121,5 @@ def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
         assert claim is not None
         fail_job(session, claim, HOSTILE)
     put_hostile_chimera(registry)
-    with create_app(registry, WebSettings(writes=True)).test_client() as client:
+    with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client

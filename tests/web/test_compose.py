@@ -63,7 +63,7 @@ def links_with(page: Parsed, *steps: tuple[str, str]) -> list[str]:
 @pytest.fixture
 def writing(little: FlaskClient, registry: Registry) -> Iterator[FlaskClient]:
     """A client of the same catalog behind a server that writes."""
-    with create_app(registry, WebSettings(writes=True)).test_client() as client:
+    with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client
 
 
@@ -346,13 +346,13 @@ def test_line_106_a_form_without_its_token_is_refused(
     assert jobs(registry) == []
 
 
-def test_a_server_that_only_reads_has_no_form_and_says_how_else(little: FlaskClient, registry: Registry) -> None:
+def test_who_has_no_account_gets_no_form_and_is_told_how_else(little: FlaskClient, registry: Registry) -> None:
     answer = little.get(address(GRAFT))
     page = parsed(answer.text)
     assert [one for one in page.named("form") if one.attributes.get("method") == "post"] == []
-    assert "This server only reads" in page.text
+    assert "Who has an account here" in page.text
     assert "Set-Cookie" not in answer.headers
-    assert little.post("/compose", data={"base": BASE, GRAFT[0]: GRAFT[1]}).status_code == 403
+    assert little.post("/compose", data={"base": BASE, GRAFT[0]: GRAFT[1]}).status_code == 401
     assert jobs(registry) == []
 
 

@@ -44,7 +44,7 @@ PATIENCE_SECONDS = 60.0
 
 @pytest.fixture
 def client(registry: Registry) -> Iterator[FlaskClient]:
-    with create_app(registry, WebSettings(writes=True)).test_client() as client:
+    with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client
 
 

@@ -25,9 +25,10 @@ GROUPS: Mapping[str, str] = {
 DESCRIPTION = """\
 Everything answers JSON, but downloads, which answer bytes.
 
-What writes or runs something is there only where the server listens on its own machine alone, and only for programs
-and for the catalog's own pages: a request that a browser sends for another site's page is refused, by 403. What takes
-long answers 202 and a job, whose address stands in the header `Location`.
+Reading needs no account. What writes or runs something needs a token, as `Authorization: Bearer TOKEN`, that is good
+for the scope that stands with it: `upload` or `admin`. A server of one's own, which nobody but its machine can reach,
+takes what its machine asks without one. Cookies mean nothing here, and a request that a browser sends for another
+site's page is refused, by 403. What takes long answers 202 and a job, whose address stands in the header `Location`.
 
 A list answers `{"items", "next", "notes"}`; the next page is `after=<next>`, and its address stands in the header
 `Link` with `rel="next"`. A `next` belongs to the query that it came from.
@@ -44,19 +45,21 @@ Every page of the catalog has a twin with the same values: `/organs.json`, `/mod
 """
 _REFUSALS: Mapping[int, str] = {
     400: "The request means nothing here; `errors` says which field and why.",
-    403: "This server only reads, or a page of another site asked.",
+    401: "This needs a token, or the one that was sent is not good.",
+    403: "The token is not good for this, what is asked for is not the asker's own, or this server only reads.",
     404: "Nothing is kept here.",
     409: "What was asked for is several things, or cannot be had in this form.",
     412: "The file is not the one that `If-Match` names.",
     413: "The body is too large.",
     414: "The address is too long.",
     415: "The body is no JSON by its type, or is packed.",
+    429: "Asked too often; `Retry-After` has the seconds.",
     416: "The file has no byte in that range; `Content-Range` has its size.",
     421: "The catalog is not served under that name.",
     500: "The stored bytes are faulty; this is told before the first byte. Later the connection is cut.",
     503: "It took too long or too much is going on; `Retry-After` has the seconds.",
 }
-_API_ONLY = (403,)
+_API_ONLY = (401, 403, 429)
 _DOWNLOAD_REFUSALS = tuple(status for status in _REFUSALS if status not in _API_ONLY)
 _CONDITIONS: Mapping[str, str] = {
     "If-None-Match": "ETags that the asker has.",
@@ -67,6 +70,8 @@ _CONDITIONS: Mapping[str, str] = {
 _API_CONDITIONS = ("If-None-Match",)
 _FILE_HEADERS = ("ETag", "Accept-Ranges", "Content-Disposition", "Cache-Control")
 _JSON = "application/json"
+SECURITY = "token"
+SECURITY_TEXT = "A contributor's token; `organ token create` makes one."
 
 
 def document(version: str) -> Schema:
@@ -93,6 +98,7 @@ def document(version: str) -> Schema:
             "schemas": SCHEMAS,
             "responses": _responses(),
             "parameters": {name: _header(name, text) for name, text in _CONDITIONS.items()},
+            "securitySchemes": {SECURITY: {"type": "http", "scheme": "bearer", "description": SECURITY_TEXT}},
         },
     }
 
@@ -106,6 +112,8 @@ def _operation(told: Operation) -> Schema:
         "parameters": [_parameter(one) for one in told.parameters],
         "responses": {str(told.status): _answer(told)} | _refused("json", told.refusals),
     }
+    if told.scope is not None:
+        found["security"] = [{SECURITY: [told.scope]}]
     if told.method == "get":
         found["parameters"] += [_component("parameters", name) for name in _API_CONDITIONS]
         found["responses"]["304"] = _component("responses", "NotModified")
@@ -157,8 +165,8 @@ def _responses() -> Schema:
         found[f"json-{status}"] = {"description": text, "content": {_JSON: {"schema": ref("Error")}}}
         if status in _DOWNLOAD_REFUSALS:
             found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
-        if status == 503:
-            for form in ("json", "words"):
+        for form in ("json", "words"):
+            if status in (429, 503) and f"{form}-{status}" in found:
                 found[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}
     used = {f"json-{status}" for told in operations() for status in told.refusals}
     return {name: one for name, one in found.items() if not name.startswith("json-") or name in used}

@@ -24,8 +24,9 @@ from web.answers import conditional, json_answer, next_address
 from web.api.blueprint import ROOT, api
 from web.api.refusals import Refused
 from web.api.schemas.values import Schema
+from web.identity import identity, need
 
-COMMON_REFUSALS = (400, 413, 414, 415, 421, 503)
+COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 503)
 """What any request can get."""
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -72,6 +73,8 @@ class Operation:
     """Of an answer that is no refusal."""
     writes: bool = False
     """Whether it writes or runs something (`web.api.writing`)."""
+    scope: str | None = None
+    """What the token of who asks must be good for; None where anybody may ask."""
 
 
 View = Callable[..., Values]
@@ -99,10 +102,12 @@ def operation(
     parameters: Sequence[Parameter] = (),
     refusals: Sequence[int] = (),
     body: str | None = None,
+    scope: str | None = None,
 ) -> Callable[[View], View]:
     """Serve a view at `path` below the root of the API: GET, or POST where it takes a body. Its docstring describes it.
 
-    A view whose values have a `next` is a page of a list.
+    A view whose values have a `next` is a page of a list. With a `scope` it is only for those whose token is good for
+    it.
     """
 
     def register(view: View) -> View:
@@ -115,10 +120,11 @@ def operation(
             description=" ".join((view.__doc__ or "").split()),
             answer=answer,
             parameters=tuple(parameters),
-            refusals=tuple(refusals),
+            refusals=tuple(refusals) if scope is None else (403, *refusals),
             is_list=any(parameter.name == "after" for parameter in parameters),
             example=example,
             body=body,
+            scope=scope,
         )
         declare(told)
         rule = told.path.replace("{", "<").replace("}", ">")
@@ -139,6 +145,10 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
+        if told.scope is None:
+            identity()  # a token that is sent is good, or the request is refused
+        else:
+            need(told.scope)
         check_address(known)
         values = view(**arguments)
         made = json_answer(values)

@@ -4,9 +4,9 @@
     def ask_for_report() -> Values:
         return queued("report", asked_object(("model", "limit")))
 
-It is there only where the server is bound to the loopback, and only for programs and for the catalog's own pages
-(`web.writing`); elsewhere it answers 403. With a body, that is JSON by its type, else 415. What answers 202 answers a
-job, whose address stands in `Location`.
+It wants a token that is good for its scope, `upload` unless told otherwise: 401 without one, 403 with another. On a
+server of one's own the machine's own programs and pages need none (`web.identity`). With a body, that is JSON by its
+type, else 415. What answers 202 answers a job, whose address stands in `Location`, unless it says where itself.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from web.answers import json_answer, reading, registry
 from web.api.blueprint import ROOT, api
 from web.api.body import check_json
 from web.api.operation import Operation, Parameter, View, check_address, declare
+from web.identity import UPLOAD
 from web.writing import check_writing
 
 ACCEPTED = 202
-_ONLY_HERE = "Only where the server listens on its own machine alone; elsewhere it answers 403."
+_NEEDS = "It needs a token with the scope `{}`."
 
 
 def writing_operation(
@@ -43,6 +44,7 @@ def writing_operation(
     refusals: Sequence[int] = (),
     body: str | None = None,
     status: int = 200,
+    scope: str = UPLOAD,
 ) -> Callable[[View], View]:
     """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete. Its docstring
     describes it. `example` is the body of an example request, or without a body its address."""
@@ -54,15 +56,16 @@ def writing_operation(
             name=view.__name__,
             group=group,
             summary=summary,
-            description=f"{' '.join((view.__doc__ or '').split())} {_ONLY_HERE}",
+            description=f"{' '.join((view.__doc__ or '').split())} {_NEEDS.format(scope)}",
             answer=answer,
             parameters=tuple(parameters),
-            refusals=(403, *refusals),
+            refusals=(403, 429, *refusals),
             is_list=False,
             example=example,
             body=body,
             status=status,
             writes=True,
+            scope=scope,
         )
         declare(told)
         rule = told.path.replace("{", "<").replace("}", ">")
@@ -87,14 +90,14 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
-        check_writing()
+        check_writing(told.scope or UPLOAD)
         check_address(known)
         if told.body is not None:
             check_json()
         values = view(**arguments)
         made = json_answer(values, told.status)
         made.headers["Cache-Control"] = "no-store"
-        if told.status == ACCEPTED:
+        if told.answer == "Job" and told.status == ACCEPTED:
             made.headers["Location"] = f"{ROOT}/jobs/{values['id']}"
         return made
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.composing import organ_ids
@@ -26,6 +27,8 @@ def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> N
             origins=record.origins,
         )
     )
+    donors = {parent_id for parent_id, _ in record.parents} - {record.base_model_id}
+    session.execute(update(Model).where(Model.id.in_(donors)).values(grafts=Model.grafts + 1))
     for parent_id, relation in dict.fromkeys(record.parents):
         session.add(_edge(model.created_at, relation, child_model_id=model.id, parent_model_id=parent_id))
     keys = {key for one in record.computations for key in (one.organ, *(source for source, _ in one.sources))}

@@ -5,21 +5,25 @@ storage   ingests (one row a dissection), blobs, inline_blobs (the small ones' b
 organs    organs, measurements (a row a method), fingerprints
 models    models, model_files and file_parts (the exact bytes around the tensors), model_metadata, placements
 finding   facets and facet_counts (visible placements by what searches narrow by), model_words
-history   contributors, lineage, events (append-only)
+history   contributors, lineage, events (append-only), downloads a day
+accounts  tokens, web_sessions, page_tokens: who may do what
+uploads   uploads and upload_pieces (what is on its way), submissions (what is to come of it)
 chimeras  chimeras, computations (how organs were made), verdicts and scores of runtimes
 jobs      jobs (work in a queue)
 totals    totals (the registry in numbers)
 """
 
+from registry.catalog.tables.accounts import PageToken, Token, WebSession
 from registry.catalog.tables.base import Base, Timestamp
 from registry.catalog.tables.chimeras import Chimera, Computation, Score, Verdict
 from registry.catalog.tables.finding import Facet, FacetCount, ModelWord
-from registry.catalog.tables.history import Contributor, Event, Lineage
+from registry.catalog.tables.history import Contributor, DailyDownloads, Event, Lineage
 from registry.catalog.tables.jobs import Job
 from registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
 from registry.catalog.tables.organs import Fingerprint, Measurement, Organ
 from registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
 from registry.catalog.tables.totals import TOTALS, Total
+from registry.catalog.tables.uploads import Submission, Upload, UploadPiece
 
 __all__ = [
     "RANKED_MEASURES",
@@ -30,6 +34,7 @@ __all__ = [
     "Chimera",
     "Computation",
     "Contributor",
+    "DailyDownloads",
     "Event",
     "Facet",
     "FacetCount",
@@ -45,9 +50,15 @@ __all__ = [
     "ModelMetadata",
     "ModelWord",
     "Organ",
+    "PageToken",
     "Placement",
     "Score",
+    "Submission",
     "Timestamp",
+    "Token",
     "Total",
+    "Upload",
+    "UploadPiece",
     "Verdict",
+    "WebSession",
 ]

@@ -8,10 +8,12 @@ from sqlalchemy import (
     CheckConstraint,
     ForeignKey,
 )
+from sqlalchemy import text as sql
 from sqlalchemy.orm import Mapped, mapped_column
 
 from registry.catalog.tables.base import Base, Big, Number, Timestamp, at_most, one_of, text
 from registry.catalog.vocabulary import (
+    CONTRIBUTOR_STATES,
     EVIDENCE,
     RELATIONS,
     TEXT_MAX,
@@ -22,11 +24,15 @@ class Contributor(Base):
     """Somebody who adds models. `local` is whoever runs the command on this machine."""
 
     __tablename__ = "contributors"
-    __table_args__ = (at_most("name", 96),)
+    __table_args__ = (at_most("name", 96), one_of("state", CONTRIBUTOR_STATES))
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
     name: Mapped[str] = mapped_column(text(96), unique=True)
     created_at: Mapped[datetime] = mapped_column(Timestamp)
+    state: Mapped[str] = mapped_column(text(16), server_default=sql("'active'"))
+    """Who is suspended can do nothing that needs an account; what was published stays."""
+    quota_bytes: Mapped[int | None] = mapped_column(Big)
+    """What may be kept for them; None is what the server gives to everybody."""
 
 
 class Lineage(Base):
@@ -67,3 +73,15 @@ class Event(Base):
     action: Mapped[str] = mapped_column(text(32))
     model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
     text: Mapped[str] = mapped_column(text(TEXT_MAX))
+
+
+class DailyDownloads(Base):
+    """How often a model was fetched on a day, whole or an organ of it. Counted in memory and added in batches."""
+
+    __tablename__ = "daily_downloads"
+    __table_args__ = (CheckConstraint("length(day) = 10", name="day_length"),)
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    day: Mapped[str] = mapped_column(text(10), primary_key=True)
+    """YYYY-MM-DD, UTC."""
+    downloads: Mapped[int] = mapped_column(Big)

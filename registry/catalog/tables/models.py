@@ -12,6 +12,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
 )
+from sqlalchemy import text as sql
 from sqlalchemy.orm import Mapped, mapped_column
 
 from registry.catalog.tables.base import Base, Big, Flag, Number, Timestamp, at_most, one_of, text
@@ -43,6 +44,9 @@ class Model(Base):
         CheckConstraint("version >= 1", name="version_positive"),
         Index("ix_models_state_created_at", "state", "created_at"),
         Index("ix_models_state_mean_theta", "state", "mean_theta"),
+        Index("ix_models_state_downloads", "state", "downloads"),
+        Index("ix_models_state_grafts", "state", "grafts"),
+        at_most("state_reason", TEXT_MAX),
     )
 
     id: Mapped[int] = mapped_column(Big, primary_key=True)
@@ -73,6 +77,14 @@ class Model(Base):
     unassemblable: Mapped[str] = mapped_column(Text)
     """JSON list of sentences: why it is never written out again; empty for nearly all."""
     created_at: Mapped[datetime] = mapped_column(Timestamp)
+    state_reason: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    """Why it was yanked or removed, in the words of whoever did it."""
+    changed_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """When its state, or what is said of it beside its bytes, was last changed."""
+    downloads: Mapped[int] = mapped_column(Big, server_default=sql("0"))
+    """The sum of its days."""
+    grafts: Mapped[int] = mapped_column(Big, server_default=sql("0"))
+    """Visible chimeras that have organs of it, its own contributor's among them."""
 
     @property
     def full_name(self) -> str:

@@ -15,7 +15,7 @@ from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_jobs
 from web.app import create_app
 from web.settings import WebSettings
 
-WRITING = WebSettings(writes=True)
+WRITING = WebSettings(personal=True)
 
 
 @pytest.fixture(scope="session")

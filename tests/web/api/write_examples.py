@@ -20,7 +20,7 @@ def main() -> None:
         ingest_zoo(registry)
         compose_chimeras(registry)
         put_jobs(registry)
-        with create_app(registry, WebSettings(writes=True)).test_client() as client:
+        with create_app(registry, WebSettings(personal=True)).test_client() as client:
             found = examples(client)
     TARGET.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 

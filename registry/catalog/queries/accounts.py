@@ -1,0 +1,123 @@
+"""Who asks: by a token, by a browser's session, by a page's token. And what contributors have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from hmac import compare_digest
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, or_, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.tables import Contributor, PageToken, Token, WebSession
+from registry.errors import NotFound
+from registry.tokens import SentToken
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A contributor who asks, with what the token is good for by which they do."""
+
+    contributor_id: int
+    name: str
+    scopes: frozenset[str]
+    token_id: int
+    """The row of the contributor's token, also behind a session."""
+    session_id: int | None
+    expires_at: datetime | None
+    last_used_at: datetime | None
+
+
+def account_by_token(session: Session, sent: SentToken, now: datetime) -> Account | None:
+    """Whose token it is; None for one that is unknown, revoked or expired, or whose contributor is suspended."""
+    if sent.is_of_page:
+        return _page_account(session, sent, now)
+    rows = _accounts(now).add_columns(Token.scopes, Token.secret_sha256).where(Token.public_id == sent.public_id)
+    row = session.execute(rows).one_or_none()
+    if row is None or not compare_digest(row.secret_sha256, sent.sha256):
+        return None
+    return _account(row, row.scopes, row.expires_at)
+
+
+def account_by_session(session: Session, sha256: str, now: datetime) -> Account | None:
+    """Whose browser has the session with a secret of that digest, while it and its token are good."""
+    columns = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"), Token.scopes)
+    rows = _accounts(now).add_columns(*columns).join(WebSession, WebSession.token_id == Token.id)
+    row = session.execute(rows.where(WebSession.secret_sha256 == sha256, WebSession.expires_at > now)).one_or_none()
+    return None if row is None else _account(row, row.scopes, row.session_expires_at, row.session_id)
+
+
+def contributor_by_name(session: Session, name: str) -> Contributor:
+    """The contributor of that name, however it is capitalised; raises NotFound."""
+    wanted = func.lower(Contributor.name) == name.lower()
+    found = session.scalars(select(Contributor).where(wanted).order_by(Contributor.id).limit(1)).one_or_none()
+    if found is None:
+        raise NotFound(f"there is no contributor {name[:96]!r}")
+    return found
+
+
+def contributors_in_order(session: Session) -> Sequence[Contributor]:
+    """All of them, by name."""
+    return session.scalars(select(Contributor).order_by(Contributor.name)).all()
+
+
+def tokens_of(session: Session, contributor_id: int) -> Sequence[Token]:
+    """A contributor's tokens, newest first, those that are good no more among them."""
+    statement = select(Token).where(Token.contributor_id == contributor_id).order_by(Token.id.desc())
+    return session.scalars(statement).all()
+
+
+def token_by_public_id(session: Session, public_id: str, contributor_id: int | None = None) -> Token:
+    """The token that is called so, of that contributor if one is given; raises NotFound."""
+    statement = select(Token).where(Token.public_id == public_id)
+    if contributor_id is not None:
+        statement = statement.where(Token.contributor_id == contributor_id)
+    found = session.scalars(statement).one_or_none()
+    if found is None:
+        raise NotFound(f"there is no token {public_id[:20]!r}")
+    return found
+
+
+def _page_account(session: Session, sent: SentToken, now: datetime) -> Account | None:
+    """A page's token is good while its session is, for what both are good for."""
+    columns = (PageToken.scopes.label("page_scopes"), PageToken.expires_at.label("page_expires_at"), Token.scopes)
+    rows = (
+        _accounts(now)
+        .add_columns(*columns, WebSession.id.label("session_id"))
+        .join(WebSession, WebSession.token_id == Token.id)
+        .join(PageToken, PageToken.session_id == WebSession.id)
+        .where(PageToken.secret_sha256 == sent.sha256, PageToken.expires_at > now, WebSession.expires_at > now)
+    )
+    row = session.execute(rows).one_or_none()
+    if row is None:
+        return None
+    both = set(row.page_scopes.split()) & set(row.scopes.split())
+    return _account(row, " ".join(both), row.page_expires_at, row.session_id)
+
+
+def _accounts(now: datetime) -> Select[*tuple[Any, ...]]:
+    """Rows of good tokens of active contributors."""
+    own = (Contributor.id.label("contributor_id"), Contributor.name)
+    statement: Select[*tuple[Any, ...]] = select(*own, Token.id.label("token_id"), Token.expires_at, Token.last_used_at)
+    return statement.join(Contributor, Contributor.id == Token.contributor_id).where(
+        is_good(now), Contributor.state == "active"
+    )
+
+
+def is_good(now: datetime) -> ColumnElement[bool]:
+    """Whether a token is neither revoked nor expired."""
+    return and_(Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now))
+
+
+def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int | None = None) -> Account:
+    return Account(
+        contributor_id=row.contributor_id,
+        name=row.name,
+        scopes=frozenset(scopes.split()),
+        token_id=row.token_id,
+        session_id=session_id,
+        expires_at=expires_at,
+        last_used_at=row.last_used_at,
+    )

@@ -1,0 +1,168 @@
+"""Contributors with accounts, their tokens, and the sessions of their browsers."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import Account, contributor_by_name, is_good, token_by_public_id
+from registry.catalog.register.events import record_event
+from registry.catalog.tables import Contributor, PageToken, Token, WebSession
+from registry.catalog.vocabulary import SCOPES, checked_text
+from registry.errors import BadInput, BadName, NotAllowed
+from registry.names import parse_model_name
+from registry.tokens import NewToken, new_page_token, new_token, secret_sha256
+
+TOKENS_MAX = 50
+"""Good ones that a contributor may have at once."""
+TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX = 365, 3650
+SESSION = timedelta(days=14)
+SESSIONS_MAX = 50
+"""Of one token; the oldest makes room."""
+PAGE_TOKEN = timedelta(hours=1)
+USE_NOTED_EVERY = timedelta(minutes=10)
+LOCAL = "local"
+"""Whoever works at the registry's own machine: the command, and the pages of a server that only it can reach."""
+
+
+def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
+    """A new contributor, whose namespace has the same name. Raises BadName, BadInput where the name is taken."""
+    parse_model_name(f"{name}/model")  # what a namespace may be called
+    if "/" in name or "@" in name:
+        raise BadName(f"{name[:100]!r} is no name of a contributor: it has neither / nor @ in it")
+    taken = session.scalar(select(Contributor.name).where(func.lower(Contributor.name) == name.lower()).limit(1))
+    if taken is not None:
+        raise BadInput(f"there is a contributor {taken} already")
+    found = Contributor(name=name, created_at=now(), state="active", quota_bytes=quota_bytes)
+    session.add(found)
+    session.flush()
+    record_event(session, by, "contributor added", text=name)
+    return found
+
+
+def set_contributor_state(session: Session, name: str, state: str, by: str = LOCAL) -> Contributor:
+    """Suspend a contributor (`suspended`) or let them in again (`active`). Raises NotFound, NotAllowed for `local`."""
+    found = contributor_by_name(session, name)
+    if found.name == LOCAL:
+        raise NotAllowed(f"{LOCAL} is whoever works at this machine, and cannot be suspended")
+    if found.state != state:
+        found.state = state
+        record_event(session, by, f"contributor {state}", text=found.name)
+    return found
+
+
+def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LOCAL) -> Contributor:
+    """What may be kept for a contributor; None is what the server gives to everybody. Raises NotFound."""
+    found = contributor_by_name(session, name)
+    found.quota_bytes = quota_bytes
+    told = "the default" if quota_bytes is None else f"{quota_bytes} bytes"
+    record_event(session, by, "quota set", text=f"{found.name}: {told}")
+    return found
+
+
+def create_token(
+    session: Session,
+    contributor_id: int,
+    scopes: Collection[str],
+    label: str,
+    days: int | None = TOKEN_DAYS_DEFAULT,
+    by: str = LOCAL,
+) -> NewToken:
+    """A token of that contributor, good for `scopes` and for `days`; its text is shown once and kept nowhere.
+
+    `days` None is for ever. Raises BadInput, BadValue, NotAllowed when there are TOKENS_MAX.
+    """
+    strange = [scope for scope in scopes if scope not in SCOPES]
+    if strange or not scopes:
+        raise BadInput(f"{', '.join(strange)[:80] or 'nothing'!r} is no scope: there is {', '.join(SCOPES)}")
+    if days is not None and not 1 <= days <= TOKEN_DAYS_MAX:
+        raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
+    moment = now()
+    good = session.scalar(
+        select(func.count()).select_from(Token).where(Token.contributor_id == contributor_id, is_good(moment))
+    )
+    if (good or 0) >= TOKENS_MAX:
+        raise NotAllowed(f"{good} tokens are good already: revoke some first")
+    made = new_token()
+    session.add(
+        Token(
+            contributor_id=contributor_id,
+            public_id=made.public_id,
+            secret_sha256=made.sha256,
+            scopes=" ".join(scope for scope in SCOPES if scope in scopes),
+            label=checked_text(label.strip(), "the label", 96),
+            created_at=moment,
+            expires_at=None if days is None else moment + timedelta(days=days),
+        )
+    )
+    session.flush()
+    record_event(session, by, "token created", text=f"{made.public_id}: {' '.join(sorted(scopes))}")
+    return made
+
+
+def revoke_token(session: Session, public_id: str, contributor_id: int | None = None, by: str = LOCAL) -> Token:
+    """From now on it is good for nothing, nor are its sessions. Raises NotFound."""
+    found = token_by_public_id(session, public_id, contributor_id)
+    if found.revoked_at is None:
+        found.revoked_at = now()
+        session.execute(delete(WebSession).where(WebSession.token_id == found.id))
+        record_event(session, by, "token revoked", text=found.public_id)
+    return found
+
+
+def note_use(session: Session, account: Account) -> None:
+    """That a token was used, to USE_NOTED_EVERY."""
+    session.execute(update(Token).where(Token.id == account.token_id).values(last_used_at=now()))
+
+
+def is_use_due(account: Account, moment: datetime) -> bool:
+    """Whether its use is to be noted again."""
+    return account.last_used_at is None or moment - account.last_used_at > USE_NOTED_EVERY
+
+
+def open_session(session: Session, account: Account) -> str:
+    """Log a browser in by the token of `account`; the secret for its cookie."""
+    forget_sessions(session)
+    moment = now()
+    own = select(WebSession.id).where(WebSession.token_id == account.token_id).order_by(WebSession.id.desc())
+    session.execute(delete(WebSession).where(WebSession.id.in_(own.offset(SESSIONS_MAX - 1))))
+    secret = secrets.token_urlsafe(32)
+    until = moment + SESSION if account.expires_at is None else min(moment + SESSION, account.expires_at)
+    session.add(
+        WebSession(secret_sha256=secret_sha256(secret), token_id=account.token_id, created_at=moment, expires_at=until)
+    )
+    session.flush()
+    return secret
+
+
+def end_session(session: Session, session_id: int) -> None:
+    """Log a browser out: its pages' tokens end too."""
+    session.execute(delete(WebSession).where(WebSession.id == session_id))
+
+
+def open_page_token(session: Session, session_id: int, scopes: Collection[str]) -> NewToken:
+    """A token for a page of that session, good for `scopes` as far as its contributor's token is, and for an hour."""
+    moment = now()
+    session.execute(delete(PageToken).where(PageToken.session_id == session_id, PageToken.expires_at <= moment))
+    made = new_page_token()
+    session.add(
+        PageToken(
+            secret_sha256=made.sha256,
+            session_id=session_id,
+            scopes=" ".join(scope for scope in SCOPES if scope in scopes),
+            created_at=moment,
+            expires_at=moment + PAGE_TOKEN,
+        )
+    )
+    session.flush()
+    return made
+
+
+def forget_sessions(session: Session) -> None:
+    """Remove sessions that have ended by themselves."""
+    session.execute(delete(WebSession).where(WebSession.expires_at <= now()))

@@ -1,0 +1,147 @@
+"""Who asks. The API knows people by the token that they send, pages by the session of their browser; never both.
+
+A session is a cookie, which a browser also sends when a page of elsewhere tells it to: so the API ignores cookies, and
+pages that need the API hold a token of their own in memory. On a server that nobody but its machine can reach, whoever
+asks without a token is `local`, who works at this machine. What is asked of the catalog here is one row by an index,
+each time anew: a token that is revoked is good for nothing in the next moment, in every process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flask import Flask, Response, g, request
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import Account, account_by_session, account_by_token
+from registry.catalog.register.accounts import LOCAL, is_use_due, note_use
+from registry.errors import BadToken, NotAllowed
+from registry.tokens import parse_token, secret_sha256
+from web.answers import reading, registry, settings
+
+READ, UPLOAD, ADMIN = "read", "upload", "admin"
+COOKIE, SECURE_COOKIE = "organ_session", "__Host-organ_session"
+"""`__Host-` lets no other name of the site set it; browsers take it over TLS alone."""
+COOKIE_MAX_LENGTH = 64
+_SCHEME = "bearer"
+_PROXY_HEADERS = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
+_PROXY_PREFIX = "HTTP_X_FORWARDED"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, and what for they may."""
+
+    name: str | None
+    """Of the contributor; None is anybody."""
+    scopes: frozenset[str]
+    account: Account | None = None
+    """None for anybody, and for `local`."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is whoever works at this machine, who may use every namespace."""
+        return self.name == LOCAL and self.account is None
+
+    def may(self, scope: str) -> bool:
+        """Whether `scope` is among what it may."""
+        return scope in self.scopes
+
+    def owns(self, namespace: str) -> bool:
+        """Whether what is in `namespace` is its own."""
+        return self.is_local or (self.name is not None and self.name.lower() == namespace.lower())
+
+
+ANYBODY = Identity(None, frozenset((READ,)))
+LOCALLY = Identity(LOCAL, frozenset((READ, UPLOAD)))
+
+
+def recognise(app: Flask) -> None:
+    """Let requests of `app` know who asks; answers for somebody are kept by nobody but their browser."""
+    app.after_request(_private)
+
+
+def identity() -> Identity:
+    """Who asks; raises BadToken for a token that is sent and is not good."""
+    if "identity" not in g:
+        found: Identity = _of_header() if request.blueprint == "api" else _of_cookie()
+        g.identity = found
+    known: Identity = g.identity
+    return known
+
+
+def need(scope: str) -> Identity:
+    """Who asks, who must be good for `scope`: raises BadToken (401) for anybody, NotAllowed (403) for who is not."""
+    found = identity()
+    if found.may(scope):
+        return found
+    if found.name is None:
+        raise BadToken("this needs an account: send its token, or log in")
+    raise NotAllowed(f"this needs a token with the scope {scope}")
+
+
+def is_somebody() -> bool:
+    """Whether the request says who asks, truly or not: its answer belongs to nobody else."""
+    return request.authorization is not None or session_secret() is not None
+
+
+def session_secret() -> str | None:
+    """What the browser has of a session."""
+    value = request.cookies.get(cookie_name(), "")
+    return value if 0 < len(value) <= COOKIE_MAX_LENGTH else None
+
+
+def cookie_name() -> str:
+    """The session's cookie, as this connection can have it."""
+    return SECURE_COOKIE if request.is_secure else COOKIE
+
+
+def is_personal() -> bool:
+    """Whether whoever asks works at this machine: nobody else reaches the server, and no proxy handed this on."""
+    told = settings()
+    return told.personal and not told.read_only and not is_proxied()
+
+
+def is_proxied() -> bool:
+    """Whether a proxy says that it hands the request on: then who asks may sit anywhere."""
+    return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in request.environ)
+
+
+def _of_header() -> Identity:
+    sent = request.authorization
+    if sent is None:
+        if "Authorization" in request.headers:
+            raise BadToken("the token is to be sent as `Authorization: Bearer TOKEN`")
+        return LOCALLY if is_personal() else ANYBODY
+    if sent.type != _SCHEME or not sent.token:
+        raise BadToken("the token is to be sent as `Authorization: Bearer TOKEN`")
+    token, moment = parse_token(sent.token), now()
+    with reading() as session:
+        account = account_by_token(session, token, moment)
+    if account is None:
+        raise BadToken("this token is not known here, or is not good any more")
+    return _used(account)
+
+
+def _of_cookie() -> Identity:
+    secret = session_secret()
+    if secret is not None:
+        with reading() as session:
+            account = account_by_session(session, secret_sha256(secret), now())
+        if account is not None:
+            return _used(account)
+    return LOCALLY if is_personal() else ANYBODY
+
+
+def _used(account: Account) -> Identity:
+    if is_use_due(account, now()) and not settings().read_only:
+        with registry().catalog.writing() as session:
+            note_use(session, account)
+    return Identity(account.name, account.scopes, account)
+
+
+def _private(answer: Response) -> Response:
+    if is_somebody() and "no-store" not in answer.headers.get("Cache-Control", ""):
+        answer.headers["Cache-Control"] = "private, no-cache"
+        answer.vary.add("Cookie")
+    return answer
