@@ -181,7 +181,7 @@ def _answers(port: int, address: str) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{address}", timeout=5) as answer:
             return bool(answer.status == 200)
-    except (urllib.error.URLError, ConnectionError):
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
         return False
 
 

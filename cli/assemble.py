@@ -8,8 +8,10 @@ from pathlib import Path
 
 import click
 
-from cli.composing import Asked, composed, recipe_bytes, refuse_recipe
+from cli.composedthere import composed_there
+from cli.composing import Asked, Composed, begun, composed
 from cli.console import plain, print_json, print_path, progress_bar
+from cli.place import address, folder_registry, named_remote, remote_registry
 from cli.targets import SUFFIX, folder_of, gguf_targets
 from ingest.directory.folder import is_organ_directory
 from ingest.directory.virtual import VirtualFile
@@ -22,9 +24,10 @@ from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan, plan_model
 from registry.compose.lock import LOCK_KEY
-from registry.compose.reading import read_recipe
+from registry.compose.partial import is_partial, partial_recipe
+from registry.compose.recipe import Recipe
 from registry.digest import Digest
-from registry.errors import BadInput, BadRecipe, BadSource, NotAssemblable
+from registry.errors import BadInput, BadSource, NotAssemblable
 from registry.gguf import read_header
 from registry.present.text import size_text
 from registry.registry import Registry
@@ -45,7 +48,8 @@ _PROOFS = {
 )
 @click.option("--shards", metavar="SIZE", help="Cut into shards of at most SIZE (2G, 500M) of tensors each.")
 @click.option("--merge", is_flag=True, help="One file from a model that came in shards.")
-@click.option("--accept", multiple=True, metavar="CODE", help="Of a RECIPE: accept a warning by its code.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Of a RECIPE or a partial model: accept a warning.")
+@click.option("--partial", is_flag=True, help="Of a model with only some organs: the file that came in.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written, and write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="The files as JSON.")
@@ -56,6 +60,7 @@ def assemble(
     shards: str | None,
     merge: bool,
     accept: tuple[str, ...],
+    partial: bool,
     force: bool,
     dry_run: bool,
     as_json: bool,
@@ -68,7 +73,8 @@ def assemble(
     after the file OUT.
 
     MODEL may be a chimera, by its name or by sha256: and the digest of its lock. RECIPE is a file that ends in .yaml,
-    .yml or .json: the chimera is made and registered first, as by `organ compose`.
+    .yml or .json: the chimera is made and registered first, as by `organ compose`. So is that of a model which has only
+    some organs: they are grafted into the base that it names.
 
     DIR is an organ directory, as `organ extract` writes it: its GGUF is put together without a registry, and compared
     with the one that it was made from. Organs that were edited since are told, and make another file.
@@ -76,8 +82,7 @@ def assemble(
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
     is_recipe = model.endswith(RECIPE_SUFFIXES) and Path(model).is_file()
-    if accept and not is_recipe:
-        raise click.UsageError("--accept is for a RECIPE")
+    asked = Asked(output, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet, shows_plan=False)
     if is_organ_directory(Path(model)):
         if shards or merge:
             raise click.UsageError("--shards and --merge are for registered models: organ ingest DIR first")
@@ -85,32 +90,50 @@ def assemble(
     elif is_recipe:
         if shards or merge:
             raise click.UsageError("--shards and --merge are for registered models: organ compose RECIPE first")
-        asked = Asked(output, force=force, dry_run=dry_run, as_json=as_json, quiet=quiet, shows_plan=False)
         results = _from_recipe(model, accept, asked)
     elif model.endswith(GGUF_SUFFIX) and Path(model).is_file():
         raise BadSource(f"{model}: it is a GGUF file already; organ ingest, extract and transplant take it apart")
+    elif address() is not None:
+        hides = quiet or as_json
+        results = _from_elsewhere(model, output, shards, merge, force=force, dry_run=dry_run, quiet=hides)
     else:
-        with Registry.open() as registry:
-            plans, proof = _plans(registry, model, output, shards, merge)
-            hides = quiet or as_json
-            results = _from_registry(registry, plans, proof, output, force=force, dry_run=dry_run, quiet=hides)
+        with folder_registry() as registry:
+            recipe = None if partial or shards or merge else _with_its_base(registry, model)
+            if recipe is None:
+                results = _from_registry(registry, _plans(registry, model, output, shards, merge), asked)
+            else:
+                results = _made(composed(registry, registry.compose(recipe).accept(*accept), asked))
     _print(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
 
 
 def _from_recipe(path: str, accept: Sequence[str], asked: Asked) -> list[dict[str, object]]:
-    with Registry.open() as registry:
-        try:
-            composition = registry.compose(read_recipe(recipe_bytes(path), path)).accept(*accept)
-        except BadRecipe as error:
-            refuse_recipe(error, as_json=asked.as_json)
-        done = composed(registry, composition, asked)
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            begun_there = begun(remote.compose, path, None, accept, as_json=asked.as_json)
+            done = composed_there(remote, begun_there, asked)
+    else:
+        with folder_registry() as registry:
+            done = composed(registry, begun(registry.compose, path, None, accept, as_json=asked.as_json), asked)
+    return _made(done)
+
+
+def _made(done: Composed) -> list[dict[str, object]]:
     sha256 = None if done.made is None else done.made.sha256
     return [_result(Path(done.values["out"]["file"]), done.values["size_bytes"], sha256, "new file")]
 
 
-def _from_registry(
-    registry: Registry, plans: Sequence[FilePlan], proof: str, output: Path, *, force: bool, dry_run: bool, quiet: bool
-) -> list[dict[str, object]]:
+def _with_its_base(registry: Registry, model: str) -> Recipe | None:
+    """The base of a model that has only some organs, with these; None of any other model. Raises NotAssemblable."""
+    with registry.catalog.reading() as session:
+        row = model_by_text(session, model)
+        return partial_recipe(session, row) if is_partial(session, row) else None
+
+
+def _from_registry(registry: Registry, planned: tuple[list[FilePlan], str], asked: Asked) -> list[dict[str, object]]:
+    (plans, proof), output, force, dry_run = planned, asked.output, asked.force, asked.dry_run
+    quiet = not asked.prints
+    assert output is not None
     targets = gguf_targets(output, [plan.name for plan in plans], force=force)
     results = []
     total = sum(plan.size_bytes for plan in plans)
@@ -118,6 +141,28 @@ def _from_registry(
         for plan, target in zip(plans, targets, strict=True):
             digest = plan.sha256 if dry_run else place_file(registry.blobs, plan, target, advance)
             results.append(_result(target, plan.size_bytes, digest, "new file" if plan.sha256 is None else proof))
+    return results
+
+
+def _from_elsewhere(
+    model: str, output: Path, shards: str | None, merge: bool, *, force: bool, dry_run: bool, quiet: bool
+) -> list[dict[str, object]]:
+    """The model's own files, or one of all of them, fetched."""
+    from registry.client.fetching import fetch  # with HTTP, which a folder needs not
+
+    if shards:
+        raise click.UsageError("--shards is for a registry's folder: one elsewhere gives the files as they came in")
+    with named_remote() as remote:
+        own = remote.own_files(model)
+        files = [(f"{own.model.name}{SUFFIX}", remote.whole_file(model))] if merge else own.files
+        targets = gguf_targets(output, [name for name, _ in files], force=force)
+        total = sum(file.size_bytes for _, file in files)
+        proof = "identical" if own.lock_id is None else "as made"
+        results = []
+        with folder_of(targets, dry_run=dry_run), progress_bar("fetch", total, quiet=quiet or dry_run) as advance:
+            for (_, file), target in zip(files, targets, strict=True):
+                digest = file.sha256 if dry_run else fetch(remote.connection, file, target, advance)
+                results.append(_result(target, file.size_bytes, digest, proof if file.sha256 else "new file"))
     return results
 
 

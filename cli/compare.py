@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.place import folder_registry
 from cli.prose import print_sentence
 from registry.catalog.queries.models import model_by_name
 from registry.lineage import CLOSE, RELATED, Kinship
@@ -14,7 +15,6 @@ from registry.names import parse_model_name
 from registry.present.comparison import comparison, registered_model
 from registry.present.text import share_text, theta_text
 from registry.present.values import Values
-from registry.registry import Registry
 
 CHANGED_SHOWN = 10
 NAMES_SHOWN = 10
@@ -33,7 +33,7 @@ def compare(first: str, second: str, as_json: bool) -> None:
     weights, 0 for strangers. It is estimated from fingerprints of 256 values an organ, and does not say which of the
     two was there first, nor which is better.
     """
-    with Registry.open() as registry, registry.catalog.reading() as session:
+    with folder_registry() as registry, registry.catalog.reading() as session:
         sides = [registered_model(session, model_by_name(session, parse_model_name(name))) for name in (first, second)]
     values = comparison(*sides)
     if as_json:

@@ -7,8 +7,10 @@ from contextlib import ExitStack
 import click
 
 from cli.console import print_json, print_table
+from cli.elsewhere import fits_there
 from cli.findings import print_findings
-from cli.given import GivenModels
+from cli.given import GivenModels, is_file
+from cli.place import folder_registry, remote_registry
 from cli.prose import print_sentence
 from registry.catalog.queries.composing import model_by_text
 from registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
@@ -18,7 +20,6 @@ from registry.present.compatibility import compatibility_values
 from registry.present.composing import fitting_values
 from registry.present.text import share_text
 from registry.present.values import Values
-from registry.registry import Registry
 
 _NUMBERS = ("fit", "of")
 
@@ -39,10 +40,15 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
     if donor is None:
         _print_models(base, limit, as_json=as_json, quiet=quiet)
         return
-    with ExitStack() as opened:
-        given = GivenModels(opened)
-        ours, theirs = given.parent(base), given.parent(donor)
-        values = compatibility_values(ours, theirs)
+    remote = None if is_file(base) and is_file(donor) else remote_registry()
+    if remote is not None:
+        with remote:
+            values = fits_there(remote, base, donor)
+    else:
+        with ExitStack() as opened:
+            given = GivenModels(opened)
+            ours, theirs = given.parent(base), given.parent(donor)
+            values = compatibility_values(ours, theirs)
     if as_json:
         print_json(values)
     elif quiet:
@@ -71,7 +77,7 @@ def _reasons(one: Values) -> str:
 
 
 def _print_models(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
-    with Registry.open() as registry, registry.catalog.reading() as session:
+    with folder_registry("organ compat without a DONOR") as registry, registry.catalog.reading() as session:
         model = model_by_text(session, base)
         found = fitting_models(session, model.id, limit)
         name = model.full_name

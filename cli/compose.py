@@ -6,18 +6,18 @@ from pathlib import Path
 
 import click
 
-from cli.composing import Asked, composed, print_composed, recipe_bytes, refuse_recipe
+from cli.composedthere import composed_there
+from cli.composing import Asked, begun, composed, print_composed
 from cli.computed import print_thetas, with_thetas
 from cli.console import plain, print_json, print_path, progress_bar
+from cli.place import folder_registry, remote_registry
 from cli.targets import check_fits, gguf_targets
 from ingest.files import FileSource
 from registry.chimera.place import place_file
 from registry.compose.lock import LOCK_MAX_BYTES, Lock, parse_lock
-from registry.compose.reading import read_recipe
 from registry.compose.relock import plan_lock
-from registry.errors import BadLock, BadRecipe
+from registry.errors import BadLock
 from registry.present.text import size_text
-from registry.registry import Registry
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -65,13 +65,14 @@ def compose(
     if recipe is None:
         raise click.UsageError("give a RECIPE, or --from-lock")
     asked = Asked(output, lock, write_recipe, yes, dry_run, force, as_json, quiet)
-    with Registry.open() as registry:
-        try:
-            composition = registry.compose(read_recipe(recipe_bytes(recipe), recipe)).accept(*accept)
-            composition = composition if name is None else composition.named(name)
-        except BadRecipe as error:
-            refuse_recipe(error, as_json=as_json)
-        done = with_thetas(registry, composed(registry, composition, asked))
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            done = composed_there(remote, begun(remote.compose, recipe, name, accept, as_json=as_json), asked)
+    else:
+        with folder_registry() as registry:
+            composition = begun(registry.compose, recipe, name, accept, as_json=as_json)
+            done = with_thetas(registry, composed(registry, composition, asked))
     print_composed(done, asked)
     print_thetas(done, asked)
 
@@ -79,7 +80,7 @@ def compose(
 def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:
     lock = _read_lock(path)
     (target,) = gguf_targets(output, [f"{lock.id}.gguf"], force=force)
-    with Registry.open() as registry:
+    with folder_registry("--from-lock") as registry:
         with registry.catalog.reading() as session:
             plan = plan_lock(session, registry.blobs, lock, target.name)
         check_fits(target, plan.size_bytes)

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import click
 
 from cli.console import plain, print_json, progress_bar
 from cli.findings import print_refusal
+from cli.place import address
 from cli.planned import print_plan
 from cli.targets import check_fits, check_free, free_bytes, gguf_targets, write_text
 from ingest.files import FileSource
 from registry.catalog.queries.models import model_by_name
 from registry.compose.builder import Composition
+from registry.compose.building import RecipeBuilder
 from registry.compose.document import TEXT_MAX_BYTES
 from registry.compose.making import Made, make
 from registry.compose.plan import Plan
-from registry.compose.reading import recipe_findings
+from registry.compose.reading import read_recipe, recipe_findings
+from registry.compose.recipe import Recipe
 from registry.compose.relock import lock_of_model
 from registry.compose.writing import recipe_yaml
 from registry.errors import BadRecipe
@@ -31,6 +34,7 @@ from registry.present.text import size_text
 from registry.present.values import Values
 from registry.registry import Registry
 
+Begun = TypeVar("Begun", bound=RecipeBuilder)
 STDIN = "-"
 EXIT_FAILED = 1
 
@@ -77,6 +81,20 @@ def recipe_bytes(path: str) -> bytes:
         return file.read_at(0, min(file.size_bytes, TEXT_MAX_BYTES + 1))
 
 
+def begun(
+    compose: Callable[[Recipe], Begun], path: str, name: str | None, accept: Sequence[str], *, as_json: bool
+) -> Begun:
+    """The recipe at `path`, begun by `compose` of a registry, with what was said beside it.
+
+    Ends with a status of 1 for one that means nothing.
+    """
+    try:
+        composition = compose(read_recipe(recipe_bytes(path), path)).accept(*accept)
+        return composition if name is None else composition.named(name)
+    except BadRecipe as error:
+        refuse_recipe(error, as_json=as_json)
+
+
 def composed(registry: Registry, composition: Composition, asked: Asked) -> Composed:
     """Plan, show and make what `composition` describes; what was made is for the caller to print.
 
@@ -90,7 +108,7 @@ def composed(registry: Registry, composition: Composition, asked: Asked) -> Comp
     for path in (asked.lock, asked.write_recipe):
         if path is not None:
             check_free(path, force=asked.force)
-    values = plan_values(plan) | {"out": _out(target or asked.folder), "made": None}
+    values = plan_values(plan) | {"out": out_values(target or asked.folder), "made": None}
     if asked.called:
         values = _called(values | {"name": None}, plan.base.label, asked.called)
     if asked.prints and asked.shows_plan:
@@ -104,7 +122,7 @@ def composed(registry: Registry, composition: Composition, asked: Asked) -> Comp
     if asked.dry_run:
         return Composed(values, None)
     made = _made(registry, plan, target, asked)
-    values["made"] = _made_values(made, target)
+    values["made"] = made_values(made, target)
     return Composed(values, made)
 
 
@@ -142,7 +160,8 @@ def _called(value: Any, label: str, name: str) -> Any:
     return value.replace(label, name) if isinstance(value, str) else value
 
 
-def _out(target: Path | None) -> Values:
+def out_values(target: Path | None) -> Values:
+    """Where a file would be written, and how much room is left there."""
     if target is None:
         return {"file": None, "free_bytes": None}
     return {"file": str(target), "free_bytes": free_bytes(target.parent)}
@@ -163,7 +182,7 @@ def _made(registry: Registry, plan: Plan, target: Path | None, asked: Asked) -> 
     return made
 
 
-def _made_values(made: Made, target: Path | None) -> Values:
+def made_values(made: Made, target: Path | None) -> Values:
     """What came of it."""
     values = {key: value for key, value in asdict(made).items() if key != "computed"}
     return values | {"file": None if target is None else str(target)}
@@ -175,5 +194,6 @@ def _print_made(made: Made, file: str | None) -> None:
     click.echo(f"  lock  sha256:{made.lock_id}")
     where = f"{plain(file)}, " if file is not None else ""
     click.echo(f"  file  {where}{size_text(made.size_bytes)}, sha256:{made.sha256}")
-    address = made.model.partition("@")[0]
-    click.echo(f"look at it: organ show {made.model}, or /models/{address} in organ serve", err=True)
+    page = f"/models/{made.model.partition('@')[0]}"
+    where = f"{page} in organ serve" if address() is None else f"{address()}{page}"
+    click.echo(f"look at it: organ show {made.model}, or {plain(where)}", err=True)

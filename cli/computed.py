@@ -26,6 +26,11 @@ def with_thetas(registry: Registry, done: Composed) -> Composed:
     with registry.catalog.reading() as session:
         values = chimera_values(session, model_by_text(session, done.made.model))
     assert values is not None
+    return with_thetas_of(values, done)
+
+
+def with_thetas_of(values: Values, done: Composed) -> Composed:
+    """The same by the chimera's own `values`."""
     computed = {one["name"]: one for one in values["computed"]}
     rows = [part | {"theta_before": _before(computed, part)} for part in values["parts"] if part["name"] in computed]
     return replace(done, values={**done.values, "computed": values["computed"]}, computed=changes_values(rows))

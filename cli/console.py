@@ -17,11 +17,14 @@ from rich.text import Text
 from cli.tables import table_lines
 from registry.errors import (
     BadQuery,
+    BadValue,
     CatalogError,
     CorruptBlob,
     DiskFull,
     MissingBlob,
+    NoSuchContributor,
     NoSuchJob,
+    NoSuchToken,
     NotComposedHere,
     NotFound,
     NothingRegistered,
@@ -48,8 +51,11 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (BadQuery, "organ search --help and organ models --help list the fields"),
     (NothingRegistered, "nothing is registered yet; try: organ ingest FILE.gguf"),
     (NoSuchJob, "try: organ jobs"),
+    (NoSuchContributor, "try: organ contributor list"),
+    (NoSuchToken, "try: organ token list"),
     (NotComposedHere, "try: organ validate FILE.gguf --base MODEL"),
     (NotFound, "try: organ models"),
+    (BadValue, ""),  # it says all that there is to do
     (CatalogError, "check ORGAN_DATABASE_URL, or choose another folder with --home"),
 )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from cli.console import plain, print_json, print_path, progress_bar
+from cli.place import folder_registry
 from ingest.directory.contents import Content, file_contents, registered_contents
 from ingest.directory.extract import ExtractReport
 from ingest.directory.extract import extract as take_apart
@@ -17,7 +18,6 @@ from ingest.sources import GGUF_SUFFIX, find_sources
 from registry.errors import BadName, BadSource, NotFound
 from registry.names import parse_model_name
 from registry.present.text import size_text
-from registry.registry import Registry
 
 
 @click.command()
@@ -55,7 +55,7 @@ def _contents(opened: ExitStack, what: str) -> list[Content]:
 def _registered(opened: ExitStack, what: str) -> list[Content]:
     try:
         name = parse_model_name(what)
-        registry = opened.enter_context(Registry.open())
+        registry = opened.enter_context(folder_registry())
         return registered_contents(registry, name)
     except (BadName, NotFound) as error:
         path = Path(what)

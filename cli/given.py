@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
+from cli.place import folder_registry
 from ingest.directory.folder import is_organ_directory
 from ingest.opening import open_files
 from ingest.sources import GGUF_SUFFIX, ModelSource, find_sources
 from ingest.transplant import parent_of_files
 from registry.compose.library import RegisteredLibrary
 from registry.compose.parent import Parent
-from registry.registry import Registry
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class GivenModels:
         if is_file(text):
             return parent_of_files(text, open_files(self.opened, one_source(text, "compare")))
         if self._library is None:
-            registry = self.opened.enter_context(Registry.open())
+            registry = self.opened.enter_context(folder_registry())
             session = self.opened.enter_context(registry.catalog.reading())
             self._library = RegisteredLibrary(session, registry.blobs)
         return self._library.parent(text)

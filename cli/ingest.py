@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from cli.console import plain, print_json_line, progress_bar
+from cli.place import folder_registry
 from ingest.opening import open_files
 from ingest.service import Outcome, ingest_all, total_bytes
 from ingest.sources import ModelSource, find_hub_sources, find_sources
 from registry.errors import BadSource, OrganError
 from registry.names import parse_model_name
 from registry.present.text import size_text
-from registry.registry import Registry
 from registry.settings import DEBUG_VARIABLE
 
 
@@ -46,7 +46,7 @@ def ingest(paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bo
         named = [replace(source, name=chosen or source.name) for source in sources]
         return _preview(named, as_json=as_json, quiet=quiet)
     failed = 0
-    with Registry.open() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
+    with folder_registry() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
         for outcome in ingest_all(registry, sources, chosen, advance):
             failed += outcome.error is not None
             _print(outcome, as_json=as_json, quiet=quiet)

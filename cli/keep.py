@@ -9,9 +9,10 @@ from datetime import timedelta
 import click
 
 from cli.console import plain, print_json, progress_bar
+from cli.place import folder_registry
+from ingest.uploads.tidying import TidyReport, tidy_uploads
 from registry.present.models import figures
 from registry.present.text import size_text
-from registry.registry import Registry
 from registry.upkeep import GRACE, Share, SweepReport, VerifyReport
 from registry.upkeep import sweep as run_sweep
 from registry.upkeep import verify as run_verify
@@ -41,7 +42,7 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
     Exit status 1 when something is wrong; each faulty blob is named with the tensors that need it.
     """
     share = None if read_data is None else _parse_share(read_data)
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         with registry.catalog.reading() as session:
             total = figures(session)["size_bytes"]
         with progress_bar("verify", total, quiet=as_json) as advance:
@@ -62,15 +63,17 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
 def sweep(yes: bool, older_than: str, as_json: bool) -> None:
     """Remove stored bytes that no model needs: what interrupted ingests and removed models have left behind.
 
-    In two runs: the first dooms what nobody has needed for a day, a later one removes what is still doomed.
+    In two runs: the first dooms what nobody has needed for a day, a later one removes what is still doomed. Uploads
+    that have expired go too, of which nobody made a model.
     """
     grace = _parse_age(older_than)
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         report = run_sweep(registry.catalog, registry.blobs, grace=grace, dry_run=not yes)
+        uploads = tidy_uploads(registry, dry_run=not yes)
     if as_json:
-        print_json(asdict(report))
+        print_json({**asdict(report), "uploads": asdict(uploads)})
     else:
-        _print_sweep(report)
+        _print_sweep(report, uploads)
 
 
 def _print_verify(report: VerifyReport) -> None:
@@ -94,11 +97,16 @@ def _print_verify(report: VerifyReport) -> None:
             click.echo("if this is not a new registry, its database is missing: restore it before you sweep", err=True)
 
 
-def _print_sweep(report: SweepReport) -> None:
+def _print_sweep(report: SweepReport, uploads: TidyReport) -> None:
     would = "would be " if report.dry_run else ""
     click.echo(f"{report.removed} doomed blobs {would}removed ({size_text(report.removed_bytes)})")
     click.echo(f"{report.doomed} unneeded blobs {would}doomed ({size_text(report.doomed_bytes)})")
     click.echo(f"{report.stray_files} stray files {would}removed ({size_text(report.stray_bytes)})")
+    if uploads.expired_uploads or uploads.stray_files:
+        size = size_text(uploads.removed_bytes)
+        click.echo(
+            f"{uploads.expired_uploads} expired uploads and {uploads.stray_files} stray ones {would}removed ({size})"
+        )
     if report.dry_run:
         click.echo("nothing was changed; organ sweep -y does it", err=True)
 

@@ -7,25 +7,30 @@ from sqlalchemy.orm import Session
 
 from cli.chimeras import print_chimera, print_made
 from cli.console import plain, print_json, print_table
+from cli.elsewhere import values_there
+from cli.place import folder_registry, remote_registry
 from cli.querying import QueryCommand, print_more
 from cli.shown import print_model, print_organ
 from registry.catalog.queries.composing import model_by_digest
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.organs import organs_by_prefix
-from registry.catalog.search import MODELS, parse_query
+from registry.catalog.queries.published import versions
+from registry.catalog.search import MODELS, Query, parse_query
 from registry.catalog.search.cursor import PAGE_MAX
 from registry.catalog.tables import Model
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import looks_like_prefix
 from registry.errors import BadName, NotFound
 from registry.names import parse_model_name
 from registry.present.chimera import chimera_values
 from registry.present.models import figures, model_page, models_values
 from registry.present.organs import organ_page
+from registry.present.published import versions_values
 from registry.present.text import count_text, size_text, theta_text
 from registry.present.values import Values
-from registry.registry import Registry
 
+VERSIONS_SHOWN = 10
 _NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
 
 
@@ -53,12 +58,9 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
     (90°). It does not say how good the model is.
     """
     text = " ".join(query)
-    with Registry.open() as registry, registry.catalog.reading() as session:
-        asked = parse_query(text, MODELS, "-theta" if rank else None)
-        page = search_models(session, asked, limit, after, ranked=rank)
-        values = models_values(page)
-        numbers = figures(session)
-    for note in page.notes:
+    asked = parse_query(text, MODELS, "-theta" if rank else None)
+    values, numbers = _listed(text, asked, rank=rank, limit=limit, after=after)
+    for note in values["notes"]:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
         print_json(values)
@@ -68,9 +70,9 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
             click.echo(model["name"])
     else:
         _print_models(values["items"], None if text or rank else numbers)
-    if page.next is not None:
+    if values["next"] is not None:
         options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
-        print_more("models", text, options, page.next)
+        print_more("models", text, options, values["next"])
 
 
 @click.command()
@@ -82,18 +84,33 @@ def show(what: str, as_json: bool) -> None:
     A chimera is also found by sha256: and the digest of its lock, any model by that of its file. Of a chimera the
     recipe is shown, what was found and predicted, and the verdicts; of a computed organ, how it was made.
     """
-    with Registry.open() as registry, registry.catalog.reading() as session:
-        model = _model(session, what)
-        values = organ_page(session, what) if model is None else _model_values(session, model)
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            values = values_there(remote, what, VERSIONS_SHOWN)
+    else:
+        with folder_registry() as registry, registry.catalog.reading() as session:
+            model = _model(session, what)
+            values = organ_page(session, what) if model is None else _model_values(session, model)
     if as_json:
         print_json(values)
-    elif model is None:
+    elif "placements" not in values:
         print_organ(values)
         print_made(values["made"])
     else:
         print_model(values)
         if values["chimera"] is not None:
             print_chimera(values["chimera"])
+
+
+def _listed(text: str, asked: Query, *, rank: bool, limit: int, after: str | None) -> tuple[Values, Values | None]:
+    """A page of models, and the figures of the whole registry where they are known."""
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            return remote.models_values(text, limit=limit, after=after, ranked=rank), None
+    with folder_registry() as registry, registry.catalog.reading() as session:
+        return models_values(search_models(session, asked, limit, after, ranked=rank)), figures(session)
 
 
 def _model(session: Session, what: str) -> Model | None:
@@ -121,7 +138,9 @@ def _model_by_digest(session: Session, what: str) -> Model | None:
 
 
 def _model_values(session: Session, model: Model) -> Values:
-    return model_page(session, model) | {"chimera": chimera_values(session, model)}
+    others = versions_values(versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN))
+    since = {"versions": others["items"], "versions_left_out": others["left_out"]}
+    return model_page(session, model) | since | {"chimera": chimera_values(session, model)}
 
 
 def _print_models(found: list[Values], numbers: Values | None) -> None:

@@ -14,6 +14,7 @@ from cli.composing import Asked, Composed, composed, print_composed, refuse_reci
 from cli.computed import print_thetas, with_thetas
 from cli.console import plain, print_json, print_path, progress_bar
 from cli.given import is_file, one_source
+from cli.place import folder_registry
 from cli.targets import SUFFIX, check_fits, check_folder_free, gguf_targets
 from ingest.directory.contents import registered_contents
 from ingest.directory.extract import extract
@@ -81,7 +82,7 @@ def purify(
             refuse_recipe(error, as_json=as_json)
 
     if not is_file(model):
-        with Registry.open() as registry:
+        with folder_registry() as registry:
             done = with_thetas(registry, composed(registry, composition(registry, model), asked))
         print_composed(done, asked)
         print_thetas(done, asked)

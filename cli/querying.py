@@ -23,10 +23,10 @@ class QueryCommand(click.Command):
 
 def print_more(command: str, query: str, options: Sequence[str], place: str, total: int | None = None) -> None:
     """On stderr: the command that shows what comes behind a page."""
-    home = click.get_current_context().find_root().params.get("home")
+    given = click.get_current_context().find_root().params
     words = [
         "organ",
-        *(["--home", home] if home else []),
+        *(word for name in ("home", "registry") if given.get(name) for word in (f"--{name}", given[name])),
         command,
         *options,
         "--after",

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.place import folder_registry
 from cli.prose import in_lines
 from registry.catalog.queries.models import model_by_name
 from registry.errors import BadSource
 from registry.names import parse_model_name
-from registry.registry import Registry
 from registry.reports.dissection import ORGANS_DEFAULT, model_report
 from registry.reports.document import Report, Section, Table
 from registry.reports.markdown import markdown
@@ -99,7 +99,7 @@ def _check_target(output: Path, *, force: bool) -> None:
 
 
 def _made(model: str | None, limit: int | None) -> Report:
-    with Registry.open() as registry, registry.catalog.reading() as session:
+    with folder_registry() as registry, registry.catalog.reading() as session:
         if model is None:
             return registry_report(session, limit or ROWS_DEFAULT)
         return model_report(session, model_by_name(session, parse_model_name(model)), limit or ORGANS_DEFAULT)

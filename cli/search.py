@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.place import any_registry
 from cli.querying import QueryCommand, print_more
 from registry.anatomy import EXAMPLE_SLOTS
 from registry.catalog.bins import BIN_DEGREES
@@ -12,7 +13,6 @@ from registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, pars
 from registry.catalog.search.cursor import PAGE_MAX
 from registry.present.search import search_values
 from registry.present.text import share_text, size_text, theta_text
-from registry.registry import Registry
 
 _NUMBERS = ("θ", "spectral", "size", "alike", "|Z|", "rank", "signal")
 _MORE_COLUMNS = {"z": "magnitude", "rank": "stable_rank", "signal": "signal"}
@@ -49,7 +49,7 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     """
     text = " ".join(query)
     asked = parse_query(text)
-    with Registry.open() as registry:
+    with any_registry() as registry:
         page = registry.search(text, limit=limit, after=after)
         told = page.next is not None and asked.like is None and not as_json  # "more of 238"
         counts = registry.count(text) if facets or told else None

@@ -10,12 +10,14 @@ from ipaddress import ip_address
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
+from cli.place import folder_registry
 from registry.errors import BadSetting
 from registry.registry import Registry
 from web.app import create_app
 from web.server import PORT, THREADS, ServerSettings, default_workers, serve_forever
 from web.settings import LOOPBACK_HOSTS, WebSettings
 
+PROXIES_MAX = 8
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
 
 
@@ -32,6 +34,14 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME", help="A name to be served under; * for any. Repeatable."
 )
+@click.option(
+    "--proxies",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, PROXIES_MAX),
+    help="Proxies in front, whose X-Forwarded-For and -Proto are believed.",
+)
+@click.option("--accounts", is_flag=True, help="Nobody writes without an account, from this machine neither.")
 @click.option("--read-only", is_flag=True, help="Have nothing that writes or runs something, and show no jobs.")
 @click.option("--no-jobs", is_flag=True, help="Leave the queue of jobs alone: `organ work` elsewhere does them.")
 @click.option(
@@ -44,6 +54,8 @@ def serve(
     workers: int,
     threads: int,
     allowed: tuple[str, ...],
+    proxies: int,
+    accounts: bool,
     read_only: bool,
     no_jobs: bool,
     reload: bool,
@@ -51,15 +63,17 @@ def serve(
     """Browse the registry in a web browser.
 
     Requests are answered that ask for this machine by a name of the loopback, by HOST, or by a NAME that is allowed.
-    What writes or runs something is there only where HOST is the loopback and no NAME is allowed; a process beside the
-    server does what is queued. SIGTERM lets what is under way end, for 30 seconds at most.
+    What writes or runs something needs an account; where HOST is the loopback, no NAME is allowed and no proxy is in
+    front, whoever works at this machine needs none, unless --accounts says so. A process beside the server does what is queued. SIGTERM lets what
+    is under way end, for 30 seconds at most.
     """
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
-    web = WebSettings(hosts=served_hosts(shown_host, allowed), personal=is_personal(host, allowed), read_only=read_only)
+    personal = not accounts and is_personal(host, allowed, proxies)
+    web = WebSettings(served_hosts(shown_host, allowed), personal, read_only, proxies)
     if not reload:
         check_free(host, port)
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         registry.catalog.close()  # connections must not cross the fork; each worker opens its own
         if not is_running_from_reloader():  # then it was said, and opened, before
             click.echo(f"The catalog is at {address} (Ctrl-C ends it)", err=True)
@@ -79,9 +93,9 @@ def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:
     return LOOPBACK_HOSTS | {name.lower() for name in (*own, *allowed)}
 
 
-def is_personal(host: str, allowed: Sequence[str]) -> bool:
-    """Whether only this machine can ask: it listens on the loopback, and not for other names, as behind a proxy."""
-    if allowed:
+def is_personal(host: str, allowed: Sequence[str], proxies: int = 0) -> bool:
+    """Whether only this machine can ask: it listens on the loopback, behind no proxy, and not for other names."""
+    if allowed or proxies:
         return False
     try:
         return ip_address(host).is_loopback

@@ -46,6 +46,7 @@ def print_model(values: Values) -> None:
     for note in (*values["flags"], *values["unassemblable"]):
         print_sentence(f"note: {note}")
     _print_facts(values)
+    _print_state(values)
     click.echo()
     rows = [
         (
@@ -62,6 +63,20 @@ def print_model(values: Values) -> None:
     click.echo()
     organs = [_placement_row(placement) for placement in values["placements"]]
     print_table(("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ"), organs, _NUMBERS)
+
+
+def _print_state(values: Values) -> None:
+    """What became of it since it was published: its state, its use, and the other versions of its name."""
+    if values["state"] != "visible":
+        print_sentence(f"{values['state']} on {(values['changed_at'] or '')[:10]}: {values['state_reason'] or ''}")
+    click.echo(f"{values['downloads']} downloads, grafted into {values['grafts']} chimeras")
+    others = [one for one in values["versions"] if one["name"] != values["name"]]
+    for one in others:
+        changes, state = one["changes"], "" if one["state"] == "visible" else f", {one['state']}: {one['state_reason']}"
+        differ = f", {changes['changed']} organs differ from the one before" if changes else ""
+        print_sentence(f"also {one['name']}, {one['created_at'][:10]}{differ}{state}")
+    if values["versions_left_out"]:
+        click.echo(f"and {values['versions_left_out']} older versions")
 
 
 def print_organ(values: Values) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from cli.console import plain, print_json, print_table, status_line
+from cli.elsewhere import validated_there
+from cli.place import address, folder_registry, named_remote
 from cli.prose import print_sentence
 from ingest.sources import GGUF_SUFFIX
 from registry.compose.trying import Tried, registered_candidate, report_values, try_chimera
-from registry.registry import Registry
+from registry.confinement.child import Limits
 from registry.validation.candidate import Candidate, file_candidate
-from registry.validation.child import Limits
 from registry.validation.command import CommandRuntime
 from registry.validation.comparison import CHANGED, Event, Progress
 from registry.validation.comparison import validate as compare
@@ -80,13 +81,24 @@ def validate(
             say(f"{event.role}, {event.doing}")
 
         if chimera.endswith(GGUF_SUFFIX):
-            tried = _try_file(Path(chimera), base, donors, texts, runtime, tokens, tell)
+            values = report_values(_try_file(Path(chimera), base, donors, texts, runtime, tokens, tell))
         elif base or donors:
             raise click.UsageError("--base and --donor are for a FILE.gguf: a registered chimera knows its own")
+        elif address() is not None:
+            values = _tried_there(chimera, tokens, say, asks_more=bool(paths) or template is not None)
         else:
-            with Registry.open() as registry:
-                tried = try_chimera(registry.catalog, registry.blobs, chimera, texts, runtime, tokens, tell)
-    _print(tried, as_json=as_json, quiet=quiet)
+            with folder_registry() as registry:
+                found = try_chimera(registry.catalog, registry.blobs, chimera, texts, runtime, tokens, tell)
+                values = report_values(found)
+    _print(values, as_json=as_json, quiet=quiet)
+
+
+def _tried_there(chimera: str, tokens: int, say: Callable[[str], None], *, asks_more: bool) -> dict[str, Any]:
+    """The verdict of the registry elsewhere, where it runs as a job."""
+    if asks_more:
+        raise click.UsageError("--text and --runtime are for a registry's folder: one elsewhere has its own")
+    with named_remote() as remote:
+        return validated_there(remote, chimera, tokens, say)
 
 
 def _runtime(template: str | None, seconds: int) -> Runtime:
@@ -119,7 +131,7 @@ def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
     if all(name.endswith(GGUF_SUFFIX) for name in names):
         yield [file_candidate(Path(name)) for name in names]
         return
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         yield [
             file_candidate(Path(name))
             if name.endswith(GGUF_SUFFIX)
@@ -128,14 +140,13 @@ def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
         ]
 
 
-def _print(tried: Tried, *, as_json: bool, quiet: bool) -> None:
-    values = report_values(tried)
+def _print(values: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json(values)
     elif quiet:
         click.echo(values["verdict"])
     else:
-        click.echo(f"{plain(tried.model)}: {values['verdict']}\n")
+        click.echo(f"{plain(values['model'])}: {values['verdict']}\n")
         print_sentence(values["reason"])
         click.echo()
         _print_scores(values)

@@ -13,13 +13,14 @@ from types import FrameType
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.elsewhere import jobs_there
+from cli.place import folder_registry, remote_registry
 from cli.querying import print_more
 from registry.catalog.queries.jobs import job_by_id, newest_jobs
 from registry.catalog.register.jobs import cancel_job
 from registry.catalog.search.cursor import PAGE_MAX
 from registry.present.jobs import job_values, jobs_values
 from registry.present.values import Values
-from registry.registry import Registry
 
 PARENT_SECONDS = 0.5
 """Between two looks whether the server is still there."""
@@ -53,7 +54,7 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
     stop = threading.Event()
     if with_parent is not None:
         threading.Thread(target=_watch_parent, args=(with_parent,), daemon=True).start()
-    with Registry.open() as registry, _ended_by_signals(stop):
+    with folder_registry() as registry, _ended_by_signals(stop):
         all_left = Runner(registry, stop, tell=tell).run(once=once)
     if once and not done and not quiet:
         click.echo("Nothing waits in the queue.", err=True)
@@ -72,19 +73,11 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
     """List the jobs, newest first, or cancel one."""
     if cancel is not None and show is not None:
         raise click.UsageError("--cancel and --show exclude each other")
-    with Registry.open() as registry:
-        if cancel is not None:
-            with registry.catalog.writing() as session:
-                state = cancel_job(session, cancel).state
-            click.echo(f"job {cancel} is {state}", err=True)
-            return
-        with registry.catalog.reading() as session:
-            if show is not None:
-                print_json(job_values(*job_by_id(session, show)))
-                return
-            page = newest_jobs(session, limit, after)
-            values = jobs_values(page)
-    if as_json:
+    values = _asked(limit, after, cancel, show)
+    if cancel is not None:
+        click.echo(f"job {cancel} is {plain(values['state'])}", err=True)
+        return
+    if as_json or show is not None:
         print_json(values)
         return
     if quiet:
@@ -92,8 +85,24 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
             click.echo(job["id"])
     else:
         _print_jobs(values["items"])
-    if page.next is not None:
-        print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], page.next)
+    if values["next"] is not None:
+        print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], values["next"])
+
+
+def _asked(limit: int, after: str | None, cancel: int | None, show: int | None) -> Values:
+    """The job to be cancelled or shown, or a page of them."""
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            return jobs_there(remote, limit, after, cancel, show)
+    with folder_registry() as registry:
+        if cancel is not None:
+            with registry.catalog.writing() as session:
+                return {"state": cancel_job(session, cancel).state}
+        with registry.catalog.reading() as session:
+            if show is not None:
+                return job_values(*job_by_id(session, show))
+            return jobs_values(newest_jobs(session, limit, after))
 
 
 def _print_jobs(found: list[Values]) -> None:

@@ -1,8 +1,8 @@
 """A chimera by query: the best fitting organs are looked for, an adapter is merged, some organs are purified.
 
-    python examples/chimera_by_query.py [FOLDER OF A REGISTRY [FILE TO WRITE]]
+    python examples/chimera_by_query.py [FOLDER OR URL OF A REGISTRY [FILE TO WRITE]]
 
-Without a folder it works on the little models of examples/zoo, in a temporary registry.
+Without one it works on the little models of examples/zoo, in a temporary registry.
 """
 
 from __future__ import annotations

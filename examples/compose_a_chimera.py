@@ -1,8 +1,8 @@
 """Compose a chimera from three models: what is found before anything is made, what must be accepted, the file.
 
-    python examples/compose_a_chimera.py [FOLDER OF A REGISTRY [FILE TO WRITE]]
+    python examples/compose_a_chimera.py [FOLDER OR URL OF A REGISTRY [FILE TO WRITE]]
 
-Without a folder it works on the little models of examples/zoo, in a temporary registry.
+Without one it works on the little models of examples/zoo, in a temporary registry.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Find organs, rank them, see who is like whom, compare two models.
 
-    python examples/find_and_rank.py [FOLDER OF A REGISTRY]
+    python examples/find_and_rank.py [FOLDER OR URL OF A REGISTRY]
 
-Without a folder it works on the little models of examples/zoo, in a temporary registry.
+Without one it works on the little models of examples/zoo, in a temporary registry.
 """
 
 from __future__ import annotations

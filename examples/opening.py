@@ -1,4 +1,7 @@
-"""Opens the registry that an example works on: the folder that is named, or a temporary one; the zoo in it if empty."""
+"""Opens the registry that an example works on: the one that is named, or a temporary one with the zoo in it.
+
+A name is a folder, or the address of a registry elsewhere; a folder that is empty gets the zoo too.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,17 @@ from pathlib import Path
 from ingest.service import ingest_all
 from ingest.sources import find_sources
 from registry import Registry
+from registry import opened as opened_at
+from registry.client.remote import RemoteRegistry
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 
 
 @contextmanager
-def opened(arguments: Sequence[str]) -> Iterator[Registry]:
-    """The registry in the folder `arguments[0]`, or without one in a folder that is gone afterwards."""
-    with tempfile.TemporaryDirectory() as folder, Registry.open(arguments[0] if arguments else folder) as registry:
-        if not registry.models(limit=1):
+def opened(arguments: Sequence[str]) -> Iterator[Registry | RemoteRegistry]:
+    """The registry at `arguments[0]`, or without one in a folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder, opened_at(arguments[0] if arguments else folder) as registry:
+        if isinstance(registry, Registry) and not registry.models(limit=1):
             for outcome in ingest_all(registry, find_sources([str(ZOO)])):
                 assert outcome.error is None, outcome.error
         yield registry

@@ -17,5 +17,7 @@ service     `ingest`: many models, one outcome each
 transplant  a plan over files instead of registered models
 composed    the file that it makes, which reads like a plain one
 placing     a file that is put together onto the disk
+pushing     models on their way to a registry elsewhere: only what it lacks travels
+submissions what contributors sent, from manifest to model or refusal
 jobs        a queue of what takes longer than a request, and its runner
 """

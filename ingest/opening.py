@@ -19,12 +19,16 @@ from registry.gguf.split import check_split, is_shard
 def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
     """The files of `source`, open as long as `opened` is; raises BadInput for what is refused."""
     files = [dissect(file) for path in source.paths for file in _open(opened, path)]
+    return in_order(source.name.name, files)
+
+
+def in_order(name: str, files: Sequence[DissectedFile]) -> list[DissectedFile]:
+    """The files of the one model `name`, shards in their order; raises BadSplit for what is no whole split set."""
     if len(files) == 1 and not is_shard(files[0].header):
-        return files
+        return list(files)
     if all(not is_shard(file.header) for file in files):
-        reason = "the files are named like shards, but none says in its header that it is one"
-        raise BadSplit(source.name.name, [reason])
-    order = check_split(source.name.name, [(file.source.path.name, file.header) for file in files])
+        raise BadSplit(name, ["there are several files, but none says in its header that it is a shard"])
+    order = check_split(name, [(file.source.path.name, file.header) for file in files])
     return [files[index] for index in order]
 
 

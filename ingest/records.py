@@ -9,7 +9,7 @@ from ingest.dissect import DissectedFile, places
 from ingest.files import Origin
 from ingest.opening import by_file
 from ingest.pipeline import Gathered
-from registry.anatomy import OrganType
+from registry.anatomy import OrganType, Place
 from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from registry.catalog.register.organs import shape_text
 from registry.digest import Digest, digest_of
@@ -25,7 +25,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
     records = tuple(_file_record(index, file, gathered) for index, file in enumerate(files))
     header = files[0].header
     placements = [placement for record in records for placement in record.placements]
-    kind = _kind(header, bool(placements))
+    kind = kind_of(header, bool(placements))
     origin = _origin(files, gathered)
     return ModelRecord(
         name=name,
@@ -42,13 +42,32 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         parents=tuple(_parents(header, kind, origin)),
         flags=tuple(dict.fromkeys(_flags(files, origin))),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),
-        complete=_complete(header, kind, placements),
+        complete=is_complete(header, [placement.place for placement in placements]),
     )
 
 
 def model_digest(files: Sequence[Digest]) -> Digest:
     """The digest of a model, of the SHA-256 digests of its files in order: that of the file itself when it is one."""
     return files[0] if len(files) == 1 else digest_of("".join(f"{file}\n" for file in files).encode())
+
+
+def kind_of(header: Header, has_tensors: bool) -> str:
+    """`adapter`, `vocabulary` for a header without tensors, else `model`."""
+    if header.text("general.type") == "adapter":
+        return "adapter"
+    return "model" if has_tensors else "vocabulary"
+
+
+def is_complete(header: Header, places: Sequence[Place]) -> bool:
+    """Whether a model with tensors at `places` has its embedding and every block that its header announces."""
+    if kind_of(header, bool(places)) != "model":
+        return True
+    announced = header.integer(f"{header.architecture}.block_count")
+    if announced is None:
+        return True
+    blocks = {place.block for place in places if place.block is not None}
+    kinds = {place.type for place in places}
+    return len(blocks) >= announced and {OrganType.EMBED, OrganType.SKELETON} <= kinds
 
 
 def _file_record(index: int, file: DissectedFile, gathered: Gathered) -> FileRecord:
@@ -94,12 +113,6 @@ def _placements(index: int, file: DissectedFile, gathered: Gathered) -> Iterator
         )
 
 
-def _kind(header: Header, has_tensors: bool) -> str:
-    if header.text("general.type") == "adapter":
-        return "adapter"
-    return "model" if has_tensors else "vocabulary"
-
-
 def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None:
     """The model that `files` are an edited one of: its first file's name, its digest as a model, all edited organs.
 
@@ -113,18 +126,6 @@ def _origin(files: Sequence[DissectedFile], gathered: Gathered) -> Origin | None
         return None
     edited = tuple(name for origin in origins for name in origin.edited)
     return Origin(origins[0].name, model_digest([origin.sha256 for origin in origins]), edited)
-
-
-def _complete(header: Header, kind: str, placements: Sequence[PlacementRecord]) -> bool:
-    """Whether a model has its embedding and every block that its header announces."""
-    if kind != "model":
-        return True
-    announced = header.integer(f"{header.architecture}.block_count")
-    if announced is None:
-        return True
-    blocks = {placement.place.block for placement in placements if placement.place.block is not None}
-    kinds = {placement.place.type for placement in placements}
-    return len(blocks) >= announced and {OrganType.EMBED, OrganType.SKELETON} <= kinds
 
 
 def _flags(files: Sequence[DissectedFile], origin: Origin | None) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
@@ -14,8 +14,10 @@ from ingest.records import model_record
 from ingest.sources import ModelSource
 from ingest.stages import Stages
 from ingest.tasks import Progress
+from registry.catalog.records import ModelRecord
 from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.register.models import Registered, register_model
+from registry.catalog.tables import Model
 from registry.digest import Digest
 from registry.errors import DiskFull, OrganError, StoreUnwritable
 from registry.names import ModelName
@@ -42,6 +44,35 @@ class IngestReport:
     flags: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """About what it was read from, not about the model: an organ directory whose organs were edited."""
+
+
+def _as_it_is(record: ModelRecord) -> ModelRecord:
+    return record
+
+
+def _tell_nobody(_ingest_id: int) -> None:
+    """Nobody asks."""
+
+
+def _show_nobody(_model: Model) -> None:
+    """Nobody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """As what the files of a model come in."""
+
+    label: str
+    """What a person calls where they are from."""
+    name: ModelName
+    keep_name: bool = True
+    """Whether the same bytes under another name are another model."""
+    settle: Callable[[ModelRecord], ModelRecord] = _as_it_is
+    """The record, before it is registered: checked, and with what is said of it beside its header."""
+    begun: Callable[[int], None] = _tell_nobody
+    """Told the id of the ingest before anything is stored."""
+    registered: Callable[[Model], None] = _show_nobody
+    """Shown the model, in the transaction that registers it or finds it there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +113,30 @@ def ingest_model(
     with ExitStack() as opened:
         with stages.timed("open"):
             files = open_files(opened, source)
-        with registry.catalog.writing() as session:
-            ingest_id = begin_ingest(session, source.label)
-        try:
-            return _ingest(registry, source, files, ingest_id, name, stages, progress or _no_progress)
-        except BaseException as error:
-            state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
-            # What brought us here is what the caller must hear, also when not even this can be written any more.
-            with suppress(OrganError), registry.catalog.writing() as session:
-                end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
-            raise
+        intake = Intake(source.label, name or source.name, keep_name=name is not None)
+        return ingest_files(registry, files, intake, progress, stages)
+
+
+def ingest_files(
+    registry: Registry,
+    files: Sequence[DissectedFile],
+    intake: Intake,
+    progress: Progress | None = None,
+    stages: Stages | None = None,
+) -> IngestReport:
+    """The same for the open files of one model, in order; raises what `ingest_model` does, and what `settle` raises."""
+    stages = stages or Stages()
+    with registry.catalog.writing() as session:
+        ingest_id = begin_ingest(session, intake.label)
+    intake.begun(ingest_id)
+    try:
+        return _ingest(registry, files, ingest_id, intake, stages, progress or _no_progress)
+    except BaseException as error:
+        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        # What brought us here is what the caller must hear, also when not even this can be written any more.
+        with suppress(OrganError), registry.catalog.writing() as session:
+            end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
+        raise
 
 
 def total_bytes(sources: Sequence[ModelSource]) -> int:
@@ -101,10 +146,9 @@ def total_bytes(sources: Sequence[ModelSource]) -> int:
 
 def _ingest(
     registry: Registry,
-    source: ModelSource,
     files: Sequence[DissectedFile],
     ingest_id: int,
-    name: ModelName | None,
+    intake: Intake,
     stages: Stages,
     progress: Progress,
 ) -> IngestReport:
@@ -112,14 +156,15 @@ def _ingest(
     gathered = pipeline.run()
     for file in files:
         file.source.check_unchanged()
-    record = model_record(name or source.name, files, gathered)
+    record = intake.settle(model_record(intake.name, files, gathered))
     with registry.catalog.writing() as session:
         with stages.timed("register"):
-            registered = register_model(session, record, keep_name=name is not None)
-        if registered.created:
+            registered = register_model(session, record, keep_name=intake.keep_name)
+        if registered.created and registered.model.state == "visible":
             with stages.timed("relatives"):  # here, where writers take turns: two that come at once find each other
                 record_relatives(session, registered.model)
                 resolve_declared(session, registered.model)
+        intake.registered(registered.model)
         report = _report(registered, len(record.placements), files, gathered, stages)
         end_ingest(session, ingest_id, "finished", json.dumps(asdict(report)), registered.model.id)
     return report

@@ -12,6 +12,7 @@
     present                     the one shape that page, JSON and command show
     reports                     what was measured, in tables that explain themselves
     registry                    `Registry`, the object that scripts and faces hold
+    client                      the same against a registry elsewhere, over HTTP
 
 An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable
 bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glossary.
@@ -22,9 +23,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from registry.client.remote import RemoteRegistry
     from registry.registry import Registry
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "opened"]
+
+
+def opened(place: str | Path | None = None) -> Registry | RemoteRegistry:
+    """The registry at `place`: a folder, or the address of one elsewhere, `https://registry.example`.
+
+    Without a place it is the folder that the environment names (`Registry.open`). For an address the token is the one
+    of the environment, or the one that `organ login` kept for it. A context manager.
+    """
+    if isinstance(place, str) and place.lower().startswith(("http://", "https://")):
+        from registry.client.remote import RemoteRegistry
+
+        return RemoteRegistry.open(place)
+    from registry.registry import Registry
+
+    return Registry.open(place)
 
 
 def __getattr__(name: str) -> object:

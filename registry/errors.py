@@ -31,6 +31,9 @@ OrganError                  everything below; its text is one sentence for a per
 ├── OverQuota               more than may be kept for a contributor: what is allowed, and what it would be
 ├── Busy                    another process holds the lock that this one needs
 │   └── QueueFull           as many jobs wait as may
+├── Conflict                what is asked for does not go with how things stand: the state, or another who is at it
+├── Unreachable             a registry elsewhere that does not answer, or not as a registry does
+│   └── BadReply            it answers something else than it promised: other bytes, another length, another form
 ├── TooSlow                 a question to the database that was stopped: the seconds that it was given
 ├── NotAssemblable          the model cannot be written as a GGUF, and why
 └── NotComposable           a plan that must not be made: what was found that refuses it, or is not accepted
@@ -138,6 +141,14 @@ class NoSuchJob(NotFound):
     """A job that never was, or whose row is gone."""
 
 
+class NoSuchContributor(NotFound):
+    """A contributor that is not there, or of whom the asker may not know."""
+
+
+class NoSuchToken(NotFound):
+    """A token that is not there, or is somebody else's."""
+
+
 class NotComposedHere(NotFound):
     """A model that is registered, but is no chimera of this registry."""
 
@@ -217,6 +228,18 @@ class QueueFull(Busy):
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} jobs wait already: wait until some are done, or cancel some")
         self.waiting = waiting
+
+
+class Conflict(OrganError):
+    """What is asked for does not go with how things stand, or another is at it just now."""
+
+
+class Unreachable(OrganError):
+    """A registry elsewhere that does not answer, answers with a fault of its own, or not as a registry does."""
+
+
+class BadReply(Unreachable):
+    """A registry elsewhere answers something else than it promised. Nothing of it is kept; asking again is no use."""
 
 
 class TooSlow(OrganError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from registry.registry import Registry
+from tests.homes import Homes
 
 # The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
@@ -22,6 +24,15 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("migrated")
     Registry.open(home).close()
     return home / "registry.sqlite3"
+
+
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Homes:
+    """Registries that were furnished once, to be copied."""
+    shared = tmp_path_factory.getbasetemp()
+    folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "homes"
+    folder.mkdir(exist_ok=True)
+    return Homes(folder, migrated_database)
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from registry.registry import Registry
 from web.answers import REGISTRY_KEY, SETTINGS_KEY
 from web.api import api
+from web.counting import count_downloads
 from web.downloads import downloads
 from web.errors import answer_errors
 from web.forms import form_token
+from web.head import page_head
 from web.health import health
 from web.hub import hub
 from web.identity import identity, recognise
@@ -19,6 +21,7 @@ from web.made import made
 from web.memory import remember_answers
 from web.metrics import count_requests, metrics
 from web.pages import pages
+from web.rates import limit_rates
 from web.security import secure
 from web.settings import WebSettings
 from web.shown import FILTERS
@@ -43,12 +46,14 @@ def create_app(registry: Registry, settings: WebSettings | None = None) -> Flask
     app.extensions[SETTINGS_KEY] = settings
     app.jinja_env.filters.update(FILTERS)
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, twin_address=twin_address)
-    app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity)
+    app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity, page_head=page_head)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
     count_requests(app)
+    count_downloads(app, registry)
     secure(app, settings)
     answer_errors(app)
     recognise(app)
+    limit_rates(app)
     remember_answers(app, settings)
     take_turns(app, settings)
     for blueprint in (pages, api, health, metrics, downloads, made, hub):

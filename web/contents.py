@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 from flask import abort
@@ -28,6 +28,7 @@ from registry.chimera.plan import (
     plan_file,
 )
 from registry.chimera.stream import FileStream
+from registry.compose.partial import refuse_partial
 from registry.digest import Digest, digest_of, parse_prefix
 from registry.errors import CorruptBlob, MissingBlob, NotFound
 from registry.gguf import DType, TensorSpec, dtype_by_name
@@ -117,17 +118,19 @@ def model_file(model: Model, file: ModelFile, name: str, *, immutable: bool) -> 
             plan = plan_file(session, file, begin, end)
         return FileStream(registry().blobs, plan, pool=streams().pool)
 
-    return Content(name, file.size_bytes, digest, open_file, digest, immutable)
+    model_id = model.id if file.position == 0 else None
+    return Content(name, file.size_bytes, digest, open_file, digest, immutable, model_id)
 
 
 def whole_model(session: Session, model: Model, *, immutable: bool) -> Content:
     """`model` as one file, merged if it came in shards; raises NotAssemblable, CorruptBlob, MissingBlob."""
+    refuse_partial(session, model)
     files = files_of(session, model.id)
     name = whole_name(model.full_name, [file.name for file in files])
     if len(files) == 1:
         return model_file(model, files[0], name, immutable=immutable)
     (plan,) = plan_merged(session, registry().blobs, model, name)
-    return _of_plan(plan, plan_digest(plan), immutable=immutable)
+    return replace(_of_plan(plan, plan_digest(plan), immutable=immutable), model_id=model.id)
 
 
 def whole_name(model: str, files: Sequence[str]) -> str:

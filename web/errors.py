@@ -15,6 +15,7 @@ from registry.errors import (
     BadQuery,
     BadToken,
     Busy,
+    Conflict,
     NotAllowed,
     NotAssemblable,
     NotComposable,
@@ -36,6 +37,7 @@ STATUS: tuple[tuple[type[OrganError], int], ...] = (
     (BadName, 404),
     (BadDigest, 404),
     (Ambiguous, 409),
+    (Conflict, 409),
     (NotAssemblable, 409),
     (NotComposable, 409),
     (UnsupportedDType, 409),
@@ -45,9 +47,8 @@ STATUS: tuple[tuple[type[OrganError], int], ...] = (
 )
 """The first kind that fits decides; anything else is 500, and its sentence stays in the log."""
 RETRY_SECONDS = 5
-PARAMETERS = frozenset(
-    ("add", "after", "against", "by", "cell", "counts", "first", "limit", "order", "ranked", "second", "table")
-)
+_WORDS = "add after against by cell counts every_part first limit order ranked second table"
+PARAMETERS = frozenset(_WORDS.split())
 """Parameters that a BadQuery may name itself; any other term stands in the query `q`."""
 
 
@@ -111,12 +112,15 @@ def _title(status: int) -> str:
 
 _TITLES = {
     400: "This was not understood",
-    403: "Not from here",
+    401: "Who is it?",
+    403: "Not allowed",
     404: "Nothing is kept here",
     405: "Not this way",
     409: "Not possible as it stands",
+    413: "Too large",
     414: "Too long an address",
     415: "Not in this form",
     421: "Another name",
+    429: "Too often",
     503: "Busy just now",
 }

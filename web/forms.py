@@ -34,7 +34,7 @@ TOO_OLD = "This form is from no page that was made for this browser, or is too o
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _HIDDEN = Markup('<input type="hidden" name="{}" value="{}">')
 
-FormView = Callable[..., str | Page]
+FormView = Callable[..., str | Page | Response]
 
 
 def form_token() -> Markup:
@@ -49,7 +49,8 @@ def form_token() -> Markup:
 
 
 def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD) -> Callable[[FormView], FormView]:
-    """Take forms at `address` (POST): the view gives the address that is shown then, or a page that says what is wrong.
+    """Take forms at `address` (POST): the view gives the address that is shown then, or a page that says what is wrong,
+    or the answer itself.
 
     403 where the server only reads, for what another site's page sends, and without the token; 415 for what is no form.
     Who asks must be good for `scope`, unless that is None.
@@ -64,7 +65,10 @@ def writing_form(blueprint: Blueprint, address: str, scope: str | None = UPLOAD)
                 check_writing(scope)
             _check_token()
             found = view(**arguments)
-            shown = redirect(found, 303) if isinstance(found, str) else respond(found)
+            if isinstance(found, Response):
+                shown: object = found
+            else:
+                shown = redirect(found, 303) if isinstance(found, str) else respond(found)
             assert isinstance(shown, Response)
             shown.headers["Cache-Control"] = "no-store"
             return shown

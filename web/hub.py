@@ -44,7 +44,7 @@ def model(user: str, name: str, revision: str = "main") -> Response:
             "private": False,
             "gated": False,
             "disabled": False,
-            "downloads": 0,
+            "downloads": found.downloads,
             "likes": 0,
             "library_name": "gguf",
             "tags": ["gguf"],

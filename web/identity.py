@@ -8,7 +8,7 @@ each time anew: a token that is revoked is good for nothing in the next moment, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
 
@@ -18,8 +18,11 @@ from registry.catalog.register.accounts import LOCAL, is_use_due, note_use
 from registry.errors import BadToken, NotAllowed
 from registry.tokens import parse_token, secret_sha256
 from web.answers import reading, registry, settings
+from web.rates import FAILED_TOKENS, asker_address, rates
 
 READ, UPLOAD, ADMIN = "read", "upload", "admin"
+ANY = "any"
+"""No scope of tokens: what whoever has an account may, whatever the token is good for."""
 COOKIE, SECURE_COOKIE = "organ_session", "__Host-organ_session"
 """`__Host-` lets no other name of the site set it; browsers take it over TLS alone."""
 COOKIE_MAX_LENGTH = 64
@@ -37,6 +40,8 @@ class Identity:
     scopes: frozenset[str]
     account: Account | None = None
     """None for anybody, and for `local`."""
+    is_of_page: bool = False
+    """Whether it is known by the token of a page: narrow, and gone within the hour."""
 
     @property
     def is_local(self) -> bool:
@@ -44,8 +49,8 @@ class Identity:
         return self.name == LOCAL and self.account is None
 
     def may(self, scope: str) -> bool:
-        """Whether `scope` is among what it may."""
-        return scope in self.scopes
+        """Whether `scope` is among what it may; for ANY, whether it is somebody."""
+        return scope in self.scopes or (scope == ANY and self.name is not None)
 
     def owns(self, namespace: str) -> bool:
         """Whether what is in `namespace` is its own."""
@@ -62,7 +67,7 @@ def recognise(app: Flask) -> None:
 
 
 def identity() -> Identity:
-    """Who asks; raises BadToken for a token that is sent and is not good."""
+    """Who asks; raises BadToken for a token that is sent and is not good, TooMany where many were not."""
     if "identity" not in g:
         found: Identity = _of_header() if request.blueprint == "api" else _of_cookie()
         g.identity = found
@@ -78,6 +83,26 @@ def need(scope: str) -> Identity:
     if found.name is None:
         raise BadToken("this needs an account: send its token, or log in")
     raise NotAllowed(f"this needs a token with the scope {scope}")
+
+
+def account_by_text(text: str) -> Account:
+    """Whose token `text` is. Raises BadToken, and TooMany (429) where too many were not good: see `web.rates`.
+
+    One that is mistyped is found out by its checksum, without the catalog. Others are one row by an index.
+    """
+    rates().check(FAILED_TOKENS, asker_address())
+    try:
+        sent = parse_token(text)
+        with reading() as session:
+            account = account_by_token(session, sent, now())
+        if account is None:
+            if sent.public_id:
+                rates().hit(FAILED_TOKENS, f"token {sent.public_id}")
+            raise BadToken("this token is not known here, or is not good any more")
+    except BadToken:
+        rates().hit(FAILED_TOKENS, asker_address())
+        raise
+    return account
 
 
 def is_somebody() -> bool:
@@ -107,6 +132,14 @@ def is_proxied() -> bool:
     return any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in request.environ)
 
 
+def used(account: Account) -> Identity:
+    """Who asks by `account`; that its token was used is noted now and then."""
+    if is_use_due(account, now()) and not settings().read_only:
+        with registry().catalog.writing() as session:
+            note_use(session, account)
+    return Identity(account.name, account.scopes, account)
+
+
 def _of_header() -> Identity:
     sent = request.authorization
     if sent is None:
@@ -115,12 +148,8 @@ def _of_header() -> Identity:
         return LOCALLY if is_personal() else ANYBODY
     if sent.type != _SCHEME or not sent.token:
         raise BadToken("the token is to be sent as `Authorization: Bearer TOKEN`")
-    token, moment = parse_token(sent.token), now()
-    with reading() as session:
-        account = account_by_token(session, token, moment)
-    if account is None:
-        raise BadToken("this token is not known here, or is not good any more")
-    return _used(account)
+    account = account_by_text(sent.token)
+    return replace(used(account), is_of_page=account.session_id is not None)
 
 
 def _of_cookie() -> Identity:
@@ -129,15 +158,8 @@ def _of_cookie() -> Identity:
         with reading() as session:
             account = account_by_session(session, secret_sha256(secret), now())
         if account is not None:
-            return _used(account)
+            return used(account)
     return LOCALLY if is_personal() else ANYBODY
-
-
-def _used(account: Account) -> Identity:
-    if is_use_due(account, now()) and not settings().read_only:
-        with registry().catalog.writing() as session:
-            note_use(session, account)
-    return Identity(account.name, account.scopes, account)
 
 
 def _private(answer: Response) -> Response:

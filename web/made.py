@@ -31,7 +31,7 @@ from web.answers import reading, registry, settings
 from web.asked import parsed_job
 from web.contents import FULL_DIGEST_LENGTH, literal_file, told_in_words
 from web.streams import ByteSource, Content, hand_out
-from web.writing import check_jobs_shown
+from web.writing import whose_jobs
 
 made = Blueprint("made", __name__)
 
@@ -62,9 +62,9 @@ def chimera_text(lock: str, text: str) -> Response:
 @made.get("/jobs/<job>/files/<file>")
 def job_file(job: str, file: str) -> Response:
     """A file that a job has left."""
-    check_jobs_shown()
+    whose = whose_jobs()
     with reading(settings().search_seconds) as session:
-        result = job_result(job_by_id(session, parsed_job(job))[0]) or {}
+        result = job_result(job_by_id(session, parsed_job(job), whose)[0]) or {}
     path = pack_file(registry().settings.home, result.get(PACK), result.get("file"))
     if path is None or result["file"] != file:
         raise NotFound(f"job {job} has no such file here: what a job leaves is kept for a day")

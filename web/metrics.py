@@ -45,6 +45,7 @@ class Meters:
     seconds: Histogram
     remembered: Counter
     streams: Gauge
+    downloads: Counter
     met: dict[tuple[str, str, int, bool], _Met]
 
 
@@ -139,6 +140,7 @@ def _meters() -> Meters:
         ),
         Counter("organ_answers_from_memory", "Answers that were kept from before.", ("route",), registry=own),
         Gauge("organ_streams_in_flight", "Downloads under way.", registry=own, multiprocess_mode="livesum"),
+        Counter("organ_downloads", "Models that were sent to their last byte.", registry=own),
         {},
     )
 

@@ -57,6 +57,7 @@ class Repository:
     """When the version was registered, by ISO 8601."""
     entries: tuple[Entry, ...]
     commits_by_tag: dict[str, str]
+    downloads: int
 
     def entry(self, path: str) -> Entry:
         """The file at `path`; raises EntryMissing."""
@@ -80,7 +81,7 @@ def repository(session: Session, user: str, name: str, revision: str) -> Reposit
     if model is None:
         raise RevisionMissing(f"{asked} has no revision {revision[:80]!r}")
     created = model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-    return Repository(str(asked), commit_of(model), created, _entries(session, model), commits)
+    return Repository(str(asked), commit_of(model), created, _entries(session, model), commits, model.downloads)
 
 
 def commit_of(model: Model) -> str:

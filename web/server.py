@@ -11,6 +11,7 @@ from gunicorn.app.base import BaseApplication
 
 from registry.registry import Registry
 from web.app import create_app
+from web.counting import worker_exit
 from web.metrics import child_exit, prepare_metrics
 from web.runner import KeepingArbiter
 from web.settings import WebSettings
@@ -88,11 +89,13 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "worker_connections": CONNECTIONS,
             "graceful_timeout": GRACEFUL_SECONDS,
             "http_parser": "python",
+            "secure_scheme_headers": {},  # what of a proxy is believed, ProxyFix knows
             "forwarder_headers": "",  # a client behind a proxy of this machine could say where links lead
             "loglevel": "warning",
             "proc_name": "organ serve",
             "control_socket_disable": True,
             "child_exit": child_exit,
+            "worker_exit": worker_exit,
         }
         for name, value in settings.items():
             self.cfg.set(name, value)

@@ -24,6 +24,7 @@ from registry.errors import MissingBlob, OrganError
 from registry.registry import Registry
 from registry.upkeep import set_aside
 from web.answers import registry
+from web.counting import counter_of
 from web.filenames import attachment
 from web.ranges import Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
 
@@ -61,6 +62,8 @@ class Content:
     """Of the whole, where it is known."""
     immutable: bool = False
     """Whether its address names these bytes and can never name others."""
+    model_id: int | None = None
+    """The model that was fetched when its last byte has been taken."""
 
 
 class Streams:
@@ -70,6 +73,8 @@ class Streams:
         self.limit = limit
         self.pool = ThreadPoolExecutor(os.cpu_count() or 2, thread_name_prefix="stream")
         self._free = BoundedSemaphore(limit)
+        self.uploads = BoundedSemaphore(max(1, limit // 2))
+        """Places for bodies of uploads. Each takes one of the others too, so that downloads cannot be shut out."""
 
     def begin(self) -> bool:
         """Take a place; False when all are taken."""
@@ -157,7 +162,8 @@ def _begin(content: Content, span: Span, busy: int) -> _Body:
         abort(Response(f"{sentence}\n", busy, {"Retry-After": str(RETRY_SECONDS)}, content_type="text/plain"))
     try:
         source = content.open(span.begin, span.end)
-        return _Body(source, _Told(registry(), current_app.logger, content.name), held.end)
+        taken = counter_of(content.model_id) if span.end == content.size_bytes else None
+        return _Body(source, _Told(registry(), current_app.logger, content.name), held.end, taken)
     except BaseException:
         held.end()
         raise
@@ -185,9 +191,12 @@ class _Told:
 class _Body:
     """The pieces of a source as the server wants them: bytes, not too long. `close` may be called twice."""
 
-    def __init__(self, source: ByteSource, told: _Told, end: Callable[[], None]) -> None:
+    def __init__(
+        self, source: ByteSource, told: _Told, end: Callable[[], None], taken: Callable[[], None] | None
+    ) -> None:
         self._source = source
         self._told = told
+        self._taken = taken
         self._end: Callable[[], None] | None = end
         self._pieces = _pieces(source)
         source.__enter__()
@@ -205,6 +214,8 @@ class _Body:
         self._first = None
         try:
             yield from self._pieces
+            if self._taken is not None:
+                self._taken()
         except OrganError as error:
             self._told.failed(error, self._source.faults)
             raise ConnectionResetError(errno.ECONNRESET, f"{self._told.name}: {error}") from error

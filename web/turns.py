@@ -23,9 +23,11 @@ WITHOUT = frozenset(
         *("pages.reports", "pages.reports_json", "pages.reports_markdown"),
         *("pages.report", "pages.report_json", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
         *("api.report", "api.report_section"),
+        *("api.receive_chunk", "api.finish_upload"),
     }
 )
-"""What is worked out once for all who ask, while they wait: they must not wait in a turn."""
+"""What is worked out once for all who ask, while they wait: they must not wait in a turn. And what takes as long as the
+bytes of an upload take: it has places of its own (`web.receiving`)."""
 PATIENCE_SECONDS = 0.25
 BESIDE_MAX = 2
 """Requests that may work beside one that takes longer than that."""

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from flask import abort, request
 
 from web.answers import settings
-from web.identity import UPLOAD, Identity, identity, need
+from web.identity import ADMIN, UPLOAD, Identity, identity, need
 
 ONLY_READS = "This server only reads."
 NO_JOBS = "Jobs are shown to those who may ask for them: log in."
@@ -26,10 +26,20 @@ def may_write(scope: str = UPLOAD) -> bool:
     return not settings().read_only and identity().may(scope)
 
 
-def check_jobs_shown() -> None:
-    """Answer 404 where jobs are nobody's business: they say what was asked for, and how it failed."""
-    if not may_write():
+def may_see_jobs() -> bool:
+    """Whether jobs are shown to who asks, its own or everybody's."""
+    return may_write() or may_write(ADMIN)
+
+
+def whose_jobs() -> str | None:
+    """The contributor whose jobs are shown to who asks; None is everybody's, for an administrator and `local`.
+
+    404 where none are: they say what was asked for, and how it failed.
+    """
+    if not may_see_jobs():
         abort(404, NO_JOBS)
+    found = identity()
+    return None if found.is_local or found.may(ADMIN) else found.name
 
 
 def check_writing(scope: str = UPLOAD) -> Identity:

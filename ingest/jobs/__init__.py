@@ -8,6 +8,7 @@ validate   the kind `validate`, in llama.cpp
 measure    the kind `measure`
 extract    the kind `extract`; packs has what it leaves to be downloaded
 report     the kind `report`
+intake     the kinds `inspect` and `publish`, of submissions
 asking     a job into the queue
 holding    a job while it is worked at: its lease is renewed, its progress told
 runner     the loop that takes jobs up

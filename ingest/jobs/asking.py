@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ingest.jobs.kind import JobKind, Values
 from ingest.jobs.kinds import KINDS
+from registry.catalog.register.accounts import LOCAL
 from registry.catalog.register.jobs import enqueue_job
 from registry.errors import BadInput
 from registry.registry import Registry
@@ -15,16 +16,16 @@ def ask_for(
     registry: Registry,
     kind: str,
     arguments: Values,
-    contributor: str = "local",
+    contributor: str = LOCAL,
     kinds: Mapping[str, JobKind] = KINDS,
 ) -> int:
     """Put a job of that kind at the end of the queue, with arguments from outside; its id.
 
     Raises BadInput for a kind that there is not and for arguments that it does not take, QueueFull when too many wait,
-    and what the kind finds in the registry that speaks against it.
+    TooMany when too many of the contributor's do, and what the kind finds that speaks against it.
     """
     if kind not in kinds:
         raise BadInput(f"there is no job of the kind {kind[:80]!r}: there is {', '.join(kinds)}")
-    checked = kinds[kind].settle(registry, kinds[kind].check(arguments))
+    checked = kinds[kind].settle(registry, kinds[kind].check(arguments), contributor)
     with registry.catalog.writing() as session:
         return enqueue_job(session, kind, checked, contributor)

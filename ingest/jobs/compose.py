@@ -7,6 +7,7 @@ import json
 from ingest.jobs.arguments import check_members, text_or_none
 from ingest.jobs.kind import WORK, JobKind, Tell, Values
 from registry.compose.library import RegisteredLibrary
+from registry.compose.making import check_own, chimera_name, make
 from registry.compose.plan import Plan
 from registry.compose.planning import plan_recipe
 from registry.compose.reading import read_recipe
@@ -28,12 +29,14 @@ def waiting(recipe: Recipe) -> Values:
     return {"recipe": recipe_values(recipe)}
 
 
-def plan_kept(registry: Registry, arguments: Values) -> Values:
+def plan_kept(registry: Registry, arguments: Values, contributor: str) -> Values:
     """The arguments with a digest of what their recipe comes to.
 
-    Raises NotComposable, and what is wrong with the base.
+    Raises NotAllowed for a name in the namespace of somebody else, NotComposable, and what is wrong with the base.
     """
-    plan = planned(registry, _recipe(arguments), PLAN_SECONDS)
+    recipe = _recipe(arguments)
+    check_own(chimera_name(recipe, "", contributor), contributor)
+    plan = planned(registry, recipe, PLAN_SECONDS)
     plan.check()
     return {**arguments, "plan": plan.digest}
 
@@ -44,7 +47,7 @@ def planned(registry: Registry, recipe: Recipe, seconds: float) -> Plan:
         return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs))
 
 
-def make_kept(registry: Registry, arguments: Values, tell: Tell) -> Values:
+def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: str) -> Values:
     """Make what `arguments` keep: `model`, `lock`, `sha256`, `size_bytes`, `created`, and the page's `address`."""
     tell(0.0, "planning")
     plan = registry.compose(_recipe(arguments)).plan()
@@ -59,7 +62,7 @@ def make_kept(registry: Registry, arguments: Values, tell: Tell) -> Values:
         done += 10 * size_bytes if what == "compute" else size_bytes
         tell(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[what])
 
-    made = plan.register(advance)
+    made = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
     return {
         "model": made.model,
         "lock": made.lock_id,

@@ -25,7 +25,7 @@ Advance = Callable[[int], None]
 """Told how many bytes have been dealt with since it was told last."""
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell) -> Values:
+def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     """Both halves of the work take each byte once: out of the store, and into the pack."""
     tell(0.0, "reading the headers")
     name = parse_model_name(arguments["model"])

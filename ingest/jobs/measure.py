@@ -47,13 +47,13 @@ def checked_model(arguments: Values) -> Values:
     return {"model": str(parse_model_name(model))}
 
 
-def settled_model(registry: Registry, arguments: Values) -> Values:
+def settled_model(registry: Registry, arguments: Values, _contributor: str) -> Values:
     """The same with the version that is meant now; raises NotFound."""
     with registry.catalog.reading() as session:
         return {"model": model_by_name(session, parse_model_name(arguments["model"])).full_name}
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell) -> Values:
+def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     tell(0.0, "looking the tensors up")
     tensors = _tensors(registry, arguments["model"])
     rows = []

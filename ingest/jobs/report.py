@@ -20,7 +20,7 @@ def _checked(arguments: Values) -> Values:
     return {"limit": limit} if model is None else {"model": str(parse_model_name(model)), "limit": limit}
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell) -> Values:
+def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     tell(0.0, "reading what was measured")
     with registry.catalog.reading() as session:
         if "model" not in arguments:

@@ -14,6 +14,7 @@ from ingest.jobs.holding import Held
 from ingest.jobs.kind import ALONE, LANES, Cancelled, JobKind
 from ingest.jobs.kinds import KINDS
 from ingest.jobs.packs import remove_old_packs
+from ingest.uploads.tidying import tidy_uploads
 from registry.catalog.queries.jobs import is_anything_due
 from registry.catalog.register.jobs import (
     Claim,
@@ -155,7 +156,7 @@ class Runner:
         """Do the job and note how it ended: what it became, and why."""
         claim = held.claim
         try:
-            result = self._kinds[claim.kind].run(self._registry, claim.arguments, held.tell)
+            result = self._kinds[claim.kind].run(self._registry, claim.arguments, held.tell, claim.contributor)
             text = job_json(result, "result")
         except Cancelled:
             return self._left(held)
@@ -190,7 +191,8 @@ class Runner:
     def _tidy(self) -> None:
         try:
             remove_old_packs(self._registry.settings.home)
+            tidy_uploads(self._registry)
             with self._registry.catalog.writing() as session:
                 forget_jobs(session)
         except OrganError as error:
-            _log.error("old jobs cannot be removed: %s", error)
+            _log.error("what ended long ago cannot be removed: %s", error)

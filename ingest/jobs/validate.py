@@ -46,7 +46,7 @@ def _texts(asked: object) -> list[str]:
     return [name for name in BUILT_IN_NAMES if name in asked]
 
 
-def _settled(registry: Registry, arguments: Values) -> Values:
+def _settled(registry: Registry, arguments: Values, _contributor: str) -> Values:
     """The same with the chimera's full name, so that whoever looks for its jobs finds them."""
     text: str = arguments["chimera"]
     with registry.catalog.reading() as session:
@@ -56,7 +56,7 @@ def _settled(registry: Registry, arguments: Values) -> Values:
         return {**arguments, "chimera": model.full_name}
 
 
-def _run(registry: Registry, arguments: Values, tell: Tell) -> Values:
+def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     texts = [text for text in built_in_texts() if text.name in arguments["texts"]]
     runtime = LlamaCpp()
     tried = try_chimera(

@@ -80,6 +80,8 @@ class ModelRecord:
     contributor: str = "local"
     action: str = "ingest"
     """What the event log calls it."""
+    state: str = "visible"
+    """Or quarantined: then nothing counts it and nothing is led to it until it is shown."""
     placements: tuple[PlacementRecord, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from registry import notebook
@@ -18,6 +18,7 @@ from registry.amounts import share_text, size_text, theta_text
 from registry.catalog.engine import Catalog
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.composing import computed_organs
+from registry.catalog.register.accounts import LOCAL
 from registry.catalog.register.blobs import lease_blobs, record_blobs
 from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
 from registry.chimera.layout import plan_new_file
@@ -27,9 +28,10 @@ from registry.chimera.stream import FileStream
 from registry.compose.computing import ComputedOrgan, compute_organ
 from registry.compose.lock import Lock
 from registry.compose.plan import Plan
+from registry.compose.recipe import Recipe
 from registry.compose.recording import LockedFile, record_chimera
 from registry.digest import Digest
-from registry.errors import MissingBlob, OrganError, StoreUnwritable
+from registry.errors import MissingBlob, NotAllowed, OrganError, StoreUnwritable
 from registry.measure import Measurement
 from registry.names import ModelName, name_from_text, parse_model_name
 from registry.store import BlobStore, StoredBlob
@@ -71,22 +73,30 @@ class Made:
 
 
 def make(
-    catalog: Catalog, store: BlobStore, plan: Plan, *, path: Path | None = None, progress: Progress | None = None
+    catalog: Catalog,
+    store: BlobStore,
+    plan: Plan,
+    *,
+    path: Path | None = None,
+    progress: Progress | None = None,
+    contributor: str = LOCAL,
 ) -> Made:
-    """Make the chimera that `plan` describes and register it; with `path`, write its file there too.
+    """Make the chimera that `plan` describes and register it as the contributor's; with `path`, write its file there.
 
     Its name is the recipe's, or one by convention; a name that stands for other bytes gets the next version. Raises
-    NotComposable for a plan that must not be made, BadOrgan, StoreError, DiskFull; then nothing is registered and
-    `path` is as it was. The file is written first: should the catalog fail after that, it is there and not registered.
+    NotComposable for a plan that must not be made, NotAllowed for a name in the namespace of somebody else, BadOrgan,
+    StoreError, DiskFull; then nothing is registered and `path` is as it was. The file is written first: should the
+    catalog fail after that, it is there and not registered.
     """
+    name = chimera_name(plan.recipe, plan.stem, contributor)
+    check_own(name, contributor)
     plan.check()
     if path is not None:
         _check_place(path, plan.size_bytes)
     tell = progress or _no_progress
-    name = chimera_name(plan)
     with catalog.writing() as session:
         ingest_id = begin_ingest(session, f"composed as {name}")
-    workshop = _Workshop(catalog, store, plan, ingest_id, tell)
+    workshop = _Workshop(catalog, store, plan, ingest_id, tell, contributor)
     try:
         return workshop.make(name, path)
     except BaseException as error:
@@ -96,11 +106,22 @@ def make(
         raise
 
 
-def chimera_name(plan: Plan) -> ModelName:
-    """The name that the recipe gives, or `local/` and the file's by convention."""
-    if plan.recipe.name is not None:
-        return parse_model_name(plan.recipe.name)
-    return ModelName("local", name_from_text(plan.stem))
+def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelName:
+    """The name that the recipe gives, or that of the file by convention, whose `stem` it is.
+
+    Where none gives a namespace, it is the contributor's, which is spelt as the contributor is.
+    """
+    if recipe.name is None:
+        return ModelName(contributor, name_from_text(stem))
+    name = parse_model_name(recipe.name)
+    is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
+    return replace(name, namespace=contributor) if is_own else name
+
+
+def check_own(name: ModelName, contributor: str) -> None:
+    """Raise NotAllowed for a namespace that is not the contributor's; `local` may use any."""
+    if contributor not in (LOCAL, name.namespace):
+        raise NotAllowed(f"{name.namespace} is not your namespace: a chimera of yours is {contributor}/{name.name}")
 
 
 def _check_place(path: Path, size_bytes: int) -> None:
@@ -124,6 +145,7 @@ class _Workshop:
     plan: Plan
     ingest_id: int
     tell: Progress
+    contributor: str
     computed: dict[str, ComputedOrgan] = field(default_factory=dict)
     """What was computed now, by the names of the tensors."""
     known: dict[str, Digest] = field(default_factory=dict)
@@ -139,7 +161,7 @@ class _Workshop:
         sha256 = self._write(planned, path)
         measured = {tensor: one.measurement for tensor, one in self.computed.items()}
         with self.catalog.writing() as session:
-            registered = record_chimera(session, file, name, sha256, measured)
+            registered = record_chimera(session, file, name, sha256, measured, self.contributor)
             report = json.dumps({"lock": file.lock.id, "size_bytes": planned.size_bytes})
             end_ingest(session, self.ingest_id, "finished", report, registered.model.id)
         model = registered.model.full_name

@@ -68,9 +68,14 @@ class LockedFile:
 
 
 def record_chimera(
-    session: Session, file: LockedFile, name: ModelName, sha256: Digest, measured: Mapping[str, Measurement]
+    session: Session,
+    file: LockedFile,
+    name: ModelName,
+    sha256: Digest,
+    measured: Mapping[str, Measurement],
+    contributor: str,
 ) -> Registered:
-    """Register the chimera whose file has the digest `sha256`. All of its blobs have rows.
+    """Register the chimera of `contributor` whose file has the digest `sha256`. All of its blobs have rows.
 
     `measured` has what was read of organs that were computed just now, by the names of their tensors.
     """
@@ -89,6 +94,7 @@ def record_chimera(
         tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
         complete=plan.base.complete,
         action="compose",
+        contributor=contributor,
     )
     registered = register_model(session, record, keep_name=True)
     if chimera_of(session, registered.model.id) is None:

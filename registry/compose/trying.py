@@ -19,6 +19,7 @@ from registry.catalog.queries.models import metadata_of, model_by_name
 from registry.catalog.queries.verdicts import kept_score
 from registry.catalog.register.verdicts import add_verdict, keep_score
 from registry.catalog.tables import Chimera, Model
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan, plan_model
 from registry.digest import Digest
@@ -154,7 +155,8 @@ def _trial(session: Session, name: str) -> _Trial:
     if chimera is None:
         raise NotComposedHere(f"{model.full_name} was not composed here: name its base to validate it as a file")
     base = session.get(Model, chimera.base_model_id)
-    assert base is not None
+    if base is None or base.state not in REACHABLE_STATES:
+        raise NotFound(f"the base of {model.full_name} is not here any more, so there is nothing to hold it against")
     grafted = (name for name, (_, *acts) in json.loads(chimera.origins)["parts"].items() if "grafted" in acts)
     return _Trial(model, base, tuple(_donors(session, chimera)), tuple(grafted))
 

@@ -15,6 +15,7 @@ from registry.catalog.queries.composing import (
     thetas_of,
 )
 from registry.catalog.queries.models import files_of, metadata_of, placements_of
+from registry.catalog.queries.published import is_reachable
 from registry.catalog.queries.verdicts import verdicts_of
 from registry.catalog.records import OrganKey
 from registry.catalog.register.organs import shape_text
@@ -84,9 +85,10 @@ def _parents(session: Session, model: Model, chimera: Chimera) -> list[Values]:
 
 
 def _parts(session: Session, model: Model, chimera: Chimera) -> list[Values]:
-    """The organs that are not the base's own, as a plan has them."""
+    """The organs that are not the base's own, as a plan has them; of a base that is not shown nothing is told."""
     origins = json.loads(chimera.origins)
-    before = {placement.name: placement for placement, _, _ in placements_of(session, chimera.base_model_id)}
+    held = placements_of(session, chimera.base_model_id) if is_reachable(session, chimera.base_model_id) else ()
+    before = {placement.name: placement for placement, _, _ in held}
     rows = []
     for placement, _, digest in placements_of(session, model.id):
         origin = origins["parts"].get(placement.name)

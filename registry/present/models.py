@@ -20,6 +20,8 @@ from registry.catalog.queries.models import (
 from registry.catalog.queries.totals import running_totals
 from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Model, Placement
+from registry.compose.keeping import kept_recipe
+from registry.compose.writing import recipe_values
 from registry.present.facts import facts
 from registry.present.relatives import lineage_values
 from registry.present.values import Values
@@ -41,6 +43,9 @@ def model_summary(model: Model, *, composed: bool = False) -> Values:
         "complete": model.complete,
         "digest": model.digest,
         "created_at": model.created_at.isoformat(),
+        "state": model.state,
+        "downloads": model.downloads,
+        "grafts": model.grafts,
     }
 
 
@@ -60,6 +65,9 @@ def model_page(session: Session, model: Model) -> Values:
     composed = bool(composed_among(session, [model.id]))
     return model_summary(model, composed=composed) | {
         "description": model.description,
+        "tags": json.loads(model.tags),
+        "state_reason": model.state_reason,
+        "changed_at": None if model.changed_at is None else model.changed_at.isoformat(),
         "flags": json.loads(model.flags),
         "unassemblable": json.loads(model.unassemblable),
         "types": [
@@ -80,11 +88,15 @@ def model_page(session: Session, model: Model) -> Values:
 
 
 def _composed(session: Session, model: Model) -> Values | None:
-    """By which lock and of which models it was composed here; None of any other model."""
+    """By which lock, of which models and by which recipe it was composed here; None of any other model."""
     chimera = chimera_of(session, model.id)
     if chimera is None:
         return None
-    return {"lock_id": chimera.lock_id, "parents": json.loads(chimera.origins)["parents"]}
+    return {
+        "lock_id": chimera.lock_id,
+        "parents": json.loads(chimera.origins)["parents"],
+        "recipe": recipe_values(kept_recipe(chimera.recipe)),
+    }
 
 
 def placements_values(session: Session, model_id: int) -> list[Values]:

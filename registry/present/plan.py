@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from registry.catalog.register.accounts import LOCAL
 from registry.compose.making import chimera_name
 from registry.compose.parent import Parent
 from registry.compose.plan import Plan, PlannedPart
@@ -12,8 +13,8 @@ from registry.present.values import Values
 __all__ = ["ACTS", "changes_values", "findings_values", "part_values", "plan_values"]
 
 
-def plan_values(plan: Plan, *, every_part: bool = False) -> Values:
-    """What `plan` comes to; of the organs only those that change, unless all are wanted.
+def plan_values(plan: Plan, *, every_part: bool = False, contributor: str = LOCAL) -> Values:
+    """What `plan` comes to when `contributor` makes it; of the organs only those that change, unless all are wanted.
 
     `lock_id` is None where organs are still to be computed, and for what is refused. Room on a disk is for whoever
     writes the file to look at.
@@ -21,7 +22,7 @@ def plan_values(plan: Plan, *, every_part: bool = False) -> Values:
     shown = [part for part in plan.parts if every_part or part.acts]
     changed = [part_values(part, plan.base) for part in plan.parts if part.acts]
     return {
-        "name": str(chimera_name(plan)),
+        "name": str(chimera_name(plan.recipe, plan.stem, contributor)),
         "file": plan.file_name,
         "size_bytes": plan.size_bytes,
         "base": plan.base.label,

@@ -32,6 +32,14 @@ class DeclaredParent:
         return f"{text} {self.version}" if text and self.version else text or self.repo_url
 
 
+def parent_in_words(text: str) -> DeclaredParent:
+    """The parent that somebody means who writes its name, as `organization/name` or without, or its address."""
+    if text.lower().startswith(("http://", "https://")):
+        return DeclaredParent("", "", "", text)
+    organization, _, name = text.partition("@")[0].rpartition("/")
+    return DeclaredParent(organization, name, "", "")
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What a registered model goes by; what is not given is empty."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.fitting import likenesses
 from registry.catalog.queries.relatives import models_with, organs_at, organs_by_slot
 from registry.catalog.register.relatives import MeasuredEdge, record_measured
 from registry.catalog.tables import Model
@@ -64,15 +65,17 @@ def find_relatives(session: Session, model: Model) -> list[Relative]:
 
 
 def record_relatives(session: Session, model: Model) -> list[Relative]:
-    """Find the relatives of a model that was registered just now, and write an edge to each."""
+    """Find the relatives of a model that became visible just now, and write an edge to each that it has none to."""
     found = find_relatives(session, model)
-    record_measured(session, (_edge(model, one) for one in found))
+    known = likenesses(session, model.id)
+    record_measured(session, (_edge(model, one) for one in found if one.model_id not in known))
     return found
 
 
 def _edge(model: Model, relative: Relative) -> MeasuredEdge:
     alike = relative.similarity
-    return MeasuredEdge(model.id, relative.model_id, relative.relation, alike.mean or 0.0, alike.organ_count)
+    older, younger = sorted((model.id, relative.model_id))
+    return MeasuredEdge(younger, older, relative.relation, alike.mean or 0.0, alike.organ_count)
 
 
 def _probe_scores(session: Session, model: Model, own: Mapping[Slot, Organ]) -> dict[int, float]:

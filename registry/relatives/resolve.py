@@ -33,6 +33,7 @@ from registry.relatives.declared import (
     Match,
     match,
     numbered_parents,
+    parent_in_words,
 )
 
 NAMESAKES_MAX = 200
@@ -78,8 +79,14 @@ class _Described:
     parents: tuple[DeclaredParent, ...]
 
     def declared(self, edge: Lineage) -> DeclaredParent | None:
-        """The parent that an edge of this model was made from."""
-        return next((parent for parent in self.parents if shown_text(parent.text) == edge.parent_text), None)
+        """The parent that an edge of this model was made from: its header's, or what its owner wrote instead.
+
+        None for one that its owner has chosen among the registered models.
+        """
+        found = next((parent for parent in self.parents if shown_text(parent.text) == edge.parent_text), None)
+        if found is None and edge.parent_model_id is None and edge.parent_text:
+            return parent_in_words(edge.parent_text)
+        return found
 
     def is_copy(self) -> bool:
         """Whether it names itself as its parent, as quantisations do."""

@@ -5,8 +5,6 @@
     verdict      from perplexities to one word and a sentence with the figures; pure
     figures      perplexities and what they are against each other, for people; pure
     reading      what a runtime is asked and what it found
-    confine      a program of its own: sets limits on itself, then becomes the runtime
-    child        one confined process, its output bounded, its whole group killed in the end
     llama        llama.cpp through `xllamacpp`, in a child
     probe        the program that runs in that child; `session` talks to llama.cpp there
     command      any other runtime, named by a command template

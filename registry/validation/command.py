@@ -24,8 +24,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from registry.confinement.child import Ended, Limits, plain_text, run_confined
 from registry.errors import BadSetting
-from registry.validation.child import Ended, Limits, plain_text, run_confined
 from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
 
 TEMPLATE_MAX_LENGTH = 4096

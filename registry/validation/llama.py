@@ -8,12 +8,12 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from registry.confinement.child import Ended, Limits, plain_text, python_environment, run_confined
 from registry.errors import BadSource
-from registry.validation.child import Ended, Limits, plain_text, run_confined
 from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
 from registry.validation.surprise import estimate, kept
 
@@ -57,7 +57,7 @@ class LlamaCpp:
         ended = run_confined(
             [sys.executable, "-P", "-B", "-m", "registry.validation.probe"],
             self._limits_for(request),
-            _environment(),
+            python_environment(),
             Path("/"),
             self._asked(request),
             heard.line,
@@ -164,16 +164,6 @@ def telling_line(log: str) -> str | None:
 
 def _short(text: str) -> str:
     return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")
-
-
-def _environment() -> dict[str, str]:
-    """As little as Python needs to find what we find."""
-    package = util.find_spec("registry")
-    assert package is not None
-    assert package.submodule_search_locations is not None
-    roots = [str(Path(place).parent) for place in package.submodule_search_locations]
-    paths = [*roots, *(path for path in sys.path if path and Path(path).is_absolute())]
-    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 
 def _size_bytes(model: Path) -> int:

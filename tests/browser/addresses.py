@@ -25,6 +25,7 @@ ZOO_PAGES = {
     "models": "/models",
     "model": f"/models/{BASE}",
     "model by change": f"/models/{TUNED}?by=change",
+    "edit a model": f"/models/{BASE}/edit",
     "adapter": f"/models/{ADAPTER}",
     "compare": "/compare",
     "compared": f"/compare?first={BASE}&second={TUNED}",
@@ -42,6 +43,10 @@ ZOO_PAGES = {
     "wells": "/reports/wells",
     "report on a model": f"/models/{BASE}/report",
     "jobs": "/jobs",
+    "log in": "/login",
+    "account": "/account",
+    "contributors": "/contributors",
+    "contributor": "/contributors/local",
     "API": "/api",
     "error": "/nowhere",
 }

@@ -13,8 +13,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingest.service import ingest_all
-from ingest.sources import find_sources
 from registry.catalog.queries import fitting, planning
 from registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
 from registry.catalog.queries.models import model_by_name
@@ -26,8 +24,7 @@ from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, place
 from tests.catalog.search.oracle import fits
-
-ZOO = Path(__file__).parents[2] / "examples" / "zoo"
+from tests.homes import Homes, shipped
 
 BASE = ModelRow(
     (
@@ -316,7 +313,7 @@ def catalogs(draw: st.DrawFn) -> list[ModelRow]:
     return models
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=20)
 @given(models=catalogs(), sampled=st.sampled_from((1, 4, 6000)), gathered=st.sampled_from((0, 3, 20_000)))
 def test_what_fits_is_what_the_definition_says_of_every_row(
     models: list[ModelRow], sampled: int, gathered: int, migrated_database: Path
@@ -404,10 +401,8 @@ def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: Registry)
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
-        outcomes = list(ingest_all(registry, find_sources([str(ZOO)])))
-        assert [outcome.error for outcome in outcomes] == [None] * 10
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 

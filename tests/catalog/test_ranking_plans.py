@@ -24,6 +24,7 @@ from registry.catalog.search import MODELS, parse_query
 from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.catalog.search.catalogs import drawn, place
+from tests.homes import Homes
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE_TABLES = ("placements", "organs", "blobs", "fingerprints", "measurements", "models", "model_words", "lineage")
@@ -84,10 +85,14 @@ def spoken(registry: Registry) -> Iterator[Statements]:
     event.remove(registry.catalog.reader, "before_cursor_execute", hear)
 
 
-def plan(registry: Registry, statement: str, parameters: Any) -> list[str]:
+def planner(registry: Registry) -> closing[sqlite3.Connection]:
+    """A connection of our own, which reads the schema once."""
+    return closing(sqlite3.connect(registry.settings.home / "registry.sqlite3"))
+
+
+def plan(connection: sqlite3.Connection, statement: str, parameters: Any) -> list[str]:
     """What SQLite would do, step by step."""
-    with closing(sqlite3.connect(registry.settings.home / "registry.sqlite3")) as connection:
-        return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+    return [str(row[3]) for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
 
 
 def ask_everything(registry: Registry) -> None:
@@ -126,12 +131,13 @@ def _ask_what_fits(registry: Registry, base: str) -> None:
         fitting_models(session, model_by_name(session, parse_model_name(base)).id)
 
 
+def populated(registry: Registry, _folder: Path) -> None:
+    populate(registry, 20_000)
+
+
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home: Path = tmp_path_factory.mktemp("large")
-    with Registry.open(home) as registry:
-        populate(registry, 20_000)
-    return home
+def large(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return homes.copy(populated, tmp_path_factory.mktemp("large") / "home")
 
 
 @pytest.fixture(scope="module", params=["tiny", "large"])
@@ -161,24 +167,26 @@ def test_no_statement_of_a_search_reads_a_whole_table(
         selects = {(statement, repr(given)): given for statement, given in heard if "FROM" in statement}
         assert len(selects) > 200
         read = {}
-        for (statement, _), given in selects.items():
-            steps = plan(registry, statement, given)
-            whole = {match["table"] for step in steps if (match := SCAN.match(step))}
-            if whole - ({ALMOST_ALL} if statistics else set()):
-                read[statement] = steps
+        with planner(registry) as connection:
+            for (statement, _), given in selects.items():
+                steps = plan(connection, statement, given)
+                whole = {match["table"] for step in steps if (match := SCAN.match(step))}
+                if whole - ({ALMOST_ALL} if statistics else set()):
+                    read[statement] = steps
     assert read == {}
 
 
 def test_a_walk_through_a_whole_table_would_be_seen(registry: Registry) -> None:
     place(registry, drawn(6, seed=5))
-    for statement, table in {
-        "SELECT * FROM placements WHERE name = 'a'": "placements",
-        "SELECT count(*) FROM placements AS placements_1": "placements",
-        "SELECT id FROM organs WHERE id NOT IN (SELECT organ_id FROM placements)": "organs",
-    }.items():
-        found = [match["table"] for step in plan(registry, statement, ()) if (match := SCAN.match(step))]
-        assert table in found
-    assert not any(SCAN.match(step) for step in plan(registry, "SELECT * FROM facets", ()))
+    with planner(registry) as connection:
+        for statement, table in {
+            "SELECT * FROM placements WHERE name = 'a'": "placements",
+            "SELECT count(*) FROM placements AS placements_1": "placements",
+            "SELECT id FROM organs WHERE id NOT IN (SELECT organ_id FROM placements)": "organs",
+        }.items():
+            found = [match["table"] for step in plan(connection, statement, ()) if (match := SCAN.match(step))]
+            assert table in found
+        assert not any(SCAN.match(step) for step in plan(connection, "SELECT * FROM facets", ()))
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import pytest
 from registry.registry import Registry
 from tests.cli.parents import Parents, ingest_parents
 from tests.cli.running import Organ
-from tests.trips import little_model
+from tests.homes import Homes
+from tests.trips import ingest_file, little_model
 
 
 @pytest.fixture
@@ -29,10 +30,16 @@ def model(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def filled(organ: Organ, model: Path) -> Organ:
-    """The command with a registry that holds `local/little@1`."""
-    organ.done("ingest", model)
+def filled(organ: Organ, model: Path, registry: Registry, homes: Homes) -> Organ:
+    """The command with a registry that holds `local/little@1`, of whose file there is still one."""
+    assert model.is_file()
+    homes.into(registry, one_model)
     return organ
+
+
+def one_model(registry: Registry, folder: Path) -> None:
+    (folder / "little.gguf").write_bytes(little_model())
+    ingest_file(registry, folder / "little.gguf")
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,8 @@ from registry.digest import digest_of
 from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.cli.running import Organ
-from tests.trips import little_model, weights
+from tests.kin import parent_entries
+from tests.trips import block_metadata, block_tensors, little_model, weights
 
 
 def test_the_file_that_came_in_comes_out_with_its_proof(filled: Organ, out: Path) -> None:
@@ -176,3 +177,19 @@ def test_a_file_is_said_to_be_a_gguf_already(organ: Organ, model: Path, tmp_path
     ended = organ("assemble", model, "-o", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (1, "")
     assert f"{model}: it is a GGUF file already" in ended.err
+
+
+def test_a_model_with_some_organs_is_assembled_into_its_base(organ: Organ, tmp_path: Path) -> None:
+    trained = [one for one in block_tensors(seed=1) if "ffn" in one[0].name]
+    partial = file_bytes([*block_metadata("Part"), *parent_entries("Base")], trained)
+    (tmp_path / "part.gguf").write_bytes(partial)
+    (tmp_path / "base.gguf").write_bytes(little_model("Base"))
+    organ.done("ingest", tmp_path / "part.gguf")
+    refused = organ("assemble", "part", "-o", tmp_path / "out.gguf")
+    assert refused.status == 1
+    assert "its base, Base, is not registered here" in refused.err
+    organ.done("ingest", tmp_path / "base.gguf")
+    organ.done("assemble", "part", "-o", tmp_path / "out.gguf", "--accept", "unrelated-lineage")
+    assert len((tmp_path / "out.gguf").read_bytes()) > len(little_model("Base"))
+    organ.done("assemble", "part", "--partial", "-o", tmp_path / "same.gguf")
+    assert (tmp_path / "same.gguf").read_bytes() == partial

@@ -28,6 +28,7 @@ MODEL_FIELDS = {
     "complete",
     "digest",
     "created_at",
+    *("state", "downloads", "grafts"),
 }
 
 

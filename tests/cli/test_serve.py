@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.serve import served_hosts
+from cli.serve import is_personal, served_hosts
+from registry.registry import Registry
 from tests.cli.running import Organ
+from web.server import Server, ServerSettings
 from web.settings import LOOPBACK_HOSTS
 
 
@@ -39,3 +41,14 @@ def test_requests_may_ask_for_the_loopback_the_own_address_and_what_is_allowed(
     shown: str, allowed: tuple[str, ...], more: set[str]
 ) -> None:
     assert served_hosts(shown, allowed) == LOOPBACK_HOSTS | more
+
+
+def test_line_103_behind_a_proxy_nobody_works_at_this_machine() -> None:
+    assert is_personal("127.0.0.1", (), 0)
+    assert not is_personal("127.0.0.1", (), 1)
+
+
+def test_line_103_gunicorn_itself_believes_nothing_that_a_client_says_of_proxies(registry: Registry) -> None:
+    configured = Server(registry, ServerSettings()).cfg
+    assert configured.secure_scheme_headers == {}
+    assert configured.forwarder_headers == []

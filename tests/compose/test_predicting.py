@@ -21,7 +21,7 @@ from registry.compose.predicting import TRIED, changes_of, predicted
 from registry.compose.reading import read_recipe
 from registry.names import parse_model_name
 from registry.registry import Registry
-from tests.trips import ingest_file
+from tests.homes import Homes, shipped
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
 A, CODE, STEP_100, B, LORA = (
@@ -31,11 +31,9 @@ A, CODE, STEP_100, B, LORA = (
 
 
 @pytest.fixture(scope="module")
-def kin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     """A registry with some of the zoo."""
-    with Registry.open(tmp_path_factory.mktemp("kin")) as opened:
-        for name in (A, CODE, STEP_100, B, LORA):
-            ingest_file(opened, ZOO / f"{name}.gguf")
+    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as opened:
         yield opened
 
 

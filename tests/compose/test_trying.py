@@ -12,16 +12,16 @@ from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.verdicts import verdicts_of
 from registry.compose.builder import Composition
 from registry.compose.trying import KeptScores, Tried, report_values, try_chimera
+from registry.confinement.child import Limits
 from registry.digest import digest_of
 from registry.names import parse_model_name
 from registry.registry import Registry
 from registry.validation.cache import ScoreKey
-from registry.validation.child import Limits
 from registry.validation.command import CommandRuntime
 from registry.validation.llama import LlamaCpp
 from registry.validation.reading import NoVerdict, Runtime, Score
 from registry.validation.texts import built_in_texts
-from tests.trips import ingest_file
+from tests.homes import Homes, shipped
 from tests.validation.grafting import script
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"
@@ -32,10 +32,8 @@ BLOCK_3 = ["blk.3.ffn_down.weight", "blk.3.ffn_gate.weight", "blk.3.ffn_up.weigh
 
 
 @pytest.fixture(scope="module")
-def kin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with Registry.open(tmp_path_factory.mktemp("kin")) as opened:
-        for name in (A, CODE, B, LORA):
-            ingest_file(opened, ZOO / f"{name}.gguf")
+def kin(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as opened:
         yield opened
 
 

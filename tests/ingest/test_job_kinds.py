@@ -34,8 +34,8 @@ from registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFoun
 from registry.names import parse_model_name
 from registry.present.jobs import job_result, job_values
 from registry.registry import Registry
-from tests.kin import ingest_bytes, kin_file, kin_tensors
-from tests.trips import block_tensors, row_counts
+from tests.homes import Homes, three_models
+from tests.trips import row_counts
 from tests.web.api.zoo import ingest_zoo
 
 RECIPE_YAML = "base: local/base\nname: local/mixed\ngrafts:\n  - {from: local/tuned, type: organ, blocks: 0}\n"
@@ -45,11 +45,9 @@ SAFELY: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") e
 
 
 @pytest.fixture
-def kin(registry: Registry, tmp_path: Path) -> Registry:
+def kin(registry: Registry, homes: Homes) -> Registry:
     """A base, a fine-tune of it and a stranger."""
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
-    ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+    homes.into(registry, three_models)
     return registry
 
 
@@ -228,7 +226,7 @@ def test_a_job_that_is_cancelled_on_its_way_leaves_nothing(run: Callable[..., Va
                 raise Cancelled
 
         try:
-            run(kin, arguments, tell)
+            run(kin, arguments, tell, "local")
         except Cancelled:
             cancelled += 1
             folder = packs_folder(kin.settings.home)

@@ -19,7 +19,7 @@ from sqlalchemy import update
 
 from ingest.jobs.asking import ask_for
 from ingest.jobs.holding import Held
-from ingest.jobs.kind import VALIDATE, WORK, Cancelled, JobKind, Tell, Values
+from ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell, Values
 from ingest.jobs.kinds import KINDS
 from ingest.jobs.runner import Runner, Told
 from registry.catalog.clock import now
@@ -39,7 +39,10 @@ Run = Callable[[Registry, Values, Tell], Values]
 
 
 def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]:
-    return {name: JobKind(name, lane, lambda arguments: arguments, run)}
+    def run_for(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+        return run(registry, arguments, tell)
+
+    return {name: JobKind(name, lane, lambda arguments: arguments, run_for)}
 
 
 def values_of(registry: Registry, job_id: int) -> Values:
@@ -130,7 +133,7 @@ def test_what_a_kind_does_not_take_is_refused_before_it_is_queued(
 
 
 def test_kinds_are_known_by_their_own_names_and_lanes() -> None:
-    assert all(name == kind.name and len(name) <= 32 and kind.lane in (WORK, VALIDATE) for name, kind in KINDS.items())
+    assert all(name == kind.name and len(name) <= 32 and kind.lane in LANES for name, kind in KINDS.items())
 
 
 def test_a_job_that_is_refused_says_why(registry: Registry) -> None:
@@ -324,7 +327,7 @@ import sys, threading, time
 from ingest.jobs.kind import WORK, JobKind
 from ingest.jobs.runner import Runner
 from registry.registry import Registry
-def run(registry, arguments, tell):
+def run(registry, arguments, tell, contributor):
     tell(0.5, "at it")
     time.sleep(600)
 with Registry.open(sys.argv[1]) as registry:

@@ -25,8 +25,8 @@ from registry.registry import Registry
 from registry.validation.llama import LlamaCpp
 from registry.validation.reading import Adapter, Reading, Request
 from registry.validation.texts import built_in_texts
+from tests.homes import Homes, shipped
 from tests.journeys.test_round_trip import ZOO_FILES
-from tests.trips import ingest_file
 
 A, CODE, B = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
 LORA = "Zoo-A-2M-Code-LoRA-v1.0-F32"
@@ -34,10 +34,8 @@ FILES = {path.stem: path for path in ZOO_FILES}
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
-        for name in (A, CODE, B, LORA):
-            ingest_file(registry, FILES[name])
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 

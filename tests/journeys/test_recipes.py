@@ -13,7 +13,7 @@ from registry.compose.reading import read_recipe, recipe_findings
 from registry.errors import BadRecipe, NotComposable, NotFound
 from registry.registry import Registry
 from tests.builders import file_bytes, text
-from tests.journeys.test_round_trip import ZOO_FILES
+from tests.homes import Homes, shipped
 from tests.trips import ingest_file, weights
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -40,11 +40,9 @@ RECIPES = [
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     folder = tmp_path_factory.mktemp("zoo")
-    with Registry.open(folder / "home") as registry:
-        for path in ZOO_FILES:
-            ingest_file(registry, path)
+    with homes.opened(shipped, folder / "home") as registry:
         narrow = [text("general.type", "adapter"), text("adapter.type", "lora"), text("general.architecture", "llama")]
         halves = [weights("blk.0.ffn_up.weight.lora_a", (64, 4)), weights("blk.0.ffn_up.weight.lora_b", (4, 96))]
         (folder / "narrow.gguf").write_bytes(file_bytes(narrow, halves))

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingest.service import ingest_all
-from ingest.sources import find_sources
 from registry.anatomy import place_of
 from registry.catalog.queries.models import model_by_name
 from registry.gguf import MemorySource, read_header
@@ -20,6 +18,7 @@ from registry.names import parse_model_name
 from registry.present.comparison import comparison, registered_model
 from registry.present.models import model_page
 from registry.registry import Registry
+from tests.homes import Homes, shipped
 from tests.kin import declared_pairs, measured_pairs
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
@@ -35,11 +34,9 @@ MATRICES = 29
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
     """A registry with the whole zoo in it."""
-    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
-        outcomes = list(ingest_all(registry, find_sources([str(ZOO)])))
-        assert [outcome.error for outcome in outcomes] == [None] * 10
+    with homes.opened(shipped, tmp_path_factory.mktemp("zoo") / "home") as registry:
         yield registry
 
 

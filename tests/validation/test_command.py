@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from registry.confinement.child import Limits, run_confined
 from registry.errors import BadSetting
-from registry.validation.child import Limits, run_confined
 from registry.validation.command import CommandRuntime
 from registry.validation.reading import Adapter, FailureKind, NoRuntime, Reading, Request
 from registry.validation.texts import built_in_texts

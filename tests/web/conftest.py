@@ -6,10 +6,13 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from types import CodeType
 from typing import Any
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
+from jinja2.bccache import Bucket, BytecodeCache
 
 from ingest.jobs.asking import ask_for
 from ingest.jobs.runner import Runner
@@ -20,10 +23,27 @@ from registry.gguf import ValueType
 from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.builders import array, file_bytes, text
+from tests.homes import Homes
 from tests.kin import kin_tensors, parent_entries
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
 from web.app import create_app
 from web.settings import WebSettings
+
+
+class KeptCode(BytecodeCache):
+    """Templates that were compiled for one application, for all others of the run."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], CodeType | None] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._kept.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        self._kept[bucket.key, bucket.checksum] = bucket.code
+
+
+Flask.jinja_options = {"bytecode_cache": KeptCode()}
 
 HOSTILE = '"><script>alert(1)</script>{{ 7*7 }}'
 HOSTILE_LINK = "javascript:alert(document.domain)"
@@ -31,17 +51,22 @@ FORMULA = '=HYPERLINK("http://elsewhere.example","x")'
 LOOP_BOMB = "{% for _ in range(10**9) %}{% endfor %}"
 
 
-@pytest.fixture
-def little(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of a catalog with a base, a fine-tune of it and a stranger."""
+def little_models(registry: Registry, folder: Path) -> None:
+    """A base, a fine-tune of it and a stranger."""
     for name, tensors, more in (
         ("base", kin_tensors(), []),
         ("tuned", kin_tensors(alike=0.995), parent_entries("Base")),
         ("stranger", block_tensors(3, seed=9), []),
     ):
-        path = tmp_path / f"{name}.gguf"
+        path = folder / f"{name}.gguf"
         path.write_bytes(file_bytes([*block_metadata(name.capitalize()), *more], tensors))
         ingest_file(registry, path)
+
+
+@pytest.fixture
+def little(registry: Registry, homes: Homes) -> Iterator[FlaskClient]:
+    """A client of a catalog with a base, a fine-tune of it and a stranger."""
+    homes.into(registry, little_models)
     with create_app(registry).test_client() as client:
         yield client
 
@@ -86,9 +111,8 @@ def hostile_report() -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of a catalog in which whatever a contributor may write is an attack; it writes, so jobs are shown."""
+def hostile_models(registry: Registry, folder: Path) -> None:
+    """Models, jobs and a chimera in which whatever a contributor may write is an attack."""
     odd_names = ('"><script>alert(1)</script>', f"blk.0.{FORMULA}"[:60], "blk.1.'onmouseover='alert(1)")
     tensors = [*block_tensors(2), *(weights(name, (64, 64)) for name in odd_names)]
     entries = {
@@ -105,9 +129,9 @@ def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
     own = [text(key, value) for key, value in entries.items()]
     tags = array("general.tags", ValueType.STRING, [HOSTILE.encode(), FORMULA.encode()])
     metadata = [*own, tags, *parent_entries(HOSTILE, FORMULA, repo_url=HOSTILE_LINK)]
-    first = tmp_path / '"><img src=x onerror=alert(1)>.gguf'
+    first = folder / '"><img src=x onerror=alert(1)>.gguf'
     first.write_bytes(file_bytes(metadata, tensors))
-    second = tmp_path / "plain.gguf"
+    second = folder / "plain.gguf"
     second.write_bytes(file_bytes(metadata, kin_tensors(alike=0.99)))
     for path in (first, second):
         ingest_file(registry, path, "local/hostile" if path is first else None)
@@ -121,5 +145,11 @@ def hostile(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
         assert claim is not None
         fail_job(session, claim, HOSTILE)
     put_hostile_chimera(registry)
+
+
+@pytest.fixture
+def hostile(registry: Registry, homes: Homes) -> Iterator[FlaskClient]:
+    """A client of a catalog in which whatever a contributor may write is an attack; it writes, so jobs are shown."""
+    homes.into(registry, hostile_models)
     with create_app(registry, WebSettings(personal=True)).test_client() as client:
         yield client

@@ -84,27 +84,44 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(home: Path, log: Path, script: str | None = None) -> Iterator[Live]:
+def serving(home: Path, log: Path, script: str | None = None, options: Sequence[str] = ()) -> Iterator[Live]:
     """`organ serve` over the registry in `home`, or `script` with the folder and a port as its arguments."""
-    port = free_port()
-    command = ["-m", "cli", "--home", str(home), "serve", "--port", str(port)]
+    live = start_server(home, log, script, options=options)
+    try:
+        yield live
+    finally:
+        stop_server(live)
+
+
+def start_server(
+    home: Path, log: Path, script: str | None = None, port: int | None = None, options: Sequence[str] = ()
+) -> Live:
+    """The same server, which the caller stops; on `port` if one is given."""
+    port = port or free_port()
+    command = ["-m", "cli", "--home", str(home), "serve", "--port", str(port), *options]
     arguments: Sequence[str] = command if script is None else ["-c", script, str(home), str(port)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with log.open("w") as output:
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=output, stderr=output, text=True, env=environment, cwd=log.parent
         )
-        live = Live(port, process)
-        try:
-            _await(live, log)
-            yield live
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(40)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    live = Live(port, process)
+    try:
+        _await(live, log)
+    except BaseException:
+        stop_server(live)
+        raise
+    return live
+
+
+def stop_server(live: Live) -> None:
+    """Ask it to end, and wait; one that does not is killed."""
+    live.process.send_signal(signal.SIGTERM)
+    try:
+        live.process.wait(40)
+    except subprocess.TimeoutExpired:
+        live.process.kill()
+        live.process.wait()
 
 
 def _await(live: Live, log: Path) -> None:

@@ -22,6 +22,7 @@ from registry.registry import Registry
 from registry.store import BlobReader
 from tests.builders import file_bytes
 from tests.chimera.test_stream import flip_last, largest_file
+from tests.homes import Homes
 from tests.trips import block_metadata, ingest_file, weights
 from web.app import create_app
 from web.charts import sampling
@@ -41,9 +42,8 @@ LARGE = weights("blk.0.ffn_up.weight", (1024, 5000), dtype="F32")
 """Twenty megabytes: five chunks."""
 
 
-@pytest.fixture
-def filled(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
-    """A client of a catalog with one model of odd organs: small ones, constant ones, one that nobody can read."""
+def odd_model(registry: Registry, folder: Path) -> None:
+    """A model of odd organs: small ones, constant ones, one that nobody can read."""
     unreadable = TensorSpec("blk.0.ffn_gate.weight", (256, 4), dtype_by_name("Q8_K"))
     constant = TensorSpec("blk.0.attn_k.weight", (64, 64), dtype_by_name("F32"))
     infinite = TensorSpec("blk.1.attn_k.weight", (64, 64), dtype_by_name("F32"))
@@ -55,9 +55,15 @@ def filled(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
         (constant, np.full(64 * 64, 0.25, np.float32).tobytes()),
         (infinite, np.full(64 * 64, np.inf, np.float32).tobytes()),
     ]
-    path = tmp_path / "odd.gguf"
+    path = folder / "odd.gguf"
     path.write_bytes(file_bytes(block_metadata("Odd"), tensors))
     ingest_file(registry, path)
+
+
+@pytest.fixture
+def filled(registry: Registry, homes: Homes) -> Iterator[FlaskClient]:
+    """A client of a catalog with that model."""
+    homes.into(registry, odd_model)
     with create_app(registry).test_client() as client:
         yield client
 

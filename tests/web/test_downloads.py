@@ -25,6 +25,7 @@ from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.chimera.test_stream import mixed_model
+from tests.homes import Homes
 from tests.trips import block_metadata, ingest_file, weights
 from web.app import create_app
 from web.streams import allow_streams
@@ -66,13 +67,16 @@ class Served:
         ]
 
 
+def mixed(registry: Registry, folder: Path) -> None:
+    (folder / "a.gguf").write_bytes(mixed_model())
+    ingest_file(registry, folder / "a.gguf")
+
+
 @pytest.fixture
-def served(registry: Registry, tmp_path: Path) -> Iterator[Served]:
-    data = mixed_model()
-    (tmp_path / "a.gguf").write_bytes(data)
-    ingest_file(registry, tmp_path / "a.gguf")
+def served(registry: Registry, homes: Homes) -> Iterator[Served]:
+    homes.into(registry, mixed)
     with create_app(registry).test_client() as client:
-        yield Served(registry, client, data)
+        yield Served(registry, client, mixed_model())
 
 
 def tag_of(answer: TestResponse) -> str:

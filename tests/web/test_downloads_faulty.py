@@ -157,6 +157,7 @@ def test_what_was_set_aside_is_told_by_verify_and_healed_by_an_ingest(served: Se
     received(served, WHOLE[0])
     (fault,) = verify(registry.catalog, registry.blobs).faults
     assert fault.digest == served.digest_of(LARGE_FROM)
+    (tmp_path / "a.gguf").write_bytes(served.data)
     ingest_file(registry, tmp_path / "a.gguf")
     assert state_of(served) == "present"
     assert served.client.get(WHOLE[0]).data == served.data

@@ -5,29 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
 
 import pytest
 from flask.testing import FlaskClient
 
-from ingest.service import ingest_all
-from ingest.sources import find_sources
-from registry.registry import Registry
+from tests.homes import Homes, shipped
 from tests.web.pages import parsed
 from web.app import create_app
 
-ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 ADAPTER, ALONE = "local/Zoo-A-2M-Code-LoRA-v1.0-F32", "local/Zoo-B-2M-v1.0-Q8_0"
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
     """A client of the zoo's catalog."""
-    with Registry.open(tmp_path_factory.mktemp("zoo")) as registry:
-        reports = list(ingest_all(registry, find_sources([str(ZOO)]), None, lambda _: None))
-        assert all(outcome.report for outcome in reports)
-        with create_app(registry).test_client() as client:
-            yield client
+    home = tmp_path_factory.mktemp("zoo") / "home"
+    with homes.opened(shipped, home) as registry, create_app(registry).test_client() as client:
+        yield client
 
 
 @pytest.mark.parametrize("page", ["/", "/organs", "/models"])

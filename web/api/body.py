@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -12,7 +13,9 @@ from registry.present.values import Values
 from web.api.refusals import Refused
 
 DEPTH_MAX = 8
-"""Lists and objects inside each other; what is asked here has two."""
+"""Lists and objects inside each other; what is asked here has five at most."""
+
+_BRACKETS = re.compile(r"[\[\]{}]")
 
 
 def asked_object(members: Sequence[str] | None = None) -> Values:
@@ -57,11 +60,11 @@ def _parsed(body: bytes) -> Any:
 def _depth(text: str) -> int:
     """At least how deep the brackets go: those inside of texts count too, which no sensible body has."""
     depth = deepest = 0
-    for sign in text:
+    for sign in _BRACKETS.findall(text):
         if sign in "[{":
             depth += 1
             deepest = max(deepest, depth)
-        elif sign in "]}":
+        else:
             depth -= 1
     return deepest
 

@@ -11,6 +11,7 @@ from web.api.examples import example_answers
 from web.api.operation import Operation, Parameter, operations
 from web.api.schemas import SCHEMAS, Schema
 from web.api.schemas.values import ref
+from web.streams import OCTETS
 
 VERSION = "3.1.1"
 GROUPS: Mapping[str, str] = {
@@ -19,6 +20,10 @@ GROUPS: Mapping[str, str] = {
     "Models": "What the organs came in with; lineage and comparison.",
     "Chimeras": "Models composed of organs of others: planned, made, validated, and what is known of each.",
     "Reports": "What the numbers say together, with what they do not say.",
+    "Uploads": "Bytes on their way in, in chunks that need not come twice.",
+    "Submissions": "Models of what was sent: looked at, published, withdrawn.",
+    "Contributors": "Who contributes; one's own account and its tokens.",
+    "Administration": "What waits for review, models removed, the event log. All of it needs the scope `admin`.",
     "Jobs": "What takes longer than a request waits in a queue: how far it is, what came of it.",
     DOWNLOADS_GROUP: "The bytes. They stand beside the pages, not below `/api/v1`, and their refusals are for people.",
 }
@@ -26,9 +31,10 @@ DESCRIPTION = """\
 Everything answers JSON, but downloads, which answer bytes.
 
 Reading needs no account. What writes or runs something needs a token, as `Authorization: Bearer TOKEN`, that is good
-for the scope that stands with it: `upload` or `admin`. A server of one's own, which nobody but its machine can reach,
-takes what its machine asks without one. Cookies mean nothing here, and a request that a browser sends for another
-site's page is refused, by 403. What takes long answers 202 and a job, whose address stands in the header `Location`.
+for the scope that stands with it: `upload` or `admin`; where that is `any`, every token is. A server of one's own,
+which nobody but its machine can reach, takes what its machine asks without one. Cookies mean nothing here, and a
+request that a browser sends for another site's page is refused, by 403. Who asks too often gets 429, with the seconds
+in `Retry-After`. What takes long answers 202 and a job, whose address stands in the header `Location`.
 
 A list answers `{"items", "next", "notes"}`; the next page is `after=<next>`, and its address stands in the header
 `Link` with `rel="next"`. A `next` belongs to the query that it came from.
@@ -50,16 +56,20 @@ _REFUSALS: Mapping[int, str] = {
     404: "Nothing is kept here.",
     409: "What was asked for is several things, or cannot be had in this form.",
     412: "The file is not the one that `If-Match` names.",
+    411: "The length of the body is not told.",
     413: "The body is too large.",
     414: "The address is too long.",
-    415: "The body is no JSON by its type, or is packed.",
+    415: "The body is of another type than is wanted here, or is packed.",
     429: "Asked too often; `Retry-After` has the seconds.",
     416: "The file has no byte in that range; `Content-Range` has its size.",
     421: "The catalog is not served under that name.",
     500: "The stored bytes are faulty; this is told before the first byte. Later the connection is cut.",
     503: "It took too long or too much is going on; `Retry-After` has the seconds.",
 }
-_API_ONLY = (401, 403, 429)
+_API_REFUSALS: Mapping[int, str] = {416: "The chunk begins elsewhere than it is to; `received_bytes` says where."}
+"""Where a status means something else to the API than to downloads."""
+_REFUSAL_SCHEMAS: Mapping[int, str] = {416: "UploadRefused"}
+_API_ONLY = (401, 403, 411, 429)
 _DOWNLOAD_REFUSALS = tuple(status for status in _REFUSALS if status not in _API_ONLY)
 _CONDITIONS: Mapping[str, str] = {
     "If-None-Match": "ETags that the asker has.",
@@ -70,6 +80,7 @@ _CONDITIONS: Mapping[str, str] = {
 _API_CONDITIONS = ("If-None-Match",)
 _FILE_HEADERS = ("ETag", "Accept-Ranges", "Content-Disposition", "Cache-Control")
 _JSON = "application/json"
+_BYTES: Schema = {"type": "string", "format": "binary"}
 SECURITY = "token"
 SECURITY_TEXT = "A contributor's token; `organ token create` makes one."
 
@@ -119,6 +130,8 @@ def _operation(told: Operation) -> Schema:
         found["responses"]["304"] = _component("responses", "NotModified")
     if told.body is not None:
         found["requestBody"] = {"required": True, "content": {_JSON: {"schema": ref(told.body)}}}
+    if told.bytes_example is not None:
+        found["requestBody"] = {"required": True, "content": {OCTETS: {"schema": _BYTES}}}
     return found
 
 
@@ -129,7 +142,7 @@ def _answer(told: Operation) -> Schema:
         content["example"] = example
     headers = {"ETag": _text_header("Strong.")} if told.method == "get" else {}
     if told.status == 202:
-        headers["Location"] = _text_header("The job.")
+        headers["Location"] = _text_header("Where to ask how it goes on.")
     if told.is_list:
         headers["Link"] = _text_header("The next page, if there is one.", required=False)
     answer: Schema = {"description": told.summary, "content": {_JSON: content}}
@@ -138,7 +151,7 @@ def _answer(told: Operation) -> Schema:
 
 def _download(told: Download) -> Schema:
     headers = {name: _text_header("") for name in _FILE_HEADERS}
-    content: Schema = {"application/octet-stream": {"schema": {}}}
+    content: Schema = {OCTETS: {"schema": {}}}
     part = {**headers, "Content-Range": _text_header("Which part, and of how many bytes.")}
     return {
         "operationId": told.name,
@@ -162,13 +175,15 @@ def _responses() -> Schema:
         "NotModified": {"description": "What the asker has is current.", "headers": {"ETag": _text_header("")}}
     }
     for status, text in _REFUSALS.items():
-        found[f"json-{status}"] = {"description": text, "content": {_JSON: {"schema": ref("Error")}}}
+        schema = ref(_REFUSAL_SCHEMAS.get(status, "Error"))
+        told = _API_REFUSALS.get(status, text)
+        found[f"json-{status}"] = {"description": told, "content": {_JSON: {"schema": schema}}}
         if status in _DOWNLOAD_REFUSALS:
             found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
         for form in ("json", "words"):
             if status in (429, 503) and f"{form}-{status}" in found:
                 found[f"{form}-{status}"]["headers"] = {"Retry-After": _text_header("Seconds.")}
-    used = {f"json-{status}" for told in operations() for status in told.refusals}
+    used = {f"json-{status}" for one in operations() for status in one.refusals}
     return {name: one for name, one in found.items() if not name.startswith("json-") or name in used}
 
 

@@ -12,7 +12,7 @@ from web.api.operation import operation
 from web.api.parameters import AFTER, JOB, LIMIT
 from web.api.writing import writing_operation
 from web.asked import asked_after, asked_limit, parsed_job
-from web.writing import check_jobs_shown
+from web.writing import whose_jobs
 
 GROUP = "Jobs"
 
@@ -27,12 +27,11 @@ GROUP = "Jobs"
     example=f"{ROOT}/jobs?limit=1",
 )
 def jobs() -> Values:
-    """What waits, runs, and has ended within the last 30 days, without what was asked and what came of it. 404 where
-    the server only reads."""
-    check_jobs_shown()
-    limit, after = asked_limit(), asked_after()
+    """Your own that wait, run, and have ended within the last 30 days, without what was asked and what came of it; an
+    administrator sees everybody's. 404 without an account, and where the server only reads."""
+    whose, limit, after = whose_jobs(), asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        return jobs_values(newest_jobs(session, limit, after))
+        return jobs_values(newest_jobs(session, limit, after, whose))
 
 
 @operation(
@@ -45,10 +44,11 @@ def jobs() -> Values:
     example=f"{ROOT}/jobs/1",
 )
 def job(job: str) -> Values:
-    """How far it is, and when it has finished, its result. 404 where the server only reads."""
-    check_jobs_shown()
+    """How far it is, and when it has finished, its result. 404 for a job of somebody else's, and where the server only
+    reads."""
+    whose = whose_jobs()
     with reading(settings().search_seconds) as session:
-        return job_values(*job_by_id(session, parsed_job(job)))
+        return job_values(*job_by_id(session, parsed_job(job), whose))
 
 
 @writing_operation(
@@ -63,8 +63,8 @@ def job(job: str) -> Values:
 )
 def cancel(job: str) -> Values:
     """One that waits never begins; one that runs is left within a second or two. One that has ended stays as it is."""
-    job_id = parsed_job(job)
+    job_id, whose = parsed_job(job), whose_jobs()
     with registry().catalog.writing() as session:
-        cancel_job(session, job_id)
+        cancel_job(session, job_id, whose)
     with reading(settings().search_seconds) as session:
         return job_values(*job_by_id(session, job_id))

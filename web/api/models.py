@@ -5,22 +5,24 @@ from __future__ import annotations
 from flask import request
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.composing import model_by_digest
 from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.models import composed_among, model_by_name
 from registry.catalog.search import MODELS
 from registry.catalog.tables import Model
-from registry.errors import BadName
+from registry.digest import parse_prefix
+from registry.errors import BadDigest, BadName
 from registry.names import ModelName, parse_model_name
 from registry.present.comparison import comparison, registered_model
 from registry.present.lookup import organs_of_model
-from registry.present.models import model_page, models_values
+from registry.present.models import model_page, model_summary, models_values
 from registry.present.relatives import lineage_values
 from registry.present.values import Values
 from web.answers import reading, settings
 from web.api.blueprint import ROOT
 from web.api.body import asked_object
 from web.api.operation import operation
-from web.api.parameters import AFTER, FIRST, LIMIT, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
+from web.api.parameters import AFTER, FIRST, LIMIT, MODEL_DIGEST, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
 from web.api.refusals import Refused
 from web.api.writing import ACCEPTED, queued, writing_operation
 from web.asked import asked_after, asked_limit, asked_query, asked_switch
@@ -44,6 +46,23 @@ def models() -> Values:
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         return models_values(search_models(session, query, limit, after, ranked=ranked))
+
+
+@operation(
+    "/models/lookup",
+    group=GROUP,
+    summary="The model with a digest",
+    parameters=(MODEL_DIGEST,),
+    answer="ModelSummary",
+    refusals=(404, 409),
+    example=f"{ROOT}/models/lookup?digest=679541f31fd5790a",
+)
+def model_lookup() -> Values:
+    """The oldest model whose bytes, whose file or whose lock has a digest that begins so. 409 when several do."""
+    prefix = _checked_digest(request.args.get("digest", ""))
+    with reading(settings().search_seconds) as session:
+        found = model_by_digest(session, prefix)
+        return model_summary(found, composed=bool(composed_among(session, [found.id])))
 
 
 @operation(
@@ -148,6 +167,14 @@ def compare() -> Values:
 
 def _model(session: Session, namespace: str, name: str) -> Model:
     return model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+
+
+def _checked_digest(text: str) -> str:
+    """The digest that was asked for, or the beginning of one; raises Refused."""
+    try:
+        return parse_prefix(text)
+    except BadDigest as error:
+        raise Refused("digest", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
 
 
 def _asked_model(parameter: str) -> ModelName:

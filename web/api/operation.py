@@ -69,6 +69,8 @@ class Operation:
     """The address of an example request, or its body."""
     body: str | None = None
     """The name of the schema of the body."""
+    bytes_example: str | None = None
+    """The body of the example where that is plain bytes, no JSON."""
     status: int = 200
     """Of an answer that is no refusal."""
     writes: bool = False

@@ -77,7 +77,7 @@ def organ(digest: str) -> Values:
 )
 def lookup() -> Values:
     """Up to 1,000 digests at once, so that only what is not here need travel. What the asker may not see is absent."""
-    digests = _digests(asked_object(("digests",)).get("digests"))
+    digests = asked_digests(asked_object(("digests",)).get("digests"))
     with reading(settings().search_seconds) as session:
         return known_organs(session, digests)
 
@@ -101,7 +101,7 @@ def facets() -> Values:
     return facet_values(counts)
 
 
-def _digests(value: object) -> list[Digest]:
+def asked_digests(value: object) -> list[Digest]:
     """The digests that were asked for; raises Refused with all that are none."""
     if not isinstance(value, list) or not value:
         raise Refused("digests", f"digests is to be a list of 1 to {DIGESTS_MAX:,} texts.")

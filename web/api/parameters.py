@@ -50,6 +50,9 @@ AFTER = Parameter(
     "",
 )
 COUNTS = Parameter("counts", "1 to have the facets beside the page.", _SWITCH, "1")
+EVERY_PART = Parameter(
+    "every_part", "1 to have every organ of the result among `parts`, also those that stay.", _SWITCH, "0"
+)
 RANKED = Parameter("ranked", "1 for complete models alone, by falling mean θ unless the query sorts.", _SWITCH, "1")
 DIGEST = Parameter(
     "digest",
@@ -76,6 +79,13 @@ FIRST = Parameter(
 )
 SECOND = Parameter(
     "second", "The model that it is compared with.", _FULL_NAME, "local/Zoo-B-2M-v1.0-Q8_0", required=True
+)
+MODEL_DIGEST = Parameter(
+    "digest",
+    "What the digest of a model, of its file or of its lock begins with, with or without `sha256:`.",
+    {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
+    "679541f31fd5790a",
+    required=True,
 )
 LOCK = Parameter(
     "lock",

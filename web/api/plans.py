@@ -17,9 +17,11 @@ from registry.present.values import Values
 from web.answers import reading, registry
 from web.api.blueprint import ROOT
 from web.api.operation import operation
-from web.api.parameters import BASE, DONOR
+from web.api.parameters import BASE, DONOR, EVERY_PART
 from web.api.recipes import asked_recipe
 from web.api.refusals import Refused
+from web.asked import asked_switch
+from web.asking import planner
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0
@@ -36,6 +38,7 @@ RECIPE_EXAMPLE = json.dumps(
     "/plans",
     group=GROUP,
     summary="Plan a recipe",
+    parameters=(EVERY_PART,),
     body="RecipeGiven",
     answer="PlannedRecipe",
     example=RECIPE_EXAMPLE,
@@ -44,10 +47,11 @@ def plan() -> Values:
     """What it comes to: findings, sizes, a prediction, and what becomes of every organ that changes. Nothing is made or
     written. A recipe that is refused is told so by its findings, with 200; without a base there is no plan.
     """
-    return planned_values(asked_recipe())
+    every_part = asked_switch("every_part")
+    return planned_values(asked_recipe(), every_part=every_part)
 
 
-def planned_values(given: Values) -> Values:
+def planned_values(given: Values, *, every_part: bool = False) -> Values:
     """The plan of a recipe that came as `recipe` or `recipe_text`, or None and the findings that keep it from one."""
     text = given["recipe_text"] if "recipe_text" in given else json.dumps(given["recipe"])
     try:
@@ -56,7 +60,7 @@ def planned_values(given: Values) -> Values:
         return _without_plan(recipe_findings(error))
     except (NotFound, Ambiguous, BadName, BadDigest) as error:
         return _without_plan([Finding(Severity.REFUSE, "unknown-base", str(error), "base")])
-    values = plan_values(found)
+    values = plan_values(found, every_part=every_part, contributor=planner())
     return {"can_be_made": found.can_be_made, "findings": values.pop("findings"), "plan": values}
 
 

@@ -6,7 +6,7 @@
 
 It wants a token that is good for its scope, `upload` unless told otherwise: 401 without one, 403 with another. On a
 server of one's own the machine's own programs and pages need none (`web.identity`). With a body, that is JSON by its
-type, else 415. What answers 202 answers a job, whose address stands in `Location`, unless it says where itself.
+type, else 415. What answers 202 answers a job, or what else goes on, whose address stands in `Location`.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ from typing import Any
 
 from flask import Response
 
-from ingest.jobs.asking import ask_for
 from registry.catalog.queries.jobs import job_by_id
 from registry.present.jobs import job_values
 from registry.present.values import Values
-from web.answers import json_answer, reading, registry
+from web.answers import json_answer, reading
 from web.api.blueprint import ROOT, api
 from web.api.body import check_json
 from web.api.operation import Operation, Parameter, View, check_address, declare
-from web.identity import UPLOAD
+from web.asking import ask
+from web.identity import ANY, UPLOAD
 from web.writing import check_writing
 
 ACCEPTED = 202
+_PLACES = {"Job": "jobs", "Upload": "uploads", "Submission": "submissions"}
+"""Where what is answered with 202 can be asked for again, by the name of its schema."""
 _NEEDS = "It needs a token with the scope `{}`."
+_NEEDS_ANY = "It needs a token, of whatever scope."
 
 
 def writing_operation(
@@ -43,6 +46,7 @@ def writing_operation(
     parameters: Sequence[Parameter] = (),
     refusals: Sequence[int] = (),
     body: str | None = None,
+    bytes_example: str | None = None,
     status: int = 200,
     scope: str = UPLOAD,
 ) -> Callable[[View], View]:
@@ -50,19 +54,21 @@ def writing_operation(
     describes it. `example` is the body of an example request, or without a body its address."""
 
     def register(view: View) -> View:
+        needs = _NEEDS_ANY if scope == ANY else _NEEDS.format(scope)
         told = Operation(
             method=method,
             path=ROOT + path,
             name=view.__name__,
             group=group,
             summary=summary,
-            description=f"{' '.join((view.__doc__ or '').split())} {_NEEDS.format(scope)}",
+            description=f"{' '.join((view.__doc__ or '').split())} {needs}",
             answer=answer,
             parameters=tuple(parameters),
             refusals=(403, 429, *refusals),
             is_list=False,
             example=example,
             body=body,
+            bytes_example=bytes_example,
             status=status,
             writes=True,
             scope=scope,
@@ -78,15 +84,16 @@ def writing_operation(
 def queued(kind: str, arguments: Values) -> Values:
     """Put a job of that kind into the queue, with arguments from outside; the job, as an answer.
 
-    Raises BadInput for what the kind does not take, QueueFull (503) when too many wait.
+    Raises BadInput for what the kind does not take, QueueFull (503) when too many wait, TooMany (429) when too many of
+    the asker's do.
     """
-    job_id = ask_for(registry(), kind, arguments)
+    job_id = ask(kind, arguments)
     with reading() as session:
         return job_values(*job_by_id(session, job_id))
 
 
 def _serve(told: Operation, view: View) -> Callable[..., Response]:
-    known = tuple(parameter.name for parameter in told.parameters if not parameter.is_in_path)
+    known = tuple(parameter.name for parameter in told.parameters if parameter.where == "query")
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
@@ -97,8 +104,8 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
         values = view(**arguments)
         made = json_answer(values, told.status)
         made.headers["Cache-Control"] = "no-store"
-        if told.answer == "Job" and told.status == ACCEPTED:
-            made.headers["Location"] = f"{ROOT}/jobs/{values['id']}"
+        if told.answer in _PLACES and told.status == ACCEPTED:
+            made.headers["Location"] = f"{ROOT}/{_PLACES[told.answer]}/{values['id']}"
         return made
 
     return answer

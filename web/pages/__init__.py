@@ -22,41 +22,59 @@ charts    pictures of an organ's values and of θ along a model
 validating jobs that validate a chimera, and whether this server can
 jobs      what takes longer than a request: a list, and one with its progress
 outcomes  what came of one; pure
+login     logging in by a token, and out
+account   one's own models, uploads, quota and tokens
+contributors who contributes: a list, and one with their models
+published what owners do with a published model: edit, yank, restore
+admin     what waits for administrators, the event log, contributors
+uploading files on their way in, and what is submitted
 reference the API, from the document that describes it
 """
 
 from web.pages import (
+    account,
+    admin,
     charts,
     chimeras,
     compare,
     compose,
+    contributors,
     fits,
     home,
     jobs,
     lineage,
+    login,
     model,
     models,
     organ,
     organs,
+    published,
     reference,
     reports,
+    uploading,
 )
 from web.pages.blueprint import pages
 
 __all__ = [
+    "account",
+    "admin",
     "charts",
     "chimeras",
     "compare",
     "compose",
+    "contributors",
     "fits",
     "home",
     "jobs",
     "lineage",
+    "login",
     "model",
     "models",
     "organ",
     "organs",
     "pages",
+    "published",
     "reference",
     "reports",
+    "uploading",
 ]

@@ -7,13 +7,13 @@ from typing import Any
 
 from flask import request, url_for
 
-from ingest.jobs.asking import ask_for
 from registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
 from registry.present.chimeras import chimera_organs, chimera_page, chimeras_values
 from registry.present.values import Values
 from registry.reports.document import Cell
-from web.answers import Page, Sheet, paged, reading, registry, settings
+from web.answers import Page, Sheet, paged, reading, settings
 from web.asked import asked_after, asked_choice, asked_limit
+from web.asking import ask
 from web.forms import writing_form
 from web.links import model_address, with_parameters
 from web.pages.anatomy import READINGS, anatomy
@@ -59,7 +59,7 @@ def validate(lock: str) -> str:
     with reading(settings().search_seconds) as session:
         name = chimeras_by_lock(session, lock)[0].full_name
         active = under_way(session, name)
-    job_id = active[0]["id"] if active else ask_for(registry(), KIND, {"chimera": name})
+    job_id = active[0]["id"] if active else ask(KIND, {"chimera": name})
     return url_for("pages.job", job=job_id)
 
 

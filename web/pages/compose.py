@@ -6,17 +6,17 @@ from flask import abort, redirect, request, url_for
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
-from ingest.jobs.asking import ask_for
 from registry.catalog.queries.candidates import known_bases
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.search import MODELS
 from registry.catalog.search.refine import short_text
 from registry.compose.writing import recipe_values
-from registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound
+from registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotAllowed, NotFound
 from registry.present.models import model_summary, models_values
 from registry.present.values import Values
-from web.answers import Page, paged, plain_page, reading, registry, settings
+from web.answers import Page, paged, plain_page, reading, settings
 from web.asked import asked_query
+from web.asking import ask
 from web.forms import writing_form
 from web.pages.blueprint import pages
 from web.pages.composing import Asked, asked_of, compose_address, filled_step, twin
@@ -61,8 +61,10 @@ def compose_chimera() -> str | Page:
         return _start(asked, str(error).rstrip("?.") + ".", 404)
     if bench.status != 200 or not bench.plan.can_be_made:
         return workbench(asked, NOT_YET, 409 if bench.status == 200 else bench.status).page()
-    job = ask_for(registry(), COMPOSE, {"recipe": recipe_values(bench.recipe)})
-    return url_for("pages.job", job=job)
+    try:
+        return url_for("pages.job", job=ask(COMPOSE, {"recipe": recipe_values(bench.recipe)}))
+    except NotAllowed as error:
+        return workbench(asked, f"{error}.", 403).page()
 
 
 def _onward(address: str) -> Response:

@@ -15,7 +15,7 @@ from registry.present.values import Values
 from web.answers import Page, paged, reading, settings
 from web.pages.anatomy import anatomy
 from web.pages.blueprint import pages
-from web.writing import may_write
+from web.writing import may_see_jobs, whose_jobs
 
 TOP_QUERY = "type:organ unique:organ sort:-spectral"
 TOP_SHOWN, NEWEST_SHOWN = 8, 8
@@ -36,7 +36,7 @@ def home() -> Page:
 
 def _more(values: Values) -> Values:
     with reading(settings().search_seconds) as session:
-        jobs, chimeras = may_write() and has_jobs(session), count_chimeras(session)
+        jobs, chimeras = may_see_jobs() and has_jobs(session, whose_jobs()), count_chimeras(session)
     return {"top_query": TOP_QUERY, "featured": _featured(values), "has_jobs": jobs, "chimeras_count": chimeras}
 
 

@@ -19,7 +19,7 @@ from web.forms import writing_form
 from web.links import with_parameters
 from web.pages.blueprint import pages
 from web.pages.outcomes import outcome
-from web.writing import check_jobs_shown
+from web.writing import whose_jobs
 
 VALIDATE = "validate"
 RESULT_SHOWN_CHARACTERS = 20_000
@@ -28,20 +28,19 @@ RESULT_SHOWN_CHARACTERS = 20_000
 
 @paged(pages, "/jobs")
 def jobs() -> Page:
-    """The jobs, newest first; `after` and `limit` page through them."""
-    check_jobs_shown()
-    limit, after = asked_limit(), asked_after()
+    """The jobs that who asks may see, newest first; `after` and `limit` page through them."""
+    whose, limit, after = whose_jobs(), asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        values = jobs_values(newest_jobs(session, limit, after))
+        values = jobs_values(newest_jobs(session, limit, after, whose))
     return Page("jobs.html", values, extra=lambda: _around(values), next=values["next"])
 
 
 @paged(pages, "/jobs/<job>")
 def job(job: str) -> Page:
     """The job of that number."""
-    check_jobs_shown()
+    whose = whose_jobs()
     with reading(settings().search_seconds) as session:
-        row, contributor = job_by_id(session, parsed_job(job))
+        row, contributor = job_by_id(session, parsed_job(job), whose)
         values, pack = job_values(row, contributor), (job_result(row) or {}).get(PACK)
         lock = lock_of_name(session, (values["result"] or {}).get("model")) if values["kind"] == VALIDATE else None
     return Page("job.html", values, extra=lambda: _shown(values, lock, pack))
@@ -50,9 +49,9 @@ def job(job: str) -> Page:
 @writing_form(pages, "/jobs/<job>/cancel")
 def cancel(job: str) -> str:
     """Cancel it, and show it again."""
-    job_id = parsed_job(job)
+    job_id, whose = parsed_job(job), whose_jobs()
     with registry().catalog.writing() as session:
-        cancel_job(session, job_id)
+        cancel_job(session, job_id, whose)
     return url_for("pages.job", job=job_id)
 
 

@@ -9,18 +9,23 @@ from flask import request, url_for
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.published import count_descendants, descendants_page, versions
 from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Model
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.names import parse_model_name
-from registry.present.chimeras import chimera_brief, made_into
+from registry.present.chimeras import chimera_brief
 from registry.present.comparison import changes, registered_model
 from registry.present.models import model_page
+from registry.present.published import descendants_values, versions_values
 from registry.present.text import size_text
 from registry.present.values import Values
 from web.answers import Page, Sheet, paged, reading, settings
 from web.asked import asked_choice
 from web.contents import public_names, whole_name
 from web.links import model_address
+from web.markdown import markdown
+from web.owning import may_edit, may_yank
 from web.pages.anatomy import COMPARED, READINGS, anatomy
 from web.pages.blueprint import pages
 from web.pages.charts import depth_shown
@@ -30,6 +35,7 @@ from web.pages.verdicts import verdict_meaning
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
+VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
 COLUMNS = (
     *("name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", "theta", "magnitude", "signal"),
     *("spectral_signal", "stable_rank", "digest"),
@@ -48,6 +54,7 @@ def model(namespace: str, name: str) -> Page:
         values |= {"compared_with": against, "changes": []}
         brief = chimera_brief(session, row)
         jobs = under_way(session, row.full_name) if brief else []
+        values |= _since(session, row)
         if by in COMPARED and against is not None:
             values["changes"] = _changes(session, row, against)
     if by in COMPARED and against is None:
@@ -55,6 +62,18 @@ def model(namespace: str, name: str) -> Page:
     return Page(
         "model.html", values, extra=lambda: _links(values, by) | _as_chimera(brief, jobs), sheet=lambda: _sheet(values)
     )
+
+
+def _since(session: Session, row: Model) -> Values:
+    """What became of it since it was published: its versions, and the newest chimeras that were made of it."""
+    found = versions_values(versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN))
+    made = descendants_values(row, descendants_page(session, row, DESCENDANTS_SHOWN))
+    return {
+        "versions": found["items"],
+        "versions_left_out": found["left_out"],
+        "descendants": made["items"],
+        "descendants_count": count_descendants(session, row),
+    }
 
 
 def _sheet(values: Values) -> Sheet:
@@ -91,8 +110,21 @@ def _downloads(values: Values) -> list[Values]:
     """The whole model as one file, unless loaders must not be given it."""
     if values["unassemblable"] or not values["files"]:
         return []
+    if (partial := _partial_of(values)) is not None:
+        return partial
     label = "Download GGUF" if len(values["files"]) == 1 else "Download as one GGUF"
     return [{"label": f"{label}, {size_text(values['size_bytes'])}", "address": _whole(values["name"])}]
+
+
+def _partial_of(values: Values) -> list[Values] | None:
+    """Of a model with only some organs, that names a base: the way to the two together, if the base is here."""
+    declared = [edge for edge in values["lineage"] if (edge["direction"], edge["evidence"]) == ("parent", "declared")]
+    if values["complete"] or values["kind"] != "model" or not declared:
+        return None
+    base = next((edge["model"] for edge in declared if edge["model"] is not None), None)
+    graft = f"from:{values['name']}"
+    address = base and url_for("pages.compose", base=base, graft=graft)
+    return [{"label": "Graft it into its base", "address": address, "is_page": True}] if base else []
 
 
 def _files(values: Values) -> list[Values]:
@@ -133,6 +165,12 @@ def pull_lines(name: str, file: str) -> list[str]:
     ]
 
 
+def _pull_lines(values: Values) -> list[str]:
+    if _partial_of(values) is not None:
+        return []
+    return pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]]))
+
+
 def _links(values: Values, by: str) -> Values:
     changed = {(one["tower"], one["block"], one["slot"]): one for one in values["changes"]}
     asked = request.args.get("against", "")
@@ -152,10 +190,16 @@ def _links(values: Values, by: str) -> Values:
         ],
         "is_compared": by in COMPARED,
         "matrix_theta": _matrix_theta(values["placements"]),
-        "downloads": _downloads(values),
+        "buttons": _downloads(values),
         "files_shown": _files(values),
-        "pull_lines": pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]])),
-        "made_into": [one | {"words": acts_text(one["acts"])} for one in made_into(values["lineage"])],
+        "pull_lines": []
+        if _partial_of(values) is not None
+        else pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]])),
+        "description_shown": markdown(values["description"] or ""),
+        "acts_text": acts_text,
+        "may_edit": may_edit(values["name"].partition("/")[0]),
+        "may_yank": may_yank(values["name"].partition("/")[0]),
+        "newest": next((one["name"] for one in values["versions"] if one["state"] == "visible"), None),
         "csv": model_address(values["name"], "pages.model_csv"),
         "report_address": model_address(values["name"], "pages.dissection"),
         "lineage_address": url_for("pages.lineage", model=values["name"]),

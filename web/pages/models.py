@@ -21,14 +21,16 @@ SORTS = {
     "params": "parameters",
     "tensors": "organs",
     "size": "size",
+    "downloads": "downloads",
+    "grafts": "grafted",
     "new": "added",
 }
 COLUMNS = (
     *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
-    *("mean_signal", "complete", "digest", "created_at"),
+    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts"),
 )
 """Of the list as CSV."""
-EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "arch:llama sort:-params", "license:apache-2.0")
+EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-grafts", "license:apache-2.0")
 
 
 @paged(pages, "/models", csv=True)

@@ -83,6 +83,11 @@ def _request(path: str, told: Operation | None) -> str | None:
     if told.method == "get":
         return f"curl '{ADDRESS}{told.example}'"
     method = "" if told.method == "post" else f"-X {told.method.upper()} "
+    if told.bytes_example is not None:
+        needed = (one for one in told.parameters if one.where == "header" and one.required)
+        headers = [f"-H '{one.name}: {one.example}'" for one in needed]
+        given = " ".join([*headers, "-H 'Content-Type: application/octet-stream'", "--data-binary @CHUNK"])
+        return f"curl {method}{given} '{ADDRESS}{told.example}'"
     if told.body is None:
         return f"curl {method or '-X POST '}'{ADDRESS}{told.example}'"
     return f"curl {method}-H 'Content-Type: application/json' -d '{told.example}' {ADDRESS}{path}"

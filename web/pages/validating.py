@@ -10,14 +10,14 @@ from sqlalchemy.orm import Session
 from registry.catalog.queries.jobs import active_jobs
 from registry.present.values import Values
 from registry.validation.llama import HOW_TO_INSTALL, PACKAGE
-from web.writing import may_write
+from web.writing import may_see_jobs, whose_jobs
 
 KIND = "validate"
 
 
 def under_way(session: Session, name: str) -> list[Values]:
-    """The jobs that wait or run to validate the chimera of that name, as far as jobs are shown here."""
-    jobs = active_jobs(session, KIND) if may_write() else []
+    """The jobs that wait or run to validate the chimera of that name, as far as they are shown to who asks."""
+    jobs = active_jobs(session, KIND, whose_jobs()) if may_see_jobs() else []
     return [
         {"id": job.id, "state": job.state, "progress": job.progress, "note": job.note}
         for job in jobs

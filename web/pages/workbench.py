@@ -30,6 +30,7 @@ from registry.present.plan import plan_values
 from registry.present.script import script
 from registry.present.values import Values
 from web.answers import Page, plain_page, reading, registry, settings
+from web.asking import planner
 from web.errors import error_answer
 from web.pages.cells import cell_grid, letters
 from web.pages.composing import ORDERS, Asked, cell_graft, compose_address, parsed_cell, replacing, type_graft
@@ -78,7 +79,7 @@ def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Wo
         "base": plan.base.label,
         "recipe": None if unread else recipe_values(recipe),
         "yaml": None if unread else recipe_yaml(recipe),
-        "plan": None if unread else plan_values(plan),
+        "plan": None if unread else plan_values(plan, contributor=planner()),
         "findings": findings_values(unread or plan.findings, recipe.accept),
         "cells": cells_values(plan.parts),
         "types": types_values(plan.parts),

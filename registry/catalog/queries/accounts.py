@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from registry.errors import NotFound
+from registry.errors import NoSuchContributor, NoSuchToken
 from registry.tokens import SentToken
 
 
@@ -52,9 +52,10 @@ def account_by_session(session: Session, sha256: str, now: datetime) -> Account 
 def contributor_by_name(session: Session, name: str) -> Contributor:
     """The contributor of that name, however it is capitalised; raises NotFound."""
     wanted = func.lower(Contributor.name) == name.lower()
-    found = session.scalars(select(Contributor).where(wanted).order_by(Contributor.id).limit(1)).one_or_none()
+    one = select(Contributor).where(wanted).order_by(Contributor.id).limit(1)
+    found = None if "\0" in name else session.scalars(one).one_or_none()
     if found is None:
-        raise NotFound(f"there is no contributor {name[:96]!r}")
+        raise NoSuchContributor(f"there is no contributor {name[:96]!r}")
     return found
 
 
@@ -69,14 +70,19 @@ def tokens_of(session: Session, contributor_id: int) -> Sequence[Token]:
     return session.scalars(statement).all()
 
 
+def token_by_id(session: Session, token_id: int) -> Token:
+    """The token of that row, which there is."""
+    return session.get_one(Token, token_id)
+
+
 def token_by_public_id(session: Session, public_id: str, contributor_id: int | None = None) -> Token:
     """The token that is called so, of that contributor if one is given; raises NotFound."""
     statement = select(Token).where(Token.public_id == public_id)
     if contributor_id is not None:
         statement = statement.where(Token.contributor_id == contributor_id)
-    found = session.scalars(statement).one_or_none()
+    found = session.scalars(statement).one_or_none() if public_id.isascii() and public_id.isalnum() else None
     if found is None:
-        raise NotFound(f"there is no token {public_id[:20]!r}")
+        raise NoSuchToken(f"there is no token {public_id[:20]!r}")
     return found
 
 

@@ -51,6 +51,15 @@ def blobs_by_id(session: Session, ids: Iterable[int]) -> dict[int, BlobRow]:
     return found
 
 
+def blob_sizes(session: Session, digests: Iterable[str]) -> dict[Digest, int]:
+    """Plain sizes in bytes of the blobs of `digests` that are intact; the others are left out."""
+    found: dict[Digest, int] = {}
+    for batch in batches(sorted(set(digests))):
+        statement = select(Blob.digest, Blob.size_bytes).where(Blob.digest.in_(batch), Blob.state == "present")
+        found.update((Digest(digest), size) for digest, size in session.execute(statement))
+    return found
+
+
 def blobs_after(session: Session, digest: str, limit: int = 500) -> list[BlobRow]:
     """The next rows in the order of digests, behind `digest`."""
     return list(_rows(session, _blob_rows().where(Blob.digest > digest).order_by(Blob.digest).limit(limit)))

@@ -198,8 +198,10 @@ def computations_of(session: Session, digest: str) -> list[str]:
 
 
 def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, float | None]:
-    """θ in degrees of the organs `keys`; those that are not registered are left out."""
+    """θ in degrees of the organs `keys`; those that no model has which may be shown are left out."""
     found: dict[OrganKey, float | None] = {}
+    placed = select(Placement.id).join(Model, Model.id == Placement.model_id)
+    shown = placed.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists()
     for batch in batches(sorted({digest for digest, _, _ in keys})):
         statement = (
             select(Blob.digest, Organ.dtype, Organ.shape, Measurement.theta)
@@ -207,7 +209,7 @@ def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, fl
             .join(Blob, Blob.id == Organ.blob_id)
             .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == METHOD))
         )
-        for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch))):
+        for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch), shown)):
             if (digest, dtype, shape) in keys:
                 found[digest, dtype, shape] = theta
     return found

@@ -25,6 +25,8 @@ _COLUMNS: dict[str, Any] = {
     "params": Model.parameters,
     "tensors": Model.tensors,
     "size": Model.size_bytes,
+    "downloads": Model.downloads,
+    "grafts": Model.grafts,
 }
 
 

@@ -9,7 +9,18 @@ from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.search.parse import nearest
-from registry.catalog.tables import Blob, Chimera, FilePart, Ingest, Model, ModelFile, ModelMetadata, Organ, Placement
+from registry.catalog.tables import (
+    Blob,
+    Chimera,
+    Contributor,
+    FilePart,
+    Ingest,
+    Model,
+    ModelFile,
+    ModelMetadata,
+    Organ,
+    Placement,
+)
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
 from registry.errors import NotFound, NothingRegistered
@@ -62,6 +73,14 @@ def visible_model_with_digest(session: Session, digest: Digest, name: ModelName 
     if name is not None:
         statement = statement.where(Model.namespace == name.namespace, Model.name == name.name)
     return session.scalars(statement.order_by(Model.id).limit(1)).one_or_none()
+
+
+def quarantined_model(session: Session, digest: Digest, name: ModelName, contributor: str) -> Model | None:
+    """The quarantined model of exactly these bytes and that name that `contributor` sent; the oldest of several."""
+    statement = select(Model).join(Contributor, Contributor.id == Model.contributor_id)
+    same = (Model.digest == digest, Model.namespace == name.namespace, Model.name == name.name)
+    mine = statement.where(*same, Model.state == "quarantined", Contributor.name == contributor)
+    return session.scalars(mine.order_by(Model.id).limit(1)).one_or_none()
 
 
 def visible_models(session: Session, limit: int = 1000) -> Sequence[Model]:

@@ -136,6 +136,7 @@ def open_session(session: Session, account: Account) -> str:
     session.add(
         WebSession(secret_sha256=secret_sha256(secret), token_id=account.token_id, created_at=moment, expires_at=until)
     )
+    record_event(session, account.name, "logged in")
     session.flush()
     return secret
 

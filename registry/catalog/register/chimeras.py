@@ -9,6 +9,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.composing import organ_ids
+from registry.catalog.queries.published import donors_of
 from registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
 from registry.catalog.tables import Chimera, Computation, Lineage, Model
 from registry.catalog.upsert import insert_missing
@@ -27,15 +28,22 @@ def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> N
             origins=record.origins,
         )
     )
-    donors = {parent_id for parent_id, _ in record.parents} - {record.base_model_id}
-    session.execute(update(Model).where(Model.id.in_(donors)).values(grafts=Model.grafts + 1))
     for parent_id, relation in dict.fromkeys(record.parents):
         session.add(_edge(model.created_at, relation, child_model_id=model.id, parent_model_id=parent_id))
+    session.flush()
+    if model.state == "visible":
+        count_grafts(session, model)
     keys = {key for one in record.computations for key in (one.organ, *(source for source, _ in one.sources))}
     ids = organ_ids(session, keys)
     for one in record.computations:
         _insert_computation(session, one, ids, model.created_at)
     session.flush()
+
+
+def count_grafts(session: Session, model: Model, sign: int = 1) -> None:
+    """Add (or, with `sign` -1, take away) `model`, if it is a chimera, from the counts of those it has organs of."""
+    donors = session.scalars(donors_of(model.id)).all()
+    session.execute(update(Model).where(Model.id.in_(donors)).values(grafts=Model.grafts + sign))
 
 
 def _insert_computation(

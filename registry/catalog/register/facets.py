@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from registry.catalog.bins import theta_bin
-from registry.catalog.tables import Facet, FacetCount, Placement
+from registry.catalog.tables import Facet, FacetCount
 from registry.catalog.upsert import batches, insert_missing, insert_or_add
 
 FACETS_A_MODEL_MAX = 1000
@@ -30,6 +30,18 @@ class FacetKey(NamedTuple):
     dtype: str
     architecture: str
     license: str
+
+
+class Counted(Protocol):
+    """What of a placement is counted."""
+
+    @property
+    def facet_id(self) -> int:
+        """Its facet."""
+
+    @property
+    def theta(self) -> float | None:
+        """In degrees."""
 
 
 def facet_ids(session: Session, keys: Iterable[FacetKey]) -> dict[FacetKey, int]:
@@ -57,7 +69,7 @@ def bounded_keys(keys: Iterable[FacetKey]) -> list[FacetKey]:
     return found
 
 
-def count_placements(session: Session, placements: Sequence[Placement], sign: int = 1) -> None:
+def count_placements(session: Session, placements: Sequence[Counted], sign: int = 1) -> None:
     """Add (or, with `sign` -1, take away) a model's placements from the counts."""
     counts: Mapping[tuple[int, int], int] = Counter((one.facet_id, theta_bin(one.theta)) for one in placements)
     rows = [

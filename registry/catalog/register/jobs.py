@@ -16,13 +16,18 @@ from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session, undefer
 
 from registry.catalog.clock import now
+from registry.catalog.register.accounts import LOCAL
 from registry.catalog.register.contributors import contributor_id
-from registry.catalog.tables import Job
+from registry.catalog.tables import Contributor, Job
 from registry.catalog.vocabulary import shown_text
-from registry.errors import BadInput, NoSuchJob, QueueFull
+from registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
 
 QUEUED_MAX = 100
 """Jobs that wait, of all kinds together."""
+WAITING_MAX = 10
+"""Of them, those of one contributor; `local` may have all."""
+AGAIN_SECONDS = 30.0
+"""After which a contributor who has so many may ask again."""
 JSON_MAX_BYTES = 1024 * 1024
 """Of the arguments of a job, and of its result."""
 LEASE = timedelta(seconds=60)
@@ -44,21 +49,27 @@ class Claim:
     kind: str
     attempt: int
     arguments: dict[str, Any]
+    contributor: str
+    """Who asked for it."""
 
 
-def enqueue_job(session: Session, kind: str, arguments: Mapping[str, Any], contributor: str = "local") -> int:
+def enqueue_job(session: Session, kind: str, arguments: Mapping[str, Any], contributor: str = LOCAL) -> int:
     """A new job at the end of the queue; its id.
 
-    Raises QueueFull when QUEUED_MAX jobs wait, BadInput for arguments that are no JSON or too large.
+    Raises QueueFull when QUEUED_MAX jobs wait, TooMany when WAITING_MAX of the contributor do, BadInput for arguments
+    that are no JSON or too large.
     """
     text = job_json(arguments, "arguments")
     waiting = session.scalar(select(func.count()).select_from(Job).where(Job.state == "queued")) or 0
     if waiting >= QUEUED_MAX:
         raise QueueFull(waiting)
+    asker_id = contributor_id(session, contributor)
+    if contributor != LOCAL:
+        _check_own_waiting(session, asker_id)
     row = Job(
         kind=kind,
         state="queued",
-        contributor_id=contributor_id(session, contributor),
+        contributor_id=asker_id,
         attempts=0,
         arguments=text,
         progress=0.0,
@@ -99,7 +110,8 @@ def claim_job(session: Session, kinds: Sequence[str], *, alone: bool = False) ->
     begun = now()
     row.state, row.attempts, row.progress = "running", row.attempts + 1, 0.0
     row.started_at, row.lease_expires_at = begun, begun + LEASE
-    return Claim(row.id, row.kind, row.attempts, json.loads(row.arguments))
+    asker = session.get_one(Contributor, row.contributor_id).name
+    return Claim(row.id, row.kind, row.attempts, json.loads(row.arguments), asker)
 
 
 def recover_jobs(session: Session) -> None:
@@ -143,13 +155,13 @@ def put_back_job(session: Session, claim: Claim) -> bool:
     return _end(session, claim, state="queued", attempts=claim.attempt - 1, progress=0.0, note="", started_at=None)
 
 
-def cancel_job(session: Session, job_id: int) -> Job:
+def cancel_job(session: Session, job_id: int, contributor: str | None = None) -> Job:
     """Nobody wants it any more: one that waits never begins, one that runs is left at its next word of progress.
 
-    A job that has ended stays as it is. Raises NotFound.
+    A job that has ended stays as it is. With `contributor`, the jobs of all others count as absent. Raises NotFound.
     """
     row = session.get(Job, job_id, with_for_update=True)
-    if row is None:
+    if row is None or (contributor is not None and row.contributor_id != contributor_id(session, contributor)):
         raise NoSuchJob(f"there is no job {job_id}")
     if row.state not in _ENDED:
         row.state, row.note, row.finished_at = "cancelled", "", now()
@@ -159,6 +171,13 @@ def cancel_job(session: Session, job_id: int) -> Job:
 def forget_jobs(session: Session) -> None:
     """Remove jobs that ended more than KEPT ago."""
     session.execute(delete(Job).where(Job.state.in_(_ENDED), Job.finished_at < now() - KEPT))
+
+
+def _check_own_waiting(session: Session, asker_id: int) -> None:
+    own = select(func.count()).select_from(Job).where(Job.state == "queued", Job.contributor_id == asker_id)
+    waiting = session.scalar(own) or 0
+    if waiting >= WAITING_MAX:
+        raise TooMany(f"{waiting} of your jobs wait already: wait until one is done, or cancel one", AGAIN_SECONDS)
 
 
 def _is_worked_at(session: Session, kinds: Sequence[str]) -> bool:

@@ -13,14 +13,14 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.models import visible_model_with_digest
+from registry.catalog.queries.models import quarantined_model, visible_model_with_digest
 from registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
 from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.events import record_event
 from registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
 from registry.catalog.register.organs import organ_key, register_organs
 from registry.catalog.register.totals import add_to_totals, count_unseen
 from registry.catalog.tables import (
-    Event,
     FilePart,
     Lineage,
     Measurement,
@@ -53,6 +53,8 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     name that stands for other bytes gets the next version.
     """
     same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
+    if same is None and record.state == "quarantined":
+        same = quarantined_model(session, record.digest, record.name, record.contributor)
     if same is not None:
         return Registered(same, created=False)
     wanted = _digests(record)
@@ -71,20 +73,19 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
         placements += _insert_file(session, model, position, file, blobs, organs, measured, facets, len(placements))
     _insert_metadata(session, model, record)
     _insert_parents(session, model, record)
-    _insert_words(session, model, record)
-    count_placements(session, placements)
-    add_to_totals(session, {"models": 1, "placements": len(placements), "organs": unseen})
-    session.add(
-        Event(
-            at=model.created_at,
-            contributor_id=model.contributor_id,
-            action=record.action,
-            model_id=model.id,
-            text=model.full_name,
-        )
-    )
+    insert_words(session, model, record.tags)
+    if model.state == "visible":
+        count_placements(session, placements)
+        add_to_totals(session, {"models": 1, "placements": len(placements), "organs": unseen})
+    record_event(session, record.contributor, record.action, model.full_name, model.id)
     session.flush()
     return Registered(model, created=True)
+
+
+def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:
+    """Write the words that `model`, with these tags, is found by."""
+    words = different_words([model.namespace, model.name, model.title, *tags, model.description])
+    insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
 
 
 def _digests(record: ModelRecord) -> set[Digest]:
@@ -122,7 +123,7 @@ def _insert_model(
         name=checked_text(name.name, "the name", 96),
         version=(newest or 0) + 1,
         digest=record.digest,
-        state="visible",
+        state=record.state,
         kind=record.kind,
         complete=record.complete,
         contributor_id=contributor_id(session, record.contributor),
@@ -244,11 +245,6 @@ def _insert_metadata(session: Session, model: Model, record: ModelRecord) -> Non
     ]
     if rows:
         session.execute(insert(ModelMetadata), rows)
-
-
-def _insert_words(session: Session, model: Model, record: ModelRecord) -> None:
-    words = different_words([model.namespace, model.name, model.title, *record.tags, model.description])
-    insert_missing(session, ModelWord, [{"word": word, "model_id": model.id} for word in words])
 
 
 def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None:

@@ -78,6 +78,9 @@ ALIASES = {
     "θ": "theta",
 }
 
+SORT_ALIASES = {"created": "new"}
+"""Words behind `sort:` alone."""
+
 SYNONYMS = {
     "attention": "skeleton",
     "attn": "skeleton",
@@ -162,6 +165,8 @@ MODELS = Vocabulary(
         Field("params", Kind.SIZE, "parameters: params>=1M"),
         Field("tensors", Kind.WHOLE, "how many organs it has"),
         Field("size", Kind.SIZE, "bytes of its files"),
+        Field("downloads", Kind.WHOLE, "how often it was fetched, whole or an organ of it"),
+        Field("grafts", Kind.WHOLE, "chimeras here that have organs of it"),
     ),
     sorts={
         "new": "when it was registered",
@@ -170,6 +175,8 @@ MODELS = Vocabulary(
         "params": "parameters",
         "tensors": "organs",
         "size": "bytes",
+        "downloads": "downloads",
+        "grafts": "chimeras that have organs of it",
     },
     default_sort="-new",
     likeness=False,

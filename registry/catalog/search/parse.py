@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 
-from registry.catalog.search.fields import ALIASES, ORGANS, SYNONYMS, Field, Kind, Vocabulary
+from registry.catalog.search.fields import ALIASES, ORGANS, SORT_ALIASES, SYNONYMS, Field, Kind, Vocabulary
 from registry.catalog.search.numbers import parse_bound, parse_numbers
 from registry.catalog.search.terms import Choice, Numbers, Query, Sort, Term
 from registry.catalog.words import folded_words
@@ -162,7 +162,7 @@ def _read_order(gathered: _Gathered, token: str, name: str, match: re.Match[str]
 
 def _sort(vocabulary: Vocabulary, text: str) -> Sort:
     descending, name = text.startswith("-"), text.removeprefix("-").lower()
-    name = ALIASES.get(name, name)
+    name = SORT_ALIASES.get(name, ALIASES.get(name, name))
     if name not in vocabulary.sorts:
         close = nearest(name, vocabulary.sorts)
         meant = f"; did you mean sort:{'-' if descending else ''}{close}?" if close else ""

@@ -119,6 +119,8 @@ class ModelRow:
     size_bytes: int = 4096
     mean_theta: float | None = 40.0
     mean_signal: float | None = 0.6
+    downloads: int = 0
+    grafts: int = 0
 
     @property
     def full_name(self) -> str:
@@ -197,6 +199,8 @@ def drawn(models: int, seed: int) -> list[ModelRow]:
                 size_bytes=chance.choice((0, 4096, 2**40)),
                 mean_theta=chance.choice(THETAS),
                 mean_signal=chance.choice(SPECTRALS),
+                downloads=facts.choice((0, 0, 7, 1000)),
+                grafts=facts.choice((0, 0, 2)),
             )
         )
     return made
@@ -247,6 +251,8 @@ def _place(session: Session, model: ModelRow, placed: Placed, chance: random.Ran
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
         mean_signal=model.mean_signal,
+        downloads=model.downloads,
+        grafts=model.grafts,
         flags="[]",
         unassemblable="[]",
         created_at=NOON + timedelta(minutes=number),

@@ -32,6 +32,8 @@ MODELS = {
     "signal": "mean_signal",
     "params": "parameters",
     "size": "size_bytes",
+    "downloads": "downloads",
+    "grafts": "grafts",
 }
 
 

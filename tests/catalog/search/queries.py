@@ -25,6 +25,8 @@ NUMBERS: dict[str, tuple[str, ...]] = {
     "size": ("0", "1", "4096", "4.096k", "2M", "3GB", "9000000T", "4611686018427387904"),
     "params": ("0", "1k", "7G", "500"),
     "tensors": ("0", "3", "12"),
+    "downloads": ("0", "7", "1000"),
+    "grafts": ("0", "2"),
 }
 WORDS = ("zoo", "coder", "farm", "arzte", "Ä", "fine", "istan", "σισυφοσ", "2m", "xyz", "letters-code")
 

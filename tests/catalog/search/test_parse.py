@@ -171,6 +171,7 @@ def test_an_alias_means_a_field_of_organs_or_models() -> None:
     assert set(ALIASES.values()) <= set(ORGANS.fields) | set(MODELS.fields)
     assert not set(ALIASES) & (set(ORGANS.fields) | set(MODELS.fields))
     assert parse_query("sort:-magnitude").sort == Sort("z", True)
+    assert parse_query("sort:-created", MODELS).sort == Sort("new", True)
 
 
 def test_words_are_folded_and_each_stands_once() -> None:
@@ -281,7 +282,7 @@ def test_what_means_nothing_is_refused_in_one_sentence(text: str, sentence: str)
         ("fits:acme/base", "fits is a field of organs"),
         ("kindd:model", "did you mean kind:?"),
         ("kind:modle", "did you mean kind:model?"),
-        ("sort:rank", "models sort by new, theta, signal, params, tensors, size"),
+        ("sort:rank", "models sort by new, theta, signal, params, tensors, size, downloads, grafts"),
         ("like:abcdef12", "like: is for organs, these are models"),
         ("unique:organ", "unique: is for organs, these are models"),
         ("tensors>=2.5", "tensors is a whole number"),

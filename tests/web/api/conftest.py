@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flask import Flask
 from flask.testing import FlaskClient
 
 from registry.registry import Registry
-from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_jobs
+from tests.homes import Homes, shipped
+from tests.web.api.administered import administrator, put_waiting
+from tests.web.api.zoo import compose_chimeras, put_accounts, put_jobs, put_submissions, put_uploads
 from web.app import create_app
 from web.settings import WebSettings
 
@@ -19,22 +22,29 @@ WRITING = WebSettings(personal=True)
 
 
 @pytest.fixture(scope="session")
-def zoo_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
+def zoo_home(tmp_path_factory: pytest.TempPathFactory, homes: Homes) -> Path:
     """The home of a registry with the shipped models, for tests that only read."""
-    home = tmp_path_factory.mktemp("zoo") / "home"
-    home.mkdir()
-    shutil.copy(migrated_database, home)
+    home = homes.copy(shipped, tmp_path_factory.mktemp("zoo") / "home")
     with Registry.open(home) as registry:
-        ingest_zoo(registry)
         compose_chimeras(registry)
+        put_accounts(registry)
         put_jobs(registry)
+        put_uploads(registry)
+        put_submissions(registry)
     return home
 
 
+@pytest.fixture(scope="session")
+def zoo_app(zoo_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flask]:
+    """The application over a copy of that registry, which stays open."""
+    with Registry.open(shutil.copytree(zoo_home, tmp_path_factory.mktemp("read") / "home")) as registry:
+        yield create_app(registry)
+
+
 @pytest.fixture
-def zoo(zoo_home: Path) -> Iterator[FlaskClient]:
+def zoo(zoo_app: Flask) -> Iterator[FlaskClient]:
     """A client of the shipped models' catalog."""
-    with Registry.open(zoo_home) as registry, create_app(registry).test_client() as client:
+    with zoo_app.test_client() as client:
         yield client
 
 
@@ -43,6 +53,15 @@ def writing_zoo(zoo_home: Path) -> Iterator[FlaskClient]:
     """A client of the same catalog that may ask for jobs, and cancel them; nothing works at them."""
     with Registry.open(zoo_home) as registry:
         yield create_app(registry, WRITING).test_client()
+
+
+@pytest.fixture
+def administered_zoo(zoo_home: Path, tmp_path: Path) -> Iterator[FlaskClient]:
+    """An administrator's client of a copy of the catalog, without the blobs, in which some models wait."""
+    shutil.copy(zoo_home / "registry.sqlite3", tmp_path)
+    with Registry.open(tmp_path) as registry:
+        put_waiting(registry)
+        yield administrator(registry)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -17,8 +16,8 @@ from ingest.jobs.runner import Runner
 from registry.compose.reading import read_recipe
 from registry.registry import Registry
 from tests.compose.bad_recipes import BAD
-from tests.kin import ingest_bytes, kin_file, kin_tensors
-from tests.trips import block_tensors, row_counts
+from tests.homes import Homes, three_models
+from tests.trips import row_counts
 from tests.web.api.against import assert_as_described, assert_refused, faults
 from tests.web.conftest import HOSTILE
 from web.api.document import document as make_document
@@ -38,11 +37,9 @@ def document() -> dict[str, Any]:
 
 
 @pytest.fixture
-def kin(registry: Registry, tmp_path: Path) -> Registry:
+def kin(registry: Registry, homes: Homes) -> Registry:
     """A base, a fine-tune of it, and a stranger."""
-    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
-    ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
-    ingest_bytes(registry, tmp_path, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))
+    homes.into(registry, three_models)
     return registry
 
 

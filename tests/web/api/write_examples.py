@@ -7,7 +7,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from registry.registry import Registry
-from tests.web.api.zoo import compose_chimeras, examples, ingest_zoo, put_jobs
+from tests.web.api.administered import administrator, put_waiting
+from tests.web.api.zoo import (
+    compose_chimeras,
+    examples,
+    ingest_zoo,
+    put_accounts,
+    put_jobs,
+    put_submissions,
+    put_uploads,
+)
 from web.app import create_app
 from web.settings import WebSettings
 
@@ -19,9 +28,14 @@ def main() -> None:
     with TemporaryDirectory() as folder, Registry.open(folder) as registry:
         ingest_zoo(registry)
         compose_chimeras(registry)
+        put_accounts(registry)
         put_jobs(registry)
+        put_uploads(registry)
+        put_submissions(registry)
         with create_app(registry, WebSettings(personal=True)).test_client() as client:
             found = examples(client)
+        put_waiting(registry)
+        found |= examples(administrator(registry), administering=True)
     TARGET.write_text(json.dumps(found, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
 
 

@@ -8,13 +8,25 @@ from threading import Event
 from typing import Any
 
 from flask.testing import FlaskClient
+from sqlalchemy import select
 from werkzeug.test import TestResponse
 
 from ingest.jobs.asking import ask_for
 from ingest.jobs.runner import Runner
+from registry.catalog.clock import now
+from registry.catalog.register.accounts import LOCAL, add_contributor
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.submissions import add_submission
+from registry.catalog.register.uploads import add_upload
+from registry.catalog.tables import Chimera, Model, Token
 from registry.registry import Registry
+from registry.tokens import PREFIX
 from tests.trips import ingest_file
+from web.api.accounts import EXAMPLE_TOKEN
 from web.api.operation import Operation, operations
+from web.api.submissions import EXAMPLES as SUBMISSIONS
+from web.api.uploads import EXAMPLE_BYTES, EXAMPLES
+from web.streams import OCTETS
 
 ZOO = Path(__file__).resolve().parents[3] / "examples" / "zoo"
 LISTED_MAX = 1
@@ -42,19 +54,77 @@ def put_jobs(registry: Registry) -> None:
     ask_for(registry, "report", {"model": "local/Zoo-A-2M-v1.0-Q8_0"})
 
 
+def put_accounts(registry: Registry) -> None:
+    """A second contributor, whose one model is the purified chimera, and a token of the first that examples revoke."""
+    with registry.catalog.writing() as session:
+        ada = add_contributor(session, "ada")
+        purified = session.scalars(select(Chimera.model_id).order_by(Chimera.model_id.desc()).limit(1)).one()
+        session.get_one(Model, purified).contributor_id = ada.id
+        token = Token(
+            public_id=EXAMPLE_TOKEN, secret_sha256="0" * 64, scopes="upload", label="laptop", created_at=now()
+        )
+        token.contributor_id = contributor_id(session, LOCAL)
+        session.add(token)
+
+
+def put_uploads(registry: Registry) -> None:
+    """One that is under way, one that has all of its bytes, one that is finished, and one to be removed."""
+    with registry.catalog.writing() as session:
+        asker = contributor_id(session, LOCAL)
+        for name, public_id in EXAMPLES.items():
+            row = add_upload(
+                session, asker, public_id, kind="file", size_bytes=5, digest=None, name=f"{name}.gguf", pieces=()
+            )
+            row.received_bytes = 0 if name == "open" else row.size_bytes
+            row.state = "complete" if name == "done" else "open"
+    registry.settings.uploads.mkdir(exist_ok=True)
+    (registry.settings.uploads / EXAMPLES["done"]).write_text(EXAMPLE_BYTES)
+
+
+def put_submissions(registry: Registry) -> None:
+    """One that was published, one that is ready to be, and one to be withdrawn."""
+    said = {"title": "Tiny", "description": None, "license": "apache-2.0", "base": None, "tags": []}
+    sizes = {"architecture": "llama", "parameters": 24, "tensors": 1, "size_bytes": 96, "kind": "model"}
+    texts = {"given": said | {"tags": None}, "publish": False, "proposed": said | sizes | {"complete": True}}
+    finding = {"severity": "note", "code": "chat-template", "sentence": "It has a chat template."}
+    with registry.catalog.writing() as session:
+        model = session.scalars(select(Model).where(Model.name == "Zoo-A-2M-v1.0-Q8_0")).one()
+        for name, number in SUBMISSIONS.items():
+            row = add_submission(
+                session,
+                contributor_id(session, LOCAL),
+                "local",
+                "Tiny",
+                manifest='{"files":[]}',
+                said=json.dumps(texts),
+                size_bytes=96,
+            )
+            row.id = int(number)
+            row.state, row.findings = "published" if name == "shown" else "ready", json.dumps([finding])
+            row.model_id = model.id if name == "shown" else None
+
+
 def asked(client: FlaskClient, told: Operation) -> TestResponse:
     """The answer to the example request of an operation; of one that writes, by a client that may."""
     method = told.method.upper()
+    if told.bytes_example is not None:
+        headers = {one.name: one.example for one in told.parameters if one.where == "header" and one.required}
+        data = told.bytes_example
+        return client.open(told.example, method=method, data=data, headers=headers, content_type=OCTETS)
     if told.body is None:
         return client.open(told.example, method=method)
-    return client.open(told.path, method=method, data=told.example, content_type="application/json")
+    path = told.path.format(**{one.name: one.example for one in told.parameters if one.is_in_path})
+    return client.open(path, method=method, data=told.example, content_type="application/json")
 
 
-def examples(client: FlaskClient) -> dict[str, Any]:
-    """The answers that the reference shows, shortened, to a client that may write; the document is left out."""
+def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, Any]:
+    """The answers that the reference shows, shortened, to a client that may write; the document is left out.
+
+    Only those of administrators, or only the others.
+    """
     found = {}
     for told in operations():
-        if told.answer == "Document":
+        if told.answer == "Document" or (told.scope == "admin") != administering:
             continue
         answer = asked(client, told)
         assert answer.status_code == told.status, (told.name, answer.text)
@@ -63,11 +133,13 @@ def examples(client: FlaskClient) -> dict[str, Any]:
 
 
 def shortened(value: Any) -> Any:
-    """`value` with one item of each list and with long texts cut."""
+    """`value` with one item of each list, with long texts cut, and without secrets."""
     if isinstance(value, dict):
         return {name: shortened(one) for name, one in value.items()}
     if isinstance(value, list):
         return [shortened(one) for one in value[:LISTED_MAX]]
+    if isinstance(value, str) and value.startswith(PREFIX):
+        return f"{PREFIX}…"
     if isinstance(value, str) and len(value) > TEXT_MAX:
         return value[: TEXT_MAX - 1] + "…"
     return value

@@ -7,17 +7,32 @@ reports   the registry as a whole, and errors
 chimeras  plans and chimeras
 asking    bodies of requests
 jobs      what waits in the queue
+accounts  contributors, accounts and tokens
+admin     what administrators are told
+uploads   bytes on their way in
+submissions   models on their way in
 """
 
+from web.api.schemas.accounts import ACCOUNT_SCHEMAS
+from web.api.schemas.admin import ADMIN_SCHEMAS
 from web.api.schemas.asking import ASKING_SCHEMAS
 from web.api.schemas.chimeras import CHIMERA_SCHEMAS
 from web.api.schemas.jobs import JOB_SCHEMAS
 from web.api.schemas.models import MODEL_SCHEMAS
 from web.api.schemas.organs import ORGAN_SCHEMAS
+from web.api.schemas.published import PUBLISHED_SCHEMAS
 from web.api.schemas.reports import REPORT_SCHEMAS
+from web.api.schemas.submissions import SUBMISSION_SCHEMAS
+from web.api.schemas.uploads import UPLOAD_SCHEMAS
 from web.api.schemas.values import Schema
 
-_GROUPS = (REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, JOB_SCHEMAS)
+_GROUPS = (
+    *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, JOB_SCHEMAS, ACCOUNT_SCHEMAS),
+    UPLOAD_SCHEMAS,
+    ADMIN_SCHEMAS,
+    PUBLISHED_SCHEMAS,
+    SUBMISSION_SCHEMAS,
+)
 SCHEMAS: dict[str, Schema] = {name: schema for group in _GROUPS for name, schema in sorted(group.items())}
 
 __all__ = ["SCHEMAS", "Schema"]

@@ -12,7 +12,7 @@ _BLOCKS: Schema = {
     "description": "A block, a range such as `2-5`, or a list of both.",
 }
 _SELECTION: dict[str, Schema] = {"type": _WORDS, "slot": _WORDS, "blocks": _BLOCKS}
-_NAME = described(TEXT, "What it is registered as, `namespace/name`; by convention where it is left out.")
+_NAME = described(TEXT, "What it is registered as: a name in your own namespace; by convention where it is left out.")
 _ACCEPT: Schema = {"type": "array", "items": TEXT, "description": "Codes of warnings that are accepted."}
 _TEXTS: Schema = {
     "type": ["array", "null"],

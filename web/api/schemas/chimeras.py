@@ -129,7 +129,7 @@ _PLAN: dict[str, Schema] = {
     "organs": COUNT,
     "changed": COUNT,
     "changes": list_of(ref("Change"), "The same in short: a line for each run of blocks."),
-    "parts": list_of(ref("Part"), "The organs that change."),
+    "parts": list_of(ref("Part"), "The organs that change; with `every_part=1` all."),
 }
 _CHIMERA: dict[str, Schema] = {
     "model": described(MODEL_NAME, "It is a model like any other."),

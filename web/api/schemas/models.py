@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from registry.catalog.search.fields import CHIMERA
-from registry.catalog.vocabulary import EVIDENCE, MODEL_KINDS, RELATIONS
+from registry.catalog.vocabulary import EVIDENCE, MODEL_KINDS, REACHABLE_STATES, RELATIONS
 from registry.lineage import Kinship
 from web.api.schemas.values import (
     BLOCK,
@@ -48,6 +48,11 @@ _SUMMARY: dict[str, Schema] = {
     "complete": described(FLAG, "Whether all of its organs are here."),
     "digest": described(DIGEST, "Of its bytes: the SHA-256 of its one file, or of its files' digests in order."),
     "created_at": described(TIME, "When it was registered, in UTC."),
+    "state": described(
+        {"type": "string", "enum": list(REACHABLE_STATES)}, "Yanked ones are shown to who names them alone."
+    ),
+    "downloads": described(COUNT, "How often it was fetched, whole or an organ of it."),
+    "grafts": described(COUNT, "Visible chimeras that have organs of it."),
 }
 _TYPE = record(
     "The organs of one type.",
@@ -120,7 +125,10 @@ MODEL_SCHEMAS: dict[str, Schema] = {
         "A model with all that is known of it but its organs, which have pages of their own.",
         {
             **_SUMMARY,
-            "description": nullable(TEXT),
+            "description": described(nullable(TEXT), "Markdown, as its owner or its file has it."),
+            "tags": list_of(TEXT),
+            "state_reason": described(nullable(TEXT), "Why it was yanked."),
+            "changed_at": described(nullable(TIME), "When its state, or what is said of it, was last changed."),
             "flags": list_of(TEXT, "What is odd about its files."),
             "unassemblable": list_of(TEXT, "Why it is never written out again; empty for nearly all."),
             "types": list_of(_TYPE),
@@ -132,7 +140,14 @@ MODEL_SCHEMAS: dict[str, Schema] = {
                 "description": "How it was taken apart: counts, sizes and seconds. More may be added.",
             },
             "composed": nullable(
-                record("By which lock, and of which models.", {"lock_id": DIGEST, "parents": list_of(TEXT)})
+                record(
+                    "By which lock, of which models, and by which recipe.",
+                    {
+                        "lock_id": DIGEST,
+                        "parents": list_of(TEXT),
+                        "recipe": {"type": "object", "additionalProperties": {}, "description": "As it was given."},
+                    },
+                )
             ),
             **_LINEAGE,
         },

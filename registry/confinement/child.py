@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import util
 from pathlib import Path
 
 from registry.errors import OrganError
@@ -102,6 +103,16 @@ def run_confined(
     finally:
         _end(process)
     return _ended(process.returncode, stopped, talk, time.monotonic() - began)
+
+
+def python_environment() -> dict[str, str]:
+    """For a child that is Python: as little as it needs to find what we find."""
+    package = util.find_spec("registry")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    roots = [str(Path(place).parent) for place in package.submodule_search_locations]
+    paths = [*roots, *(path for path in sys.path if path and Path(path).is_absolute())]
+    return {"PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
 
 
 class _Talk:

@@ -1,0 +1,196 @@
+"""`organ admin`: what waits for review, models yanked, restored and removed, and the event log."""
+
+from __future__ import annotations
+
+import click
+
+from cli.console import plain, print_json, print_table
+from cli.querying import print_more
+from registry.catalog.queries.administration import waiting_submissions
+from registry.catalog.queries.events import newest_events
+from registry.catalog.queries.removing import model_in_any_state, removal_of
+from registry.catalog.register.accounts import LOCAL
+from registry.catalog.register.states import hide_model, remove_model
+from registry.catalog.search.cursor import PAGE_MAX
+from registry.errors import Conflict
+from registry.names import parse_model_name
+from registry.present.administration import removal_values, waiting_values
+from registry.present.events import events_values
+from registry.present.text import size_text
+from registry.present.values import Values
+from registry.registry import Registry
+
+ID_MAX = 2**63 - 1
+CHIMERAS_SHOWN = 10
+_LIMIT = click.option(
+    "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
+)
+_AFTER = click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+_QUIET = click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
+_REASON = click.option("--reason", required=True, metavar="TEXT", help="Why: people who use the model will read it.")
+_SUBMISSION = click.argument("submission", type=click.IntRange(1, ID_MAX))
+
+
+@click.group()
+def admin() -> None:
+    """Look after a registry: what waits for review; yank, restore, remove; the event log.
+
+    These work on the registry's own folder, not over the network.
+    """
+
+
+@admin.command()
+@_LIMIT
+@_AFTER
+@_JSON
+@_QUIET
+def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
+    """List what waits for your word, the longest waiting first."""
+    with Registry.open() as registry, registry.catalog.reading() as session:
+        page = waiting_submissions(session, limit, after)
+        values = waiting_values(page)
+    if as_json:
+        print_json(values)
+        return
+    if quiet:
+        _print_ids(values)
+    else:
+        _print_waiting(values["items"])
+    if page.next is not None:
+        print_more("admin", "", ["quarantine", *(["-q"] if quiet else []), "--limit", str(limit)], page.next)
+
+
+@admin.command()
+@_SUBMISSION
+def approve(submission: int) -> None:
+    """Publish what waits: its model is visible from now on."""
+    from ingest.submissions.deciding import approve_submission  # with the relatives of models, which is numpy
+
+    with Registry.open() as registry:
+        approve_submission(registry, submission, LOCAL)
+    click.echo(f"submission {submission} is published", err=True)
+
+
+@admin.command()
+@_SUBMISSION
+@click.option("--reason", required=True, metavar="TEXT", help="Why: its contributor will read it.")
+def refuse(submission: int, reason: str) -> None:
+    """Refuse what waits; its bytes go with the next sweeps."""
+    from ingest.submissions.deciding import refuse_submission
+
+    with Registry.open() as registry:
+        refuse_submission(registry, submission, reason, LOCAL)
+    click.echo(f"submission {submission} is refused", err=True)
+
+
+@admin.command("yank")
+@click.argument("model")
+@_REASON
+def yank_model(model: str, reason: str) -> None:
+    """Take MODEL out of searches and rankings. Who knows its name and version, or its digest, still gets it."""
+    with Registry.open() as registry, registry.catalog.writing() as session:
+        found = model_in_any_state(session, parse_model_name(model))
+        hide_model(session, found, "yanked", reason, LOCAL)
+        name = found.full_name
+    click.echo(f"{plain(name)} is yanked; organ admin restore {plain(name)} shows it again", err=True)
+
+
+@admin.command("restore")
+@click.argument("model")
+def restore_model(model: str) -> None:
+    """Show MODEL again, which was yanked."""
+    from ingest.publishing import publish_model
+
+    with Registry.open() as registry, registry.catalog.writing() as session:
+        found = model_in_any_state(session, parse_model_name(model))
+        if found.state == "quarantined":
+            raise Conflict(f"{found.full_name} waits for review: organ admin quarantine lists it")
+        publish_model(session, found, LOCAL)
+        name = found.full_name
+    click.echo(f"{plain(name)} is visible", err=True)
+
+
+@admin.command("remove")
+@click.argument("model")
+@_REASON
+@click.option("-y", "--yes", is_flag=True, help="Do it; without this, only say what would go.")
+@_JSON
+def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
+    """Remove MODEL for good. Its name, its digest and the reason stay, so that links say what became of it.
+
+    Without -y it says what would go. The bytes that nothing else needs go with the next two runs of organ sweep;
+    chimeras keep the organs that they have of it.
+    """
+    with Registry.open() as registry:
+        opened = registry.catalog.writing if yes else registry.catalog.reading
+        with opened() as session:
+            found = model_in_any_state(session, parse_model_name(model))
+            going = removal_of(session, found)
+            if yes:
+                remove_model(session, found, reason, LOCAL)
+            values = removal_values(found, going)
+    if as_json:
+        print_json(values)
+    else:
+        _print_removal(values, done=yes)
+    if not yes:
+        click.echo("nothing was changed; -y does it", err=True)
+
+
+@admin.command()
+@_LIMIT
+@_AFTER
+@click.option("--by", default="", metavar="NAME", help="Only what that contributor did.")
+@click.option("--action", default="", metavar="WORDS", help="Only that action, as the list calls it.")
+@_JSON
+def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -> None:
+    """List who did what, newest first."""
+    with Registry.open() as registry, registry.catalog.reading() as session:
+        page = newest_events(session, limit, after, by, action)
+        values = events_values(page)
+    if as_json:
+        print_json(values)
+        return
+    if not values["items"]:
+        click.echo("No such events.", err=True)
+        return
+    rows = [
+        (one["at"][:19].replace("T", " "), one["contributor"], one["action"], one["text"]) for one in values["items"]
+    ]
+    print_table(("at (UTC)", "who", "did", "to"), rows)
+    if page.next is not None:
+        narrowed = [*(["--by", by] if by else []), *(["--action", action] if action else [])]
+        print_more("admin", "", ["events", *narrowed, "--limit", str(limit)], page.next)
+
+
+def _print_ids(values: Values) -> None:
+    for one in values["items"]:
+        click.echo(one["id"])
+
+
+def _print_waiting(waiting: list[Values]) -> None:
+    if not waiting:
+        click.echo("Nothing waits.", err=True)
+        return
+    rows = [
+        (one["id"], one["contributor"], one["name"], size_text(one["size_bytes"]), one["created_at"][:16])
+        for one in waiting
+    ]
+    print_table(("id", "who", "model", "size", "sent"), rows, ("id", "size"))
+    for one in waiting:
+        for finding in one["findings"]:
+            click.echo(f"{one['id']}: {plain(finding.get('severity', ''))}: {plain(finding.get('sentence', ''))}")
+    click.echo("organ admin approve ID publishes one, organ admin refuse ID --reason TEXT refuses it", err=True)
+
+
+def _print_removal(values: Values, *, done: bool) -> None:
+    became = "is removed" if done else "would be removed"
+    click.echo(f"{plain(values['model'])}, {size_text(values['size_bytes'])}, {became}")
+    click.echo(f"{values['places']} places, {values['organs']} organs that no other model has")
+    click.echo(f"{values['blobs']} blobs ({size_text(values['stored_bytes'])}) that the next two sweeps take")
+    chimeras = values["chimeras"]
+    if chimeras:
+        shown = ", ".join(plain(name) for name in chimeras[:CHIMERAS_SHOWN])
+        more = f" and {len(chimeras) - CHIMERAS_SHOWN} more" if len(chimeras) > CHIMERAS_SHOWN else ""
+        click.echo(f"{len(chimeras)} chimeras have organs of it, and keep them: {shown}{more}")

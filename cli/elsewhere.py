@@ -1,0 +1,62 @@
+"""What commands show of a registry elsewhere, as the same values that a folder gives. HTTP is loaded late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from registry.digest import Digest, looks_like_prefix
+from registry.errors import BadName, NotFound
+from registry.present.values import Values
+
+if TYPE_CHECKING:
+    from registry.client.remote import RemoteRegistry
+
+DIGEST = "sha256:"
+
+
+def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Values:
+    """A model, with its `placements`, or an organ, without: whichever `what` means, as for a registry in a folder."""
+    from registry.client.names import told_name
+    from registry.client.shown import shown_chimera, shown_organ, shown_versions
+
+    if what.startswith(DIGEST):
+        try:
+            return shown_organ(remote.connection, what)
+        except NotFound:
+            values = remote.model_values(what)
+    else:
+        try:
+            values = remote.model_values(what)
+        except (BadName, NotFound):
+            if not looks_like_prefix(what):
+                raise
+            return shown_organ(remote.connection, what)
+    composed = values["composed"]
+    chimera = None if composed is None else shown_chimera(remote.connection, Digest(composed["lock_id"]))
+    since = shown_versions(remote.connection, told_name(values["name"]), versions_shown)
+    return {**values, **since, "chimera": chimera}
+
+
+def fits_there(remote: RemoteRegistry, base: str, donor: str) -> Values:
+    """Whether organs of `donor` fit into `base`."""
+    from registry.client.shown import compatibility
+
+    return compatibility(remote.connection, base, donor)
+
+
+def jobs_there(remote: RemoteRegistry, limit: int, after: str | None, cancel: int | None, show: int | None) -> Values:
+    """The job that is cancelled or shown, or a page of jobs."""
+    from registry.client.shown import jobs_page, one_job
+
+    job = show if cancel is None else cancel
+    if job is None:
+        return jobs_page(remote.connection, limit, after)
+    return one_job(remote.connection, job, cancel=cancel is not None)
+
+
+def validated_there(remote: RemoteRegistry, chimera: str, tokens: int, say: Callable[[str], None]) -> Values:
+    """The verdict on a chimera that is run there; `say` is told what is done."""
+    from registry.client.shown import validated
+
+    return validated(remote.connection, chimera, tokens, lambda share, note: say(f"{share:.0%} {note}"))

@@ -1,0 +1,68 @@
+"""Where the registry is that a command works on: a folder of this machine, or elsewhere, at an address."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from registry.errors import BadSetting
+from registry.registry import Registry
+from registry.settings import REGISTRY_VARIABLE
+
+if TYPE_CHECKING:
+    from registry.client.remote import RemoteRegistry
+
+
+def address() -> str | None:
+    """The address of the registry elsewhere that --registry or the environment names, if one does."""
+    return os.environ.get(REGISTRY_VARIABLE) or None
+
+
+def folder_registry(what: str | None = None) -> Registry:
+    """The registry in the folder that the environment names, open.
+
+    Raises BadSetting where a registry elsewhere is named, for `what` (the command, unless told otherwise) asks more
+    than one can answer.
+    """
+    if address() is not None:
+        command = what or f"organ {_command()}"
+        raise BadSetting(
+            f"{command} works on a registry's folder only: give --home FOLDER, or leave out --registry and "
+            f"{REGISTRY_VARIABLE}"
+        )
+    return Registry.open()
+
+
+def remote_registry() -> RemoteRegistry | None:
+    """The registry elsewhere that is named; None where a folder is meant. Raises BadSetting for what is no address."""
+    url = address()
+    if url is None:
+        return None
+    from registry.client.remote import RemoteRegistry  # with HTTP, which a folder needs not
+
+    return RemoteRegistry.open(url)
+
+
+def named_remote() -> RemoteRegistry:
+    """The registry elsewhere that must be named; raises BadSetting."""
+    remote = remote_registry()
+    if remote is None:
+        raise BadSetting(f"which registry? give --registry URL, or set {REGISTRY_VARIABLE}")
+    return remote
+
+
+def any_registry() -> Registry | RemoteRegistry:
+    """Whichever is named, open."""
+    return remote_registry() or folder_registry()
+
+
+def _command() -> str:
+    """The words of the command that runs, behind `organ`."""
+    words: list[str] = []
+    context = click.get_current_context(silent=True)
+    while context is not None and context.parent is not None:
+        words.insert(0, context.info_name or "")
+        context = context.parent
+    return " ".join(words)

@@ -1,0 +1,125 @@
+"""`organ pull`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from cli.console import plain, print_json, print_path, progress_bar
+from cli.place import named_remote
+from cli.targets import check_free, folder_of, gguf_targets
+from ingest.service import ingest_model
+from ingest.sources import find_sources
+from registry.client.checking import check_lock
+from registry.client.fetching import FileToFetch, fetch
+from registry.client.remote import OwnFiles, RemoteRegistry
+from registry.digest import looks_like_prefix, parse_prefix
+from registry.errors import BadName, BadReply, BadSource, NotFound
+from registry.names import ModelName
+from registry.present.text import size_text
+from registry.present.values import Values
+from registry.registry import Registry
+
+DIGEST = "sha256:"
+RAW = ".raw"
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is to be pulled."""
+
+    model: ModelName | None
+    """With its version; None for an organ."""
+    files: Sequence[tuple[str, FileToFetch]]
+
+
+@click.command()
+@click.argument("what", metavar="MODEL|DIGEST")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder; else here.")
+@click.option("--ingest", "ingests", is_flag=True, help="Register the model in your own registry too.")
+@click.option("--force", is_flag=True, help="Replace files that are there.")
+@click.option("--json", "as_json", is_flag=True, help="The files as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the files' paths only.")
+def pull(what: str, output: Path | None, ingests: bool, force: bool, as_json: bool, quiet: bool) -> None:
+    """Fetch a model, a chimera or an organ from a registry elsewhere, which --registry names.
+
+    A model is named NAMESPACE/NAME, with @VERSION if need be, or by sha256: and a digest: of its file, or of the lock
+    of a chimera, whose file is then checked against that lock. 8 or more characters of an organ's digest give its plain
+    bytes. Every byte is checked; what was cut goes on where it was when it is run again, and appears under its name
+    whole or not at all.
+    """
+    with named_remote() as remote:
+        found = _found(remote, what)
+        if ingests and found.model is None:
+            raise click.UsageError("--ingest is for a model: an organ alone has no place in one")
+        targets = _targets(found, output, force=force)
+        total = sum(file.size_bytes for _, file in found.files)
+        with folder_of(targets, dry_run=False), progress_bar("pull", total, quiet=quiet or as_json) as advance:
+            digests = [
+                fetch(remote.connection, file, target, advance)
+                for (_, file), target in zip(found.files, targets, strict=True)
+            ]
+    files = [
+        {"file": str(target), "size_bytes": file.size_bytes, "sha256": digest}
+        for (_, file), target, digest in zip(found.files, targets, digests, strict=True)
+    ]
+    ingested = _ingested(found.model, targets) if ingests and found.model is not None else None
+    model = None if found.model is None else str(found.model)
+    _print({"items": files, "next": None, "model": model, "ingested": ingested}, as_json=as_json, quiet=quiet)
+
+
+def _found(remote: RemoteRegistry, what: str) -> _Found:
+    """The model that `what` means, or the organ; as `organ show` understands it, but that a model comes first."""
+    try:
+        own = remote.own_files(what)
+    except (BadName, NotFound):
+        if not looks_like_prefix(what):
+            raise
+        file = remote.organ_file(what)
+        return _Found(None, [(f"{file.sha256}{RAW}", file)])
+    if not what.startswith(DIGEST):
+        return _Found(own.model, own.files)
+    return _Found(own.model, _proven(own, parse_prefix(what)))
+
+
+def _proven(own: OwnFiles, prefix: str) -> Sequence[tuple[str, FileToFetch]]:
+    """The files of the model that was asked for by a digest, which is held against what comes."""
+    if own.lock_id is not None and own.lock_id.startswith(prefix):
+        return [(name, replace(file, check=check_lock(own.lock_id))) for name, file in own.files]
+    if not any(digest.startswith(prefix) for digest in (own.digest, *(str(file.sha256) for _, file in own.files))):
+        raise BadReply(f"the registry gives {own.model} for {prefix}, which is no digest of it")
+    return own.files
+
+
+def _targets(found: _Found, output: Path | None, *, force: bool) -> list[Path]:
+    place = output or Path()
+    if found.model is not None:
+        return gguf_targets(place, [name for name, _ in found.files], force=force)
+    target = place / found.files[0][0] if place.is_dir() else place
+    check_free(target, force=force)
+    if not target.parent.is_dir():
+        raise BadSource(f"{target.parent}: no such folder")
+    return [target]
+
+
+def _ingested(model: ModelName, files: Sequence[Path]) -> str:
+    """The name under which one's own registry has it now."""
+    (source,) = find_sources([str(files[0])])
+    with Registry.open() as registry:
+        return ingest_model(registry, source, replace(model, version=None)).model
+
+
+def _print(values: Values, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json(values)
+        return
+    for file in values["items"]:
+        if quiet:
+            print_path(file["file"])
+        else:
+            click.echo(f"{plain(file['file'])}: {size_text(file['size_bytes'])}, sha256:{file['sha256']}")
+    if values["ingested"] is not None and not quiet:
+        click.echo(f"{values['ingested']} is in your own registry", err=True)

@@ -1,0 +1,180 @@
+"""`organ push`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import platformdirs
+
+from cli.console import plain, print_json_line, progress_bar, status_line
+from cli.place import named_remote
+from ingest.pushing.remembering import Memory
+from ingest.pushing.sending import CHUNK_BYTES
+from ingest.pushing.service import PushOptions, PushReport
+from ingest.pushing.service import push as push_model
+from ingest.sources import ModelSource, find_sources
+from registry.amounts import parse_size, size_text
+from registry.errors import BadInput, OrganError, OverQuota
+from registry.settings import DEBUG_VARIABLE
+
+CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024
+THERE = "there"
+
+
+def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
+    if text is None:
+        return CHUNK_BYTES
+    try:
+        size = parse_size(text)
+    except BadInput as error:
+        raise click.BadParameter(str(error)) from error
+    if not CHUNK_LEAST_BYTES <= size <= CHUNK_MOST_BYTES:
+        raise click.BadParameter(f"{text}: from {size_text(CHUNK_LEAST_BYTES)} to {size_text(CHUNK_MOST_BYTES)}")
+    return size
+
+
+@click.command("push")
+@click.argument("paths", nargs=-1, metavar="FILE...", required=True)
+@click.option("--name", help="NAMESPACE/NAME for a single model; by default the file's name in your namespace.")
+@click.option("--title", help="What the model is called on its page, instead of what the file says.")
+@click.option("--license", "license_name", help="The licence, as SPDX: apache-2.0, mit, cc-by-4.0 ...")
+@click.option("--description", help="What it is, in Markdown.")
+@click.option("--base", metavar="MODEL", help="The model that it was made from, or that its organs belong into.")
+@click.option("--tag", "tags", multiple=True, help="A word to find it by; more than once for several.")
+@click.option("--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="What is sent at once; 8M by default.")
+@click.option("--no-wait", is_flag=True, help="Hand it in, and do not wait until it was checked.")
+@click.option("--dry-run", is_flag=True, help="Say what would travel, and send nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a model, a line each.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the models' names only.")
+def push(
+    paths: tuple[str, ...],
+    name: str | None,
+    title: str | None,
+    license_name: str | None,
+    description: str | None,
+    base: str | None,
+    tags: tuple[str, ...],
+    chunk_bytes: int,
+    no_wait: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Send models to a registry elsewhere: only what it lacks.
+
+    FILE is a GGUF file, one with only some organs of a model, a folder, a pattern, any shard of a split set, an organ
+    directory, or a LoRA adapter. A push that was cut goes on where it was when it is run again, and a model that is
+    there already sends nothing. `organ login` keeps the token; the address of the model's page comes last. The exit
+    status is 1 when a model is refused.
+    """
+    sources = find_sources(paths, "push")
+    if name is not None and len(sources) > 1:
+        raise click.UsageError(f"--name is for one model; {len(sources)} were found")
+    said = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
+    metadata = {key: value for key, value in said.items() if value}
+    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run)
+    memory = Memory(Path(platformdirs.user_cache_dir("organ-registry")) / "push")
+    connection, failed = named_remote().connection, 0
+    for source in sources:
+        try:
+            with _Shown(quiet=quiet or as_json) as shown:
+                report = push_model(connection, source, options, memory, shown)
+        except (BadInput, OverQuota) as error:
+            failed += 1
+            _print_refused(source, error, as_json=as_json)
+            continue
+        failed += report.state in ("refused", "withdrawn")
+        _print(source, report, as_json=as_json, quiet=quiet)
+    return 1 if failed else 0
+
+
+class _Shown:
+    """The progress of a push on stderr, one stage after another."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._quiet = quiet
+        self._stage = ExitStack()
+        self._advance: Callable[[int], None] | None = None
+        self._say: Callable[[str], None] | None = None
+
+    def __enter__(self) -> _Shown:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stage.close()
+
+    def stage(self, label: str, total_bytes: int | None) -> None:
+        """Show `label`, with a bar where there are bytes to be dealt with."""
+        self._stage.close()
+        self._advance = self._say = None
+        if total_bytes is None:
+            self._say = self._stage.enter_context(status_line(label, quiet=self._quiet))
+        else:
+            self._advance = self._stage.enter_context(progress_bar(label, total_bytes, quiet=self._quiet))
+
+    def advance(self, size_bytes: int) -> None:
+        """Bytes of the stage have been dealt with."""
+        if self._advance is not None:
+            self._advance(size_bytes)
+
+    def say(self, text: str) -> None:
+        """What the stage waits for."""
+        if self._say is not None:
+            self._say(text)
+
+
+def _print_refused(source: ModelSource, error: OrganError, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line({"file": str(source.paths[0]), "model": None, "error": str(error)})
+    elif os.environ.get(DEBUG_VARIABLE):
+        raise error
+    else:
+        click.echo(f"organ: {plain(error)}", err=True)
+
+
+def _print(source: ModelSource, report: PushReport, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print_json_line(_values(source, report))
+        return
+    for note in report.notes:
+        click.echo(f"  note: {plain(note)}", err=True)
+    for finding in report.findings:
+        click.echo(f"  {plain(finding.severity)}: {plain(finding.sentence)} ({plain(finding.code)})", err=True)
+    if quiet:
+        click.echo(plain(report.model or report.name))
+        return
+    failed = report.state in ("refused", "withdrawn")
+    click.echo(f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}", err=failed)
+    if report.address and not failed:
+        click.echo(plain(report.address))
+
+
+def _outcome(report: PushReport) -> str:
+    """What came of it, in a line."""
+    known = f"{size_text(report.bytes_known)} in {_pieces(report.pieces_known)} known there"
+    sent = f"{size_text(report.bytes_sent)} in {_pieces(report.pieces_sent)}"
+    if report.state == THERE:
+        return "it is there already, nothing was sent"
+    if report.state == "dry run":
+        return f"would send {sent}, {known}"
+    ended = {
+        "published": "published",
+        "quarantined": "it waits for an administrator's approval",
+        "refused": f"refused: {plain(report.reason or 'see the findings')}",
+        "withdrawn": "withdrawn",
+    }
+    return f"{ended.get(report.state, 'handed in, being checked')}; {sent} sent, {known}"
+
+
+def _pieces(count: int) -> str:
+    return "1 piece" if count == 1 else f"{count:,} pieces"
+
+
+def _values(source: ModelSource, report: PushReport) -> dict[str, Any]:
+    return {"file": str(source.paths[0])} | asdict(report) | {"error": None}

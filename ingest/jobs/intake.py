@@ -1,0 +1,33 @@
+"""The kinds `inspect` and `publish`: a submission looked at, or made a model of. Contributors ask for submissions."""
+
+from __future__ import annotations
+
+from ingest.jobs.arguments import check_members, whole_number
+from ingest.jobs.kind import INTAKE, JobKind, Tell, Values
+from ingest.submissions.asking import INSPECT as INSPECT_NAME
+from ingest.submissions.asking import PUBLISH as PUBLISH_NAME
+from ingest.submissions.intake import attend_to, settle_abandoned
+from registry.registry import Registry
+
+ID_MAX = 2**63 - 1
+
+
+def _checked(arguments: Values) -> Values:
+    check_members(arguments, ("submission",))
+    return {"submission": whole_number(arguments, "submission", 0, 1, ID_MAX)}
+
+
+def _inspect(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+    settle_abandoned(registry)
+    return attend_to(registry, arguments["submission"], tell, publish=False)
+
+
+def _publish(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
+    settle_abandoned(registry)
+    return attend_to(registry, arguments["submission"], tell, publish=True)
+
+
+INSPECT = JobKind(INSPECT_NAME, INTAKE, _checked, _inspect)
+"""Takes `submission`, an id; gives it back with its `state`."""
+PUBLISH = JobKind(PUBLISH_NAME, INTAKE, _checked, _publish)
+"""The same, and a model comes of it unless it is refused."""

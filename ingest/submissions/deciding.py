@@ -1,0 +1,46 @@
+"""What an administrator does with a model that waits: let it be seen, or refuse it."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from ingest.publishing import publish_model
+from registry.catalog.register.events import record_event
+from registry.catalog.register.states import remove_model
+from registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
+from registry.catalog.tables import Model, Submission
+from registry.errors import Conflict
+from registry.registry import Registry
+
+
+def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
+    """Publish the model of a quarantined submission. Raises NotFound, Conflict for one that waits for no word."""
+    with registry.catalog.writing() as session:
+        model = _waiting_model(session, submission_id)
+        record_event(session, by, "approve", f"{model.full_name}, submission {submission_id}", model.id)
+        publish_model(session, model, by)
+        for row in submissions_waiting_for(session, model.id):
+            change_submission(session, row, "published", decided_by=by)
+
+
+def refuse_submission(registry: Registry, submission_id: int, reason: str, by: str) -> None:
+    """Remove the model of a quarantined submission, and tell its contributor why.
+
+    Bytes that nothing else needs go with the next sweep. Raises NotFound, Conflict, BadValue for a reason that is empty
+    or too long.
+    """
+    with registry.catalog.writing() as session:
+        model = _waiting_model(session, submission_id)
+        record_event(session, by, "refuse", f"{model.full_name}, submission {submission_id}: {reason[:200]}", model.id)
+        rows = submissions_waiting_for(session, model.id)
+        remove_model(session, model, reason, by)
+        for row in rows:
+            change_submission(session, row, "refused", reason=reason.strip(), decided_by=by)
+
+
+def _waiting_model(session: Session, submission_id: int) -> Model:
+    row: Submission = locked_submission(session, submission_id)
+    model = None if row.model_id is None else session.get(Model, row.model_id)
+    if row.state != "quarantined" or model is None:
+        raise Conflict(f"submission {submission_id} is {row.state}: it waits for nobody's word")
+    return model

@@ -1,0 +1,122 @@
+"""What the headers of sent files say, and what their contributor should know of them before they are published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ingest.dissect import DissectedFile, places
+from ingest.records import is_complete, kind_of
+from ingest.submissions.findings import NOTE, WARN, Finding
+from ingest.submissions.manifest import Given
+from registry.compose.licences import AND, terms_of
+from registry.gguf import Header
+from registry.gguf.pieces import tags_of
+from registry.names import ModelName
+from registry.relatives.declared import folded, numbered_parents
+
+TEMPLATE_KEY = "tokenizer.chat_template"
+SHOWN_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """What would stand in the catalog: the header's words, and over them its contributor's."""
+
+    title: str | None
+    description: str | None
+    license: str | None
+    base: str | None
+    tags: tuple[str, ...]
+    architecture: str | None
+    parameters: int
+    tensors: int
+    size_bytes: int
+    kind: str
+    complete: bool
+
+    def values(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self) | {"tags": list(self.tags)}
+
+
+def proposed_of(files: Sequence[DissectedFile], given: Given) -> Proposed:
+    """What the model that `files` make would be shown as."""
+    header = files[0].header
+    tensors = [tensor for file in files for tensor in file.header.tensors]
+    return Proposed(
+        title=given.title or header.text("general.name"),
+        description=given.description or header.text("general.description"),
+        license=given.license or header.text("general.license"),
+        base=given.base or next(iter(declared_parents(header)), None),
+        tags=given.tags if given.tags is not None else tuple(tags_of(files[0].source, header)),
+        architecture=header.architecture,
+        parameters=sum(tensor.elements for tensor in tensors),
+        tensors=len(tensors),
+        size_bytes=sum(file.header.file_size_bytes for file in files),
+        kind=kind_of(header, bool(tensors)),
+        complete=is_complete(header, [place for file in files for place in places(file.header)]),
+    )
+
+
+def declared_parents(header: Header) -> list[str]:
+    """The parents that the header names, in its words."""
+    texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
+    count = header.integer("general.base_model.count") or 0
+    return [parent.text for number, parent in numbered_parents(texts) if number < count]
+
+
+def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposed) -> Iterator[Finding]:
+    """What the files themselves give reason to say."""
+    header = files[0].header
+    for file in files:
+        for reason in file.unassemblable:
+            sentence = f"It will be shown, and never handed out as a file, because it can crash what loads it: {reason}"
+            yield Finding(WARN, "unassemblable", sentence)
+        for flag in file.flags:
+            yield Finding(NOTE, "odd-file", _sentence(flag))
+    yield from _of_licence(proposed.license)
+    yield from _of_name(header, name)
+    if proposed.kind == "model" and not proposed.complete and proposed.base is None:
+        sentence = "It has only some of the organs that its header announces, and names no base that has the others."
+        yield Finding(WARN, "partial-without-base", sentence)
+    elif proposed.kind == "model" and not proposed.complete:
+        sentence = f"It has only some organs: assembling it will graft them into its base, {_shown(proposed.base)}."
+        yield Finding(NOTE, "partial", sentence)
+    if proposed.kind == "adapter" and proposed.base is None:
+        yield Finding(WARN, "adapter-without-base", "This adapter does not say which model it belongs to.")
+    if header.field(TEMPLATE_KEY) is not None:
+        sentence = "It has a chat template. The catalog shows it as text and never runs it; runtimes do."
+        yield Finding(NOTE, "chat-template", sentence)
+
+
+def _of_licence(licence: str | None) -> Iterator[Finding]:
+    if licence is None:
+        sentence = "No licence is stated: nobody may use it then. Give one, such as Apache-2.0 or CC-BY-4.0."
+        yield Finding(WARN, "no-license", sentence)
+        return
+    stated = [part.strip("() ") for one in licence.split(AND) for part in one.split(" OR ")]
+    unknown = [part for part in stated if part and terms_of(part) is None]
+    if unknown:
+        sentence = f"The licence {_shown(unknown[0])} is not known here; SPDX identifiers such as MIT are."
+        yield Finding(NOTE, "unknown-license", sentence)
+
+
+def _of_name(header: Header, name: ModelName) -> Iterator[Finding]:
+    title = header.text("general.name")
+    if title and folded(title) not in folded(name.name) and folded(name.name) not in folded(title):
+        sentence = f"The header calls it {_shown(title)}; it will be found as {name.namespace}/{name.name}."
+        yield Finding(NOTE, "other-name", sentence)
+    owner = header.text("general.organization")
+    if owner and folded(owner) != folded(name.namespace):
+        sentence = f"The header says that {_shown(owner)} made it; it will stand under {name.namespace}."
+        yield Finding(NOTE, "other-organization", sentence)
+
+
+def _shown(text: str | None) -> str:
+    return repr(text if text is None or len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."

@@ -1,0 +1,67 @@
+"""How a model that was sent stands to what is registered: its base, the same bytes, whose organs it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy.orm import Session
+
+from ingest.submissions.findings import NOTE, WARN, Finding
+from registry.catalog.queries.models import model_by_name, visible_model_with_digest
+from registry.catalog.queries.published import removed_with_digest
+from registry.catalog.queries.submissions import models_with_organs_of
+from registry.catalog.tables import Model
+from registry.digest import Digest
+from registry.errors import BadName, NotFound
+from registry.names import ModelName, parse_model_name
+from registry.relatives.declared import folded
+
+MUCH = 0.5
+"""From this share of organs on, a model is much the same as another."""
+REMOVED = "removed-before"
+"""The code of what an administrator has to look at, whatever the review says."""
+SHOWN_MAX = 80
+
+
+def base_findings(session: Session, base: str | None) -> Iterator[Finding]:
+    """Whether the base that is named is registered here. Names of elsewhere can be any."""
+    if base is None or is_registered(session, base):
+        return
+    shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
+    sentence = f"Its base {shown} is not registered here under that name; when it is, the two will be joined."
+    yield Finding(NOTE, "base-not-registered", sentence)
+
+
+def is_registered(session: Session, base: str) -> bool:
+    """Whether a model of that name is shown to everybody."""
+    try:
+        return "/" in base and model_by_name(session, parse_model_name(base)).state == "visible"
+    except (BadName, NotFound):
+        return False
+
+
+def digest_findings(session: Session, digest: Digest, name: ModelName) -> Iterator[Finding]:
+    """Whether the same bytes are registered, or were before an administrator removed them."""
+    same = visible_model_with_digest(session, digest, None)
+    if same is not None:
+        sentence = f"The same bytes are registered as {same.full_name}."
+        is_own = same.namespace == name.namespace
+        yield Finding(NOTE if is_own else WARN, "same-bytes", sentence)
+    removed = removed_with_digest(session, digest)
+    if removed is not None:
+        sentence = "A model of exactly these bytes was removed from this registry: an administrator will look at it."
+        yield Finding(WARN, REMOVED, sentence)
+
+
+def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[Finding]:
+    """Whether most of its organs are those of another's model that it does not name as its base."""
+    named = folded((base or "").partition("@")[0])
+    for other, shared in models_with_organs_of(session, model.id):
+        names = (f"{other.namespace}/{other.name}", other.name, other.title or "")
+        is_named = named and named in [folded(one) for one in names]
+        if other.digest == model.digest or other.namespace == model.namespace or is_named:
+            continue
+        if shared >= MUCH * model.tensors:
+            much = f"{shared:,} of its {model.tensors:,} organs are those of {other.full_name}"
+            yield Finding(WARN, "organs-of-another", f"{much}, which it does not name as its base.")
+        return

@@ -1,0 +1,53 @@
+"""The event log: who did what, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, func, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from registry.catalog.tables import Contributor, Event, Model
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """One page of events, each with the name of who did it, and of the model that it was done to, if it was one."""
+
+    items: tuple[Row[Event, str, str | None, str | None, int | None], ...]
+    next: str | None
+
+
+def newest_events(
+    session: Session, limit: int, after: str | None = None, contributor: str = "", action: str = ""
+) -> EventPage:
+    """The next `limit` events behind `after`, newest first; of a contributor and of an action, where they are given.
+
+    Both are compared without regard to capitals; a contributor or an action that there is not has no events. Raises
+    BadQuery.
+    """
+    check_limit(limit)
+    asked = f"events\n{contributor.lower()}\n{action.lower()}"  # a place in the list of one is none in another's
+    columns: tuple[Any, ...] = (Event, Contributor.name, Model.namespace, Model.name, Model.version)
+    statement = (
+        select(*columns)
+        .join(Contributor, Contributor.id == Event.contributor_id)
+        .outerjoin(Model, Model.id == Event.model_id)
+    )
+    if after is not None:
+        statement = statement.where(Event.id < parse_cursor(asked, after).id)
+    if contributor:
+        statement = statement.where(func.lower(Contributor.name) == _without_nul(contributor).lower())
+    if action:
+        statement = statement.where(func.lower(Event.action) == _without_nul(action).lower())
+    rows = session.execute(statement.order_by(Event.id.desc()).limit(limit + 1)).all()
+    shown = tuple(rows[:limit])
+    more = len(rows) > limit
+    return EventPage(shown, cursor_text(asked, Cursor(None, shown[-1][0].id)) if more else None)
+
+
+def _without_nul(text: str) -> str:
+    """PostgreSQL takes no NUL, and nothing is called so."""
+    return text.replace("\0", "\N{SYMBOL FOR NULL}")

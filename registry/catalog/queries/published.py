@@ -1,0 +1,171 @@
+"""What is asked after publishing: the versions of a name, whose chimeras have its organs, what may be let go."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
+from registry.catalog.upsert import batches
+from registry.catalog.vocabulary import REACHABLE_STATES
+from registry.digest import Digest
+from registry.names import ModelName
+
+
+def donors_of(chimera_id: int) -> Select[int | None]:
+    """SELECT of the ids of the models, but for its base, that a chimera has organs or an adapter of; of others none."""
+    return (
+        select(Lineage.parent_model_id)
+        .join(Chimera, Chimera.model_id == Lineage.child_model_id)
+        .where(Chimera.model_id == chimera_id, Lineage.evidence == "recorded")
+        .where(Lineage.parent_model_id.is_not(None), Lineage.parent_model_id != Chimera.base_model_id)
+        .distinct()
+    )
+
+
+def is_reachable(session: Session, model_id: int) -> bool:
+    """Whether the model may be shown."""
+    found = select(Model.id).where(Model.id == model_id, Model.state.in_(REACHABLE_STATES))
+    return session.scalar(found) is not None
+
+
+def removed_with_digest(session: Session, digest: Digest) -> Model | None:
+    """What is left of a model of exactly these bytes that was removed: its name and the reason; the newest of several.
+
+    Ask it before the same bytes are published once more.
+    """
+    statement = select(Model).where(Model.digest == digest, Model.state == "removed")
+    return session.scalars(statement.order_by(Model.id.desc()).limit(1)).one_or_none()
+
+
+def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:
+    """The ids of the different organs of a model."""
+    statement = select(Placement.organ_id).where(Placement.model_id == model_id).distinct()
+    return session.scalars(statement.order_by(Placement.organ_id)).all()
+
+
+def organs_without_place(session: Session, organ_ids: Iterable[int]) -> list[int]:
+    """Those of `organ_ids` that no model has, whatever its state."""
+    left = set(organ_ids)
+    for batch in batches(sorted(left)):
+        left.difference_update(session.scalars(select(Placement.organ_id).where(Placement.organ_id.in_(batch))))
+    return sorted(left)
+
+
+VERSIONS_MAX = 100
+COMPARED_MAX = 100_000
+"""Tensors of the versions on a page that are compared with each other; of the versions beyond it is not told."""
+OWN_STATES = (*REACHABLE_STATES, "quarantined")
+"""Of models that their owner and administrators are told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a version has otherwise than the one before: organs at the same names, and names of its own."""
+
+    before: Model
+    changed: int
+    added: int
+    gone: int
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions of one name, newest first, each with what it changed; None of the first, and of very large ones."""
+
+    items: tuple[tuple[Model, Changed | None], ...]
+    left_out: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescendantsPage:
+    """Chimeras that have organs of a model, newest first, with who made them and by which acts."""
+
+    items: tuple[tuple[Model, Chimera, str, tuple[str, ...]], ...]
+    next: str | None
+
+
+def own_model(session: Session, name: ModelName, first: str = "visible") -> Model:
+    """The model of that name, quarantined ones among them: the version that is asked for, else the newest in the state
+    `first`, else the newest visible, yanked or other one. Raises NotFound, with the sentence that anybody is told."""
+    statement = select(Model).where(
+        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(OWN_STATES)
+    )
+    if name.version is not None:
+        statement = statement.where(Model.version == name.version)
+    order = (Model.state != first, Model.state != "visible", Model.state != "yanked", Model.version.desc())
+    model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+    return model_by_name(session, name) if model is None else model
+
+
+def versions(session: Session, model: Model, states: Sequence[str], limit: int) -> Versions:
+    """The newest `limit` versions of the name of `model` that are in `states`."""
+    named = (Model.namespace == model.namespace, Model.name == model.name, Model.state.in_(states))
+    # One more than is shown: the last is held against it.
+    rows = session.scalars(select(Model).where(*named).order_by(Model.version.desc()).limit(limit + 1)).all()
+    left, items = COMPARED_MAX, []
+    for one, before in zip_longest(rows[:limit], rows[1:]):
+        left -= one.tensors
+        compared = before is not None and left >= before.tensors
+        items.append((one, _changed(session, one, before) if compared else None))
+    count = session.scalar(select(func.count()).select_from(Model).where(*named)) or 0
+    return Versions(tuple(items), count - len(items))
+
+
+def descendants_page(session: Session, model: Model, limit: int, after: str | None = None) -> DescendantsPage:
+    """The next `limit` visible chimeras behind `after` that were made of `model`. Raises BadQuery."""
+    check_limit(limit)
+    listed = f"descendants of {model.full_name}"
+    made = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id, Lineage.evidence == "recorded")
+    statement = (
+        select(Model, Chimera, Contributor.name)
+        .join(Chimera, Chimera.model_id == Model.id)
+        .join(Contributor, Contributor.id == Model.contributor_id)
+        .where(Model.id.in_(made), Model.state == "visible")
+    )
+    if after is not None:
+        statement = statement.where(Model.id < parse_cursor(listed, after).id)
+    rows = session.execute(statement.order_by(Model.id.desc()).limit(limit + 1)).all()
+    shown = rows[:limit]
+    acts = _acts(session, model, [child.id for child, _, _ in shown])
+    items = tuple((child, chimera, maker, tuple(acts[child.id])) for child, chimera, maker in shown)
+    more = len(rows) > limit
+    return DescendantsPage(items, cursor_text(listed, Cursor(None, shown[-1][0].id)) if more else None)
+
+
+def count_descendants(session: Session, model: Model) -> int:
+    """How many visible chimeras were made of `model`, as their base or a donor."""
+    made = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id, Lineage.evidence == "recorded")
+    statement = select(func.count()).select_from(Chimera).join(Model, Model.id == Chimera.model_id)
+    return session.scalar(statement.where(Model.id.in_(made), Model.state == "visible")) or 0
+
+
+def _acts(session: Session, model: Model, children: Collection[int]) -> dict[int, list[str]]:
+    found: dict[int, list[str]] = {child: [] for child in children}
+    statement = select(Lineage.child_model_id, Lineage.relation).where(
+        Lineage.parent_model_id == model.id, Lineage.evidence == "recorded", Lineage.child_model_id.in_(children)
+    )
+    for child, relation in session.execute(statement.order_by(Lineage.id)):
+        found[child or 0].append(relation)
+    return found
+
+
+def _changed(session: Session, model: Model, before: Model) -> Changed:
+    own, old = (_organs_by_name(session, one.id) for one in (model, before))
+    common = own.keys() & old.keys()
+    return Changed(
+        before,
+        changed=sum(1 for name in common if own[name] != old[name]),
+        added=len(own) - len(common),
+        gone=len(old) - len(common),
+    )
+
+
+def _organs_by_name(session: Session, model_id: int) -> dict[str, int]:
+    return dict(session.execute(select(Placement.name, Placement.organ_id).where(Placement.model_id == model_id)).all())

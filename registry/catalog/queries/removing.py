@@ -1,0 +1,107 @@
+"""What goes with a model that is removed, and what stays because others need it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.published import organs_placed_by
+from registry.catalog.search.parse import nearest
+from registry.catalog.tables import Blob, Chimera, FilePart, Lineage, Model, ModelFile, Organ, Placement
+from registry.catalog.upsert import batches
+from registry.errors import NotFound
+from registry.names import ModelName
+
+CHIMERAS_MAX = 1000
+"""That are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What removing a model takes away."""
+
+    places: int
+    """Of organs in it."""
+    organs: int
+    """That no other model has; they go too."""
+    blobs: int
+    """That nothing needs then: a sweep takes them."""
+    stored_bytes: int
+    """Of these blobs."""
+    chimeras: tuple[str, ...]
+    """That have organs of it, or it as their base. They stay, and keep these organs."""
+
+
+def model_in_any_state(session: Session, name: ModelName) -> Model:
+    """The model of that name, whoever may see it: the version that is asked for, else the newest that is not removed.
+
+    Raises NotFound.
+    """
+    statement = select(Model).where(Model.namespace == name.namespace, Model.name == name.name)
+    if name.version is not None:
+        statement = statement.where(Model.version == name.version)
+    order = (Model.state == "removed", Model.version.desc())
+    found = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+    if found is None:
+        known = [f"{one}/{two}" for one, two in session.execute(select(Model.namespace, Model.name).distinct())]
+        close = nearest(f"{name.namespace}/{name.name}", known)
+        raise NotFound(f"no model is registered as {name}{f'; did you mean {close}?' if close else ''}")
+    return found
+
+
+def removal_of(session: Session, model: Model) -> Removal:
+    """What `remove_model` would take away now."""
+    places = session.scalar(select(func.count()).select_from(Placement).where(Placement.model_id == model.id)) or 0
+    organs = _had_by_it_alone(session, model)
+    blobs = _needed_by_it_alone(session, model, organs)
+    stored = 0
+    for batch in batches(sorted(blobs)):
+        stored += session.scalar(select(func.sum(Blob.stored_bytes)).where(Blob.id.in_(batch))) or 0
+    return Removal(places, len(organs), len(blobs), int(stored), tuple(_chimeras(session, model)))
+
+
+def _had_by_it_alone(session: Session, model: Model) -> set[int]:
+    found = set(organs_placed_by(session, model.id))
+    for batch in batches(sorted(found)):
+        others = select(Placement.organ_id).where(Placement.organ_id.in_(batch), Placement.model_id != model.id)
+        found.difference_update(session.scalars(others.distinct()))
+    return found
+
+
+def _needed_by_it_alone(session: Session, model: Model, organs: Collection[int]) -> set[int]:
+    """The ids of the blobs of these organs and of its files' headers that no other organ, file or blob refers to."""
+    files = select(ModelFile.id).where(ModelFile.model_id == model.id)
+    found = set(session.scalars(select(FilePart.blob_id).where(FilePart.file_id.in_(files)).distinct()))
+    for batch in batches(sorted(organs)):
+        found.update(session.scalars(select(Organ.blob_id).where(Organ.id.in_(batch))))
+    for batch in batches(sorted(found)):
+        staying = session.execute(select(Organ.blob_id, Organ.id).where(Organ.blob_id.in_(batch)))
+        found.difference_update(blob_id for blob_id, organ_id in staying if organ_id not in organs)
+        parts = select(FilePart.blob_id).where(FilePart.blob_id.in_(batch), FilePart.file_id.not_in(files))
+        found.difference_update(session.scalars(parts.distinct()))
+        depending = select(Blob.depends_on).where(Blob.depends_on.in_(batch))
+        found.difference_update(_known(session.scalars(depending.distinct())))
+    return found
+
+
+def _known(ids: Iterable[int | None]) -> Sequence[int]:
+    return [one for one in ids if one is not None]
+
+
+def _chimeras(session: Session, model: Model) -> list[str]:
+    """Chimeras that are made of it, whatever their state, oldest first."""
+    made_of = (
+        select(Lineage.id)
+        .where(Lineage.child_model_id == Model.id, Lineage.parent_model_id == model.id)
+        .where(Lineage.evidence == "recorded")
+    )
+    statement = (
+        select(Model)
+        .join(Chimera, Chimera.model_id == Model.id)
+        .where(Model.state != "removed", Model.id != model.id)
+        .where(made_of.exists() | (Chimera.base_model_id == model.id))
+    )
+    return [one.full_name for one in session.scalars(statement.order_by(Model.id).limit(CHIMERAS_MAX))]

@@ -1,0 +1,147 @@
+"""Submissions: one's own, those that wait for an administrator, and what is asked while one is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Row, Select, func, or_, select
+from sqlalchemy.orm import Session, aliased, undefer
+
+from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from registry.catalog.tables import Contributor, Job, Model, Placement, Submission
+from registry.errors import NotFound
+
+UNDER_WAY = ("checking", "ready", "publishing")
+"""States in which the bytes still lie with the uploads."""
+OPEN = (*UNDER_WAY, "quarantined")
+SHARED_MAX = 5
+"""Models that are looked at which have the most organs of one."""
+_LIST = "submissions"
+_LOOKED_AT = ("checking", "publishing")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSubmission:
+    """A submission with who sent it, what became of it, and how far its job is."""
+
+    row: Submission
+    contributor: str
+    model: Model | None
+    job_state: str | None
+    """None where its job is forgotten, or never was."""
+    progress: float
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionPage:
+    """One page, newest first."""
+
+    items: tuple[FoundSubmission, ...]
+    next: str | None
+
+
+def submission_by_id(session: Session, submission_id: int, contributor_id: int | None = None) -> FoundSubmission:
+    """The submission; with a contributor, those of all others count as absent. Raises NotFound."""
+    statement = _found().where(Submission.id == submission_id)
+    if contributor_id is not None:
+        statement = statement.where(Submission.contributor_id == contributor_id)
+    row = session.execute(statement).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no submission {submission_id} of yours")
+    return _of_row(row)
+
+
+def submissions_page(
+    session: Session,
+    limit: int,
+    after: str | None = None,
+    *,
+    contributor_id: int | None = None,
+    state: str | None = None,
+) -> SubmissionPage:
+    """The next `limit` behind `after`, newest first: of one contributor, or in one state. Raises BadQuery."""
+    check_limit(limit)
+    statement = _found()
+    if contributor_id is not None:
+        statement = statement.where(Submission.contributor_id == contributor_id)
+    if state is not None:
+        statement = statement.where(Submission.state == state)
+    if after is not None:
+        statement = statement.where(Submission.id < parse_cursor(_LIST, after).id)
+    rows = session.execute(statement.order_by(Submission.id.desc()).limit(limit + 1)).all()
+    items = tuple(_of_row(row) for row in rows[:limit])
+    more = len(rows) > limit
+    return SubmissionPage(items, cursor_text(_LIST, Cursor(None, items[-1].row.id)) if more else None)
+
+
+def known_contributor_id(session: Session, name: str) -> int | None:
+    """The id of the contributor of exactly that name, if there is one."""
+    return session.scalar(select(Contributor.id).where(Contributor.name == name))
+
+
+def open_submissions(session: Session, contributor_id: int, states: Sequence[str] = OPEN) -> Sequence[Submission]:
+    """The contributor's submissions in `states`, oldest first, with their manifests."""
+    statement = select(Submission).where(Submission.contributor_id == contributor_id, Submission.state.in_(states))
+    return session.scalars(statement.order_by(Submission.id).options(undefer(Submission.manifest))).all()
+
+
+def count_open_submissions(session: Session, contributor_id: int) -> int:
+    """How many submissions of the contributor have not ended."""
+    own = select(func.count()).select_from(Submission).where(Submission.contributor_id == contributor_id)
+    return session.scalar(own.where(Submission.state.in_(OPEN))) or 0
+
+
+def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[int, str | None, str | None]]:
+    """Ids of submissions whose job has ended without a word of what became of them; its state and note, if it is there.
+
+    Such are those of a runner that died twice, of a job that was cancelled, and of a fault of ours.
+    """
+    ended = or_(Job.id.is_(None), Job.state.in_(("failed", "cancelled", "finished")))
+    statement = (
+        select(Submission.id, Job.state, Job.note)
+        .outerjoin(Job, Job.id == Submission.job_id)
+        .where(Submission.state.in_(_LOOKED_AT), ended)
+        .order_by(Submission.id)
+        .limit(limit)
+    )
+    return [(row[0], row[1], row[2]) for row in session.execute(statement)]
+
+
+def is_any_abandoned(session: Session) -> bool:
+    """Whether there are any such."""
+    return bool(abandoned_submissions(session, 1))
+
+
+def models_with_organs_of(session: Session, model_id: int) -> list[tuple[Model, int]]:
+    """The visible models that have the most organs of a model, and how many different ones each has."""
+    own, other = aliased(Placement), aliased(Placement)
+    shared = func.count(own.organ_id.distinct())
+    counted = (
+        select(other.model_id, shared.label("shared"))
+        .join(own, own.organ_id == other.organ_id)
+        .where(own.model_id == model_id, other.visible, other.model_id != model_id)
+        .group_by(other.model_id)
+        .order_by(shared.desc(), other.model_id)
+        .limit(SHARED_MAX)
+        .subquery()
+    )
+    statement = select(Model, counted.c.shared).join(counted, counted.c.model_id == Model.id)
+    rows = session.execute(statement.order_by(counted.c.shared.desc(), Model.id))
+    return [(model, int(number)) for model, number in rows]
+
+
+def _of_row(row: Row[Submission, str, Model, str, float, str]) -> FoundSubmission:
+    submission, contributor, model, job_state, progress, note = row
+    return FoundSubmission(submission, contributor, model, job_state, progress or 0.0, note or "")
+
+
+def _found() -> Select[Submission, str, Model, str, float, str]:
+    columns = (Submission, Contributor.name, Model, Job.state, Job.progress, Job.note)
+    statement: Select[Submission, str, Model, str, float, str] = select(*columns)
+    return (
+        statement.join(Contributor, Contributor.id == Submission.contributor_id)
+        .outerjoin(Model, Model.id == Submission.model_id)
+        .outerjoin(Job, Job.id == Submission.job_id)
+    )

@@ -1,0 +1,277 @@
+"""Requests to one registry elsewhere: bounded, timed, repeated where that is safe, with a token that goes nowhere else.
+
+What answers is not trusted: an answer in JSON has a largest size, a redirect leads to no other origin, and waiting has
+an end. A request that was cut is repeated only when asking twice does the same as asking once.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, SSLError
+from urllib3.response import BaseHTTPResponse
+
+from registry.client.address import parse_address
+from registry.client.refusals import error_of
+from registry.errors import BadReply, BadSetting, Unreachable
+from registry.tokens import parse_token
+
+API = "/api/v1"
+ANSWER_MAX_BYTES = 16 * 1024 * 1024
+"""Of JSON, plain: no compression is asked for, so none can swell."""
+CONNECT_SECONDS, READ_SECONDS = 15.0, 120.0
+"""To be connected, and for each block that is sent; for the first and every later byte that comes."""
+BLOCK_BYTES = 64 * 1024
+"""What is sent at once: the time for sending is one block's, so that a slow line is none that is cut."""
+CONNECTIONS_MAX = 16
+TRIES = 4
+BACKOFF_SECONDS = 0.4
+WAIT_MAX_SECONDS = 60.0
+"""What is waited for at most in a row when the registry asks to come later."""
+REDIRECTS_MAX = 4
+CHUNK_BYTES = 1024 * 1024
+_REPEATABLE = frozenset(("GET", "HEAD", "PUT", "DELETE"))
+_AS_DATA = frozenset((304, 416))
+"""Statuses that are an answer for whoever sends or fetches bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: `values` is its JSON (empty for what is streamed or has none); header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    values: dict[str, Any]
+    _response: BaseHTTPResponse | None = field(default=None, repr=False)
+
+    def stream(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
+        """The bytes of a download, as they come; raises Unreachable when they end too early or stop coming."""
+        assert self._response is not None, "only a download is streamed"
+        try:
+            yield from self._response.stream(chunk_bytes, decode_content=False)
+        except (HTTPError, OSError) as error:
+            raise Unreachable(f"the download was cut: {_reason(error)}") from error
+
+
+class Connection:
+    """A registry at an address, with the token of whoever asks. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        plain_http: bool = False,
+        read_seconds: float = READ_SECONDS,
+        tries: int = TRIES,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Nothing is sent yet. Raises BadSetting for what is no address, and for a token that would travel where others
+        read along (`plain_http` allows it); BadToken for one that is mistyped."""
+        self.address = parse_address(url)
+        headers = {"User-Agent": user_agent(), "Accept-Encoding": "identity"}
+        if token is not None:
+            parse_token(token)
+            if not (self.address.is_private or plain_http):
+                raise BadSetting(f"{self.address}: a token is not sent over plain http to another machine; use https")
+            headers["Authorization"] = f"Bearer {token}"
+        self._tries, self._sleep = tries, sleep
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
+        self._pool = urllib3.PoolManager(
+            2, headers, maxsize=CONNECTIONS_MAX, timeout=timeout, retries=False, blocksize=BLOCK_BYTES
+        )
+
+    @property
+    def url(self) -> str:
+        """The registry's address, without a slash at its end."""
+        return str(self.address)
+
+    def close(self) -> None:
+        """Give the sockets back."""
+        self._pool.clear()
+
+    def get(self, path: str, **query: Any) -> dict[str, Any]:
+        """The JSON object at `path`, which begins with a slash (`/api/v1/models`); a None in `query` is left out.
+
+        Raises what `registry.client.refusals` makes of a no, and Unreachable.
+        """
+        return self.send("GET", path, None, **query)
+
+    def send(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
+        """The JSON object that answers `body`, sent as JSON unless it is None; empty when the answer has none."""
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        headers = {"Accept": "application/json"} | ({} if data is None else {"Content-Type": "application/json"})
+        with self._asked(method, path + _query(query), data, headers) as response:
+            return self._values(response, must=response.status != 204)
+
+    def send_bytes(self, method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str]) -> Reply:
+        """What answers `data`; 416 is such an answer too. A cut connection raises Unreachable: the caller asks where
+        the registry is, and goes on from there."""
+        with self._asked(method, path, data, {"Content-Type": "application/octet-stream", **headers}) as response:
+            return Reply(response.status, _headers(response), self._values(response, must=False))
+
+    @contextmanager
+    def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
+        """The answer at `path`, whose bytes are streamed inside the block; 304 and 416 are answers too."""
+        with self._asked("GET", path, None, headers or {}, as_data=True) as response:
+            yield Reply(response.status, _headers(response), {}, response)
+
+    @contextmanager
+    def _asked(
+        self, method: str, path: str, data: bytes | memoryview | None, headers: Mapping[str, str], as_data: bool = False
+    ) -> Iterator[BaseHTTPResponse]:
+        """The answer that is no refusal, with its body still to be read; its connection goes back after the block."""
+        response = self._tried(method, self.address.of(path), data, headers)
+        try:
+            bytes_asked = as_data or data is not None
+            if response.status >= 300 and not (response.status in _AS_DATA and bytes_asked):
+                values = self._values(response, must=False)
+                raise error_of(response.status, values, str(self.address), _wait_seconds(response) or 0)
+            yield response
+        finally:
+            response.close()  # one that was read to its end has given its connection back before
+
+    def _tried(
+        self, method: str, url: str, data: bytes | memoryview | None, headers: Mapping[str, str]
+    ) -> BaseHTTPResponse:
+        """The first answer that is no "later", or the last of them; redirects within the registry are followed."""
+        waited, redirects, attempt = 0.0, 0, 0
+        while True:
+            attempt += 1
+            try:
+                response = self._once(method, url, data, headers)
+            except (HTTPError, OSError) as error:
+                if attempt >= self._tries or not _may_repeat(method, error):
+                    raise Unreachable(f"{self.address} does not answer: {_reason(error)}") from error
+                self._sleep(_backoff(attempt))
+                continue
+            if response.status in (301, 302, 303, 307, 308):
+                redirects += 1
+                url = self._redirected(method, url, response, redirects)
+                continue
+            if response.status not in (429, 503) or attempt >= self._tries:
+                return response
+            seconds = _wait_seconds(response)
+            seconds = _backoff(attempt) if seconds is None else seconds
+            waited += seconds
+            if waited > WAIT_MAX_SECONDS:
+                return response
+            response.close()
+            self._sleep(seconds)
+
+    def _once(
+        self, method: str, url: str, data: bytes | memoryview | None, headers: Mapping[str, str]
+    ) -> BaseHTTPResponse:
+        sent = {**self._pool.headers, **headers}
+        body = None
+        if data is not None:
+            sent["Content-Length"] = str(len(data))
+            body = _blocks(data)
+        return self._pool.request(
+            method, url, body=body, headers=sent, redirect=False, preload_content=False, decode_content=False
+        )
+
+    def _redirected(self, method: str, here: str, response: BaseHTTPResponse, redirects: int) -> str:
+        location = response.headers.get("Location", "")
+        response.close()
+        there = self.address.redirected(here, location)
+        if there is None:
+            raise BadReply(
+                f"{self.address} sends on to {location[:200]!r}, which is elsewhere: nothing is sent there; "
+                "give that address itself if you trust it"
+            )
+        if redirects > REDIRECTS_MAX or method not in ("GET", "HEAD"):
+            raise BadReply(f"{self.address} sends on to {location[:200]!r}, and further requests are not followed")
+        return there
+
+    def _values(self, response: BaseHTTPResponse, *, must: bool) -> dict[str, Any]:
+        """The JSON object of an answer; one that is none is Unreachable when it `must` be, else empty."""
+        data = bytearray()
+        try:
+            for chunk in response.stream(CHUNK_BYTES, decode_content=False):
+                data += chunk
+                if len(data) > ANSWER_MAX_BYTES:
+                    raise BadReply(f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read")
+        except (HTTPError, OSError) as error:
+            raise Unreachable(f"{self.address}: its answer was cut: {_reason(error)}") from error
+        try:
+            values = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            if must:
+                raise BadReply(f"{self.address} does not answer as a registry does: no JSON") from error
+            return {}
+        if isinstance(values, dict):
+            return values
+        if must:
+            raise BadReply(f"{self.address} does not answer as a registry does: no JSON object")
+        return {}
+
+
+@cache
+def user_agent() -> str:
+    """How requests name the program and its version."""
+    try:
+        return f"organ-registry/{version('organ-registry')}"
+    except PackageNotFoundError:
+        return "organ-registry/0"
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    pairs = [
+        (name, str(one).lower() if isinstance(one, bool) else one)
+        for name, value in query.items()
+        for one in (value if isinstance(value, list | tuple) else (value,))
+        if one is not None
+    ]
+    return f"?{urlencode(pairs)}" if pairs else ""
+
+
+def _blocks(data: bytes | memoryview) -> Iterator[bytes]:
+    view = memoryview(data)
+    for begin in range(0, len(view), BLOCK_BYTES):
+        yield bytes(view[begin : begin + BLOCK_BYTES])
+
+
+def _headers(response: BaseHTTPResponse) -> dict[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}
+
+
+def _may_repeat(method: str, error: Exception) -> bool:
+    """Whether asking again cannot do a thing twice, and may help."""
+    if isinstance(error, NameResolutionError | SSLError):
+        return False
+    return method in _REPEATABLE or isinstance(error, NewConnectionError | ConnectTimeoutError)
+
+
+def _backoff(attempt: int) -> float:
+    jitter = 0.75 + random.random() / 2  # noqa: S311  # so that not all come back at once
+    return float(BACKOFF_SECONDS * 2 ** (attempt - 1) * jitter)
+
+
+def _wait_seconds(response: BaseHTTPResponse) -> float | None:
+    """What Retry-After says, as seconds from now."""
+    text = response.headers.get("Retry-After", "")[:64]
+    if text.isascii() and text.isdigit():
+        return float(text)
+    try:
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return None
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the object that urllib3 puts before it."""
+    text = str(error) or type(error).__name__
+    return re.sub(r"^\w*(?:Connection|Pool)\(.*?\): ", "", text)[:300]

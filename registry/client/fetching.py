@@ -1,0 +1,171 @@
+"""A file from a registry elsewhere onto the disk: checked, gone on with where it was cut, whole or not at all."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.client.connection import Connection, Reply
+from registry.client.partial import PartialFile, partial_file
+from registry.digest import Digest
+from registry.errors import BadReply, Busy, TooMany, Unreachable
+
+Progress = Callable[[int], None]
+"""Told of bytes that have come, or are there from an earlier attempt; below zero for those that come once more."""
+
+TRIES = 5
+"""In a row that bring nothing."""
+CUTS_MAX = 500
+"""Of one file, however much each attempt brings."""
+BACKOFF_SECONDS = 0.4
+CHUNK_BYTES = 256 * 1024
+TAG_MAX_LENGTH = 200
+
+
+@dataclass(frozen=True, slots=True)
+class FileToFetch:
+    """A file that the registry has promised."""
+
+    path: str
+    """Its address, below the registry's own."""
+    size_bytes: int
+    sha256: Digest | None = None
+    """None where it is put together anew and nobody knows beforehand; then `check` looks at it."""
+    check: Callable[[Path], None] | None = None
+    """Told of the whole file before it gets its name; raises BadReply."""
+
+    def key(self, url: str) -> str:
+        """What tells its bytes from those of any other file, where they come from the registry at `url`."""
+        return f"{url}{self.path} {self.sha256}"
+
+
+def fetch(
+    connection: Connection,
+    file: FileToFetch,
+    target: Path,
+    progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Digest:
+    """Bring `file` to `target`, replacing what is there; its SHA-256.
+
+    What is cut is gone on with, here or by the next call with the same file and place; its beginning waits in a file
+    beside `target`. Raises BadReply for other bytes than were promised, Unreachable, NotFound, Busy, DiskFull,
+    StoreUnwritable; then `target` is as it was.
+    """
+    with partial_file(target, file.key(connection.url), file.size_bytes) as partial:
+        return _Fetching(connection, file, partial, progress or _no_progress, sleep).to(target)
+
+
+@dataclass(slots=True)
+class _Fetching:
+    """One file under way."""
+
+    connection: Connection
+    file: FileToFetch
+    partial: PartialFile
+    progress: Progress
+    sleep: Callable[[float], None]
+    tag: str | None = None
+    """The strong ETag of the file, with its quotes, once it is known."""
+
+    def to(self, target: Path) -> Digest:
+        resumed = False
+        if self.file.sha256 is not None:
+            self.tag = f'"{self.file.sha256}"'
+            self.partial.take_up(self.file.size_bytes, self.progress)
+            resumed = self.partial.size_bytes > 0
+        else:
+            self.partial.begin_again()
+        self._fill()
+        if resumed and self.partial.sha256 != self.file.sha256:
+            self._begin_again()  # what lay there need not have been of this file
+            self._fill()
+        self.partial.is_kept = False
+        if self.file.sha256 not in (None, self.partial.sha256):
+            raise BadReply(
+                f"{self.connection.url} sent other bytes than it promised: their SHA-256 is {self.partial.sha256}, "
+                f"{self.file.sha256} is due; nothing was written"
+            )
+        if self.file.check is not None:
+            self.file.check(self.partial.path)
+        self.partial.place(target)
+        return self.partial.sha256
+
+    def _fill(self) -> None:
+        """Ask until all bytes are there."""
+        failures = cuts = 0
+        while self.partial.size_bytes < self.file.size_bytes or (self.file.size_bytes == 0 and not cuts):
+            before = self.partial.size_bytes
+            try:
+                self._ask()
+                error: Exception = Unreachable(f"{self.connection.url} ends {self.file.path} too early, every time")
+            except BadReply:
+                self.partial.is_kept = False
+                raise
+            except (Unreachable, TooMany, Busy, KeyboardInterrupt) as cut:
+                self.partial.is_kept = self.file.sha256 is not None
+                if not isinstance(cut, Unreachable):
+                    raise
+                error = cut
+            cuts += 1
+            failures = 0 if self.partial.size_bytes > before else failures + 1
+            if self.partial.size_bytes < self.file.size_bytes:
+                if failures >= TRIES or cuts >= CUTS_MAX:
+                    raise error
+                if failures:
+                    self.sleep(_backoff(failures))
+
+    def _ask(self) -> None:
+        """One request, for what is missing."""
+        begin = self.partial.size_bytes
+        headers = {"Range": f"bytes={begin}-", "If-Range": self.tag} if begin and self.tag else {}
+        with self.connection.download(self.file.path, headers) as reply:
+            if reply.status == 206 and headers:
+                self._check_range(reply, begin)
+            elif reply.status == 200:
+                self._begin_again()
+                self._check_length(reply)
+            else:
+                raise BadReply(f"{self.connection.url} answers {reply.status} where a file was promised")
+            self._note_tag(reply)
+            with closing(reply.stream(CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
+                for chunk in chunks:
+                    if self.partial.size_bytes + len(chunk) > self.file.size_bytes:
+                        raise BadReply(f"{self.connection.url} sends more than the {self.file.size_bytes} bytes due")
+                    self.partial.append(chunk)
+                    self.progress(len(chunk))
+
+    def _begin_again(self) -> None:
+        if self.partial.size_bytes:
+            self.progress(-self.partial.size_bytes)
+            self.partial.begin_again()
+
+    def _check_range(self, reply: Reply, begin: int) -> None:
+        due = f"bytes {begin}-{self.file.size_bytes - 1}/{self.file.size_bytes}"
+        sent = reply.headers.get("content-range", "")
+        if sent != due:
+            raise BadReply(f"{self.connection.url} sends {sent[:80]!r} of the file, {due!r} was asked for")
+
+    def _check_length(self, reply: Reply) -> None:
+        sent = reply.headers.get("content-length")
+        if sent is not None and sent != str(self.file.size_bytes):
+            raise BadReply(f"{self.connection.url} sends {sent[:40]} bytes, {self.file.size_bytes} were promised")
+
+    def _note_tag(self, reply: Reply) -> None:
+        """Only a strong tag holds a range to its file."""
+        sent = reply.headers.get("etag", "")
+        strong = sent.startswith('"') and sent.endswith('"') and 2 < len(sent) <= TAG_MAX_LENGTH
+        if self.file.sha256 is None:
+            self.tag = sent if strong and sent.isascii() and sent.isprintable() else None
+
+
+def _backoff(failures: int) -> float:
+    return BACKOFF_SECONDS * float(2 ** (failures - 1)) * (0.75 + random.random() / 2)  # noqa: S311  # spread, not secret
+
+
+def _no_progress(_size_bytes: int) -> None:
+    """Nobody watches."""

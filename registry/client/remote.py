@@ -1,0 +1,209 @@
+"""`RemoteRegistry`: a registry elsewhere, with the interface of `Registry`.
+
+registry = registry.opened("https://registry.example")
+registry.search("type:organ sort:-theta")
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from registry.catalog.search import MODELS, FacetCounts, ModelsPage, SearchPage, parse_query
+from registry.catalog.search.cursor import PAGE_MAX, check_limit
+from registry.client import answers
+from registry.client.connection import API, Connection
+from registry.client.fetching import FileToFetch, Progress, fetch
+from registry.client.names import file_path, gguf_path, model_path, told_file, told_name, whole_file_name
+from registry.client.shape import Maybe, Members, Values, check, digest, text, whole
+from registry.client.tokens import kept_token
+from registry.digest import Digest, looks_like_prefix, parse_prefix
+from registry.errors import BadReply, NotAssemblable
+from registry.names import ModelName, parse_model_name
+from registry.settings import TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from registry.client.composing import RemoteComposition
+    from registry.compose.recipe import Recipe
+    from registry.present.registered import RegisteredModel
+
+ORGANS_MAX = 200_000
+"""Of one model; whoever lists more means no good."""
+_ASSEMBLY: Members = {"model": text, "file": text, "size_bytes": whole, "sha256": Maybe(digest)}
+_ORGAN: Members = {"digest": digest, "size_bytes": whole, "dtype": text, "shape": text}
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFiles:
+    """The files of a model as they came in."""
+
+    model: ModelName
+    """With its version."""
+    files: tuple[tuple[str, FileToFetch], ...]
+    """Each with its name, which is a plain one."""
+    digest: Digest
+    """Of the model's bytes."""
+    lock_id: Digest | None
+    """Of the chimera that it is."""
+
+
+class RemoteRegistry:
+    """A registry elsewhere. A context manager.
+
+    What it answers is checked, and what is fetched is checked against its digest; raises Unreachable where it does not
+    answer as a registry does, NotAllowed, TooMany, and otherwise what `Registry` does.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, plain_http: bool = False) -> None:
+        """Nothing is asked yet. `plain_http` lets the token travel where others read along; raises BadSetting."""
+        self.connection = Connection(url, token, plain_http=plain_http)
+
+    @classmethod
+    def open(cls, url: str) -> RemoteRegistry:
+        """The registry at `url`, with the token of the environment (ORGAN_TOKEN), or the one that `organ login` kept.
+
+        Raises BadSetting for what is no address, and rather than send a token where others read along.
+        """
+        told = os.environ.get(TOKEN_VARIABLE)
+        if told:
+            return cls(url, told)
+        kept = kept_token(url)
+        return cls(url) if kept is None else cls(url, kept.token, plain_http=kept.plain_http)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return self.connection.url
+
+    def __repr__(self) -> str:
+        return f"<RemoteRegistry at {self.url}>"
+
+    def __enter__(self) -> RemoteRegistry:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> SearchPage:
+        """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`. As `Registry.search`."""
+        parse_query(query)
+        check_limit(limit)
+        return answers.search_page(self.connection.get(f"{API}/organs", q=query, limit=limit, after=after))
+
+    def count(self, query: str = "") -> FacetCounts:
+        """How what `query` finds is spread. As `Registry.count`."""
+        parse_query(query)
+        return answers.facet_counts(self.connection.get(f"{API}/facets", q=query))
+
+    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelsPage:
+        """A page of models: `registry.models("coder license:mit sort:-theta")`. As `Registry.models`."""
+        parse_query(query, MODELS)
+        check_limit(limit)
+        return answers.models_page(self.models_values(query, limit=limit, after=after))
+
+    def model(self, name: str) -> RegisteredModel:
+        """The model called `name`, or that has the digest `sha256:...`, with its organs and relatives."""
+        values = self.model_values(name)
+        return answers.registered_model(values, values["placements"])
+
+    def assemble(self, name: str, path: str | Path, progress: Progress | None = None) -> Digest:
+        """Fetch the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.
+
+        It is checked on its way, and gone on with where it was cut. Of a model that came in shards, it is one file of
+        all of them: nobody knows its digest beforehand, so its organs are checked by theirs. Raises what `model` does,
+        NotAssemblable, BadReply for other bytes than promised, DiskFull; then `path` is as it was.
+        """
+        return fetch(self.connection, self.whole_file(name), Path(path), progress)
+
+    def compose(self, base: str | Recipe) -> RemoteComposition:
+        """Begin a chimera, which is planned and made there: `registry.compose("acme/base").graft("acme/coder")`."""
+        from registry.client.composing import RemoteComposition  # with the codecs, which searches never load
+        from registry.compose.recipe import Recipe
+
+        recipe = Recipe(base) if isinstance(base, str) else base
+        return RemoteComposition(recipe, self.connection)
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self.connection.close()
+
+    def models_values(self, query: str, *, limit: int, after: str | None, ranked: bool = False) -> Values:
+        """A page of models as plain values, as `registry.present.models.models_values` has them."""
+        more = {"ranked": 1} if ranked else {}
+        values = self.connection.get(f"{API}/models", q=query, limit=limit, after=after, **more)
+        check(values, answers.MODELS, "models")
+        return values
+
+    def model_values(self, name: str) -> Values:
+        """A model with its organs as plain values, as `registry.present.models.model_page` has them."""
+        values = self.connection.get(API + model_path(self.resolved(name)))
+        check(values, answers.MODEL, "model")
+        return {**values, "placements": self._placements(told_name(values["name"]))}
+
+    def resolved(self, name: str) -> ModelName:
+        """The name that `name` means, which may be `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
+        if not (name.startswith("sha256:") and looks_like_prefix(name)):
+            return parse_model_name(name)
+        values = self.connection.get(f"{API}/models/lookup", digest=parse_prefix(name))
+        check(values, answers.SUMMARY, "model")
+        return told_name(values["name"])
+
+    def whole_file(self, name: str) -> FileToFetch:
+        """The model called `name` as one file."""
+        asked = {"model": str(self.resolved(name))}
+        values = self.connection.send("POST", f"{API}/assemblies", asked)
+        check(values, _ASSEMBLY, "assembly")
+        path = gguf_path(values["model"])
+        if values["sha256"] is not None:
+            return FileToFetch(path, values["size_bytes"], Digest(values["sha256"]))
+        from registry.client.checking import check_organs
+
+        organs = {one["name"]: Digest(one["digest"]) for one in self._placements(told_name(values["model"]))}
+        return FileToFetch(path, values["size_bytes"], None, check_organs(organs))
+
+    def own_files(self, name: str) -> OwnFiles:
+        """The files of the model called `name` as they came in; raises what `model` does, NotAssemblable."""
+        values = self.connection.get(API + model_path(self.resolved(name)))
+        check(values, answers.MODEL, "model")
+        model = told_name(values["name"])
+        if values["unassemblable"]:
+            raise NotAssemblable(values["name"], values["unassemblable"])
+        alone = len(values["files"]) == 1  # then it has an address of its own, whatever its name
+        names = [whole_file_name(one["name"], model) if alone else told_file(one["name"]) for one in values["files"]]
+        paths = [gguf_path(values["name"]) if alone else file_path(values["name"], file) for file in names]
+        files = [
+            FileToFetch(path, one["size_bytes"], Digest(one["sha256"]))
+            for path, one in zip(paths, values["files"], strict=True)
+        ]
+        composed = values["composed"]
+        return OwnFiles(
+            model,
+            tuple(zip(names, files, strict=True)),
+            Digest(values["digest"]),
+            None if composed is None else Digest(composed["lock_id"]),
+        )
+
+    def organ_file(self, prefix: str) -> FileToFetch:
+        """The plain bytes of the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
+        values = self.connection.get(f"{API}/organs/{parse_prefix(prefix)}")
+        check(values, _ORGAN, "organ")
+        if not values["digest"].startswith(parse_prefix(prefix)):
+            raise BadReply(f"the registry gives another organ than {prefix}: {values['digest']}")
+        return FileToFetch(f"/organs/{values['digest']}.raw", values["size_bytes"], Digest(values["digest"]))
+
+    def _placements(self, name: ModelName) -> list[Values]:
+        """All organs of a model, in the order of its files."""
+        found: list[Values] = []
+        after: str | None = None
+        while True:
+            path = f"{API}{model_path(name)}/organs"
+            values = self.connection.get(path, limit=PAGE_MAX, after=after)
+            check(values, answers.PLACEMENTS, "organs")
+            found += values["items"]
+            after = values["next"]
+            if after is None:
+                return found
+            if not values["items"] or len(found) > ORGANS_MAX:
+                raise BadReply(f"the registry does not come to the end of the organs of {name}")

@@ -1,0 +1,174 @@
+"""What a registry elsewhere shows, as plain values that are checked: organs, chimeras, what fits, jobs, verdicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from registry.client.connection import API, Connection
+from registry.client.jobs import JOB, ONE_JOB, Tell, done
+from registry.client.names import model_path
+from registry.client.planned import CHANGE, FINDINGS, PARENTS
+from registry.client.shape import (
+    Each,
+    Maybe,
+    Members,
+    Named,
+    Values,
+    check,
+    digest,
+    flag,
+    moment,
+    number,
+    text,
+    whole,
+    word,
+)
+from registry.compose.lock import LOCK_MAX_BYTES
+from registry.digest import Digest, digest_of, parse_prefix
+from registry.errors import BadReply
+from registry.names import ModelName
+
+_MADE: Members = {
+    "acts": Each(text),
+    "method": Maybe(text),
+    "keep": Maybe(number),
+    "adapters": Each({"a": digest, "b": digest, "scale": number}),
+    "source": {"digest": digest, "dtype": text, "shape": text},
+    "theta_before": Maybe(number),
+}
+_READING: Members = {"method": word}
+ORGAN: Members = {
+    "digest": digest,
+    "dtype": word,
+    "shape": word,
+    "elements": whole,
+    "size_bytes": whole,
+    "stored_bytes": whole,
+    "codec": word,
+    "state": word,
+    "measurements": Each(_READING),
+    "also": Each({"dtype": word, "shape": word}),
+    "places": Each({"model": text, "name": text, "type": text}),
+    "made": Each(_MADE),
+}
+_COMPUTED: Members = {
+    **_MADE,
+    **dict.fromkeys(("name", "type", "slot", "from", "dtype"), text),
+    "block": Maybe(whole),
+    "digest": digest,
+    "theta": Maybe(number),
+}
+CHIMERA: Members = {
+    "model": word,
+    "lock_id": digest,
+    "parents": PARENTS,
+    "changes": Each(CHANGE),
+    "computed": Each(_COMPUTED),
+    "recipe_yaml": text,
+    "findings": FINDINGS,
+    "prediction": {"sentence": text},
+    "parts": Each({"name": text, "from": text, "acts": Each(text)}),
+    "verdicts": Each({"verdict": word, "reason": text, "runtime": text, "created_at": moment}),
+}
+_VERSION: Members = {
+    "name": word,
+    "state": word,
+    "state_reason": Maybe(text),
+    "created_at": moment,
+    "changes": Maybe({"changed": whole}),
+}
+VERSIONS: Members = {"items": Each(_VERSION), "left_out": whole}
+_FIT: Members = {"type": word, "fitting": whole, "total": whole, "refused": flag, "findings": FINDINGS}
+COMPATIBILITY: Members = {"base": text, "donor": text, "types": Each(_FIT), "findings": FINDINGS}
+_SCORE: Members = {"text": text, "perplexity": Maybe(number), "standard_error": Maybe(number)}
+_RUN: Members = {
+    "name": text,
+    "failure": Maybe({"kind": text, "reason": text}),
+    "scores": Each(_SCORE),
+    "written": Maybe(text),
+}
+_TEXT: Members = {"name": text, "ratio": Maybe(number), "ratio_error": Maybe(number), "tokens": Maybe(whole)}
+REPORT: Members = {
+    "model": text,
+    "verdict": word,
+    "reason": text,
+    "runtime": text,
+    "tokens": whole,
+    "tokens_remark": Maybe(text),
+    "base": _RUN,
+    "chimera": _RUN,
+    "control": Maybe(_RUN),
+    "donors": Each(_RUN),
+    "zeroed": Each(text),
+    "zeroed_because": text,
+    "texts": Each(_TEXT),
+}
+
+
+def shown_organ(connection: Connection, prefix: str) -> Values:
+    """An organ, as `registry.present.organs.organ_page` has it; raises BadDigest, NotFound, Ambiguous."""
+    values = connection.get(f"{API}/organs/{parse_prefix(prefix)}")
+    check(values, ORGAN, "organ")
+    for reading in values["measurements"]:
+        check(reading, Named(_is_reading), "organ.measurements")
+    return values
+
+
+def shown_chimera(connection: Connection, lock_id: Digest) -> Values:
+    """A chimera, as `registry.present.chimera.chimera_values` has it; raises NotFound."""
+    values = connection.get(f"{API}/chimeras/{lock_id}")
+    check(values, CHIMERA, "chimera")
+    return values
+
+
+def shown_versions(connection: Connection, name: ModelName, most: int) -> Values:
+    """`versions` of a model's name, the newest `most`, and how many older ones are left out."""
+    values = connection.get(f"{API}{model_path(replace(name, version=None))}/versions")
+    check(values, VERSIONS, "versions")
+    items = values["items"]
+    return {"versions": items[:most], "versions_left_out": values["left_out"] + max(0, len(items) - most)}
+
+
+def lock_text(connection: Connection, lock_id: Digest) -> str:
+    """The lock with that digest, as it was closed; raises NotFound, BadReply for another one."""
+    data = bytearray()
+    with connection.download(f"/chimeras/{lock_id}/lock.json") as reply:
+        for chunk in reply.stream():
+            data += chunk
+            if len(data) > LOCK_MAX_BYTES:
+                break
+    if digest_of(data) != lock_id:
+        raise BadReply(f"{connection.url} sent another lock than that with the digest {lock_id}")
+    return data.decode("ascii")
+
+
+def compatibility(connection: Connection, base: str, donor: str) -> Values:
+    """Whether organs of `donor` fit into `base`; raises NotFound, Ambiguous, BadName."""
+    values = connection.get(f"{API}/compatibility", base=base, donor=donor)
+    check(values, COMPATIBILITY, "compatibility")
+    return values
+
+
+def jobs_page(connection: Connection, limit: int, after: str | None) -> Values:
+    """A page of jobs; raises NotFound where they are not shown to who asks."""
+    values = connection.get(f"{API}/jobs", limit=limit, after=after)
+    check(values, {"items": Each(JOB), "next": Maybe(text)}, "jobs")
+    return values
+
+
+def one_job(connection: Connection, job: int, *, cancel: bool = False) -> Values:
+    """A job with its result, which is cancelled first if so asked; raises NotFound."""
+    values = connection.send("DELETE" if cancel else "GET", f"{API}/jobs/{job}")
+    check(values, ONE_JOB, "job")
+    return values
+
+
+def validated(connection: Connection, chimera: str, tokens: int, tell: Tell | None = None) -> Values:
+    """Have a chimera run there, and wait for the verdict, as `registry.compose.trying.report_values` has it."""
+    values = done(connection, "/validations", {"chimera": chimera, "tokens": tokens}, tell)
+    check(values, REPORT, "job.result")
+    return values
+
+
+def _is_reading(value: object) -> bool:
+    return text(value) or flag(value) or number(value)

@@ -1,0 +1,106 @@
+"""The tokens for registries elsewhere, kept in a file that nobody but their owner can read.
+
+`tokens.json` in the user's folder of settings holds, by the address of a registry, `{"token", "plain_http"}`. A token
+is for that address alone; `plain_http` is whether its owner said that it may travel where others read along.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from registry.client.address import parse_address
+from registry.client.shape import Named, check, flag, text
+from registry.errors import BadReply, BadSetting
+
+FILE_MAX_BYTES = 1024 * 1024
+_PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class KeptToken:
+    """What one may show to one registry."""
+
+    token: str
+    plain_http: bool = False
+    """Whether it may be sent over http to another machine."""
+
+    def __repr__(self) -> str:
+        return "<KeptToken>"  # its text belongs into no log
+
+
+def tokens_path() -> Path:
+    """Where tokens are kept."""
+    return Path(platformdirs.user_config_dir("organ-registry")) / "tokens.json"
+
+
+def kept_tokens(path: Path | None = None) -> dict[str, KeptToken]:
+    """The tokens by the addresses of their registries; raises BadSetting for a file that is none, or that others can
+    read."""
+    path = path or tokens_path()
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return {}
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise BadSetting(f"{path}: it is no file; move it away and log in again")
+        if status.st_mode & _OTHERS:
+            raise BadSetting(
+                f"{path}: others can read the tokens in it; chmod 600 it, and revoke them if they may have"
+            )
+        data = file.read(FILE_MAX_BYTES + 1)
+    try:
+        values: Any = json.loads(data) if len(data) <= FILE_MAX_BYTES else None
+        check(values, Named({"token": text, "plain_http": flag}), path.name)
+    except (ValueError, RecursionError, BadReply) as error:
+        raise BadSetting(f"{path}: it holds no tokens; move it away and log in again") from error
+    return {url: KeptToken(one["token"], one["plain_http"]) for url, one in values.items()}
+
+
+def kept_token(url: str, path: Path | None = None) -> KeptToken | None:
+    """The token for the registry at `url`; None where none is kept. Raises BadSetting for what is no address."""
+    return kept_tokens(path).get(str(parse_address(url)))
+
+
+def keep_token(url: str, token: KeptToken, path: Path | None = None) -> None:
+    """Keep `token` for the registry at `url`, instead of one that is kept already."""
+    _write(path or tokens_path(), {**kept_tokens(path), str(parse_address(url)): token})
+
+
+def forget_token(url: str, path: Path | None = None) -> bool:
+    """Keep none for `url` any more; whether there was one."""
+    tokens = kept_tokens(path)
+    known = tokens.pop(str(parse_address(url)), None) is not None
+    if known:
+        _write(path or tokens_path(), tokens)
+    return known
+
+
+def _write(path: Path, tokens: Mapping[str, KeptToken]) -> None:
+    """The file, whole or as it was, never readable for others on the way."""
+    data = json.dumps({url: asdict(one) for url, one in sorted(tokens.items())}, indent=2) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=_PRIVATE_FOLDER)
+    temporary = path.parent / f".organ-{secrets.token_hex(8)}.part"
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _PRIVATE_FILE)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        temporary.rename(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise

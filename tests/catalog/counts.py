@@ -1,0 +1,57 @@
+"""Transactions that are undone, and whether what is counted in one equals a count."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from registry.catalog.bins import theta_bin
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.totals import counted_totals, running_totals
+from registry.catalog.tables import Chimera, FacetCount, Lineage, Model, Placement
+from registry.names import parse_model_name
+from registry.registry import Registry
+
+
+@contextmanager
+def undone(registry: Registry) -> Iterator[Session]:
+    """A transaction of which nothing stays."""
+    with registry.catalog.writing() as session:
+        yield session
+        session.rollback()
+
+
+def named(session: Session, name: str) -> Model:
+    return model_by_name(session, parse_model_name(name))
+
+
+def assert_counts_are_right(session: Session) -> None:
+    """Totals, facet counts, what searches see, and grafts are what a count of all rows gives."""
+    assert running_totals(session) == counted_totals(session)
+    rows = session.execute(
+        select(Placement.facet_id, Placement.theta, Placement.visible, Model.state).join(
+            Model, Model.id == Placement.model_id
+        )
+    ).all()
+    assert all(visible == (state == "visible") for _, _, visible, state in rows)
+    counted = Counter((facet, theta_bin(theta)) for facet, theta, visible, _ in rows if visible)
+    kept = select(FacetCount.facet_id, FacetCount.theta_bin, FacetCount.placements).where(FacetCount.placements != 0)
+    assert {(facet, lower): count for facet, lower, count in session.execute(kept)} == counted
+    assert {model.id: model.grafts for model in session.scalars(select(Model))} == _grafts(session)
+
+
+def _grafts(session: Session) -> Counter[int]:
+    edges = session.execute(
+        select(Lineage.parent_model_id, Chimera.base_model_id)
+        .join(Chimera, Chimera.model_id == Lineage.child_model_id)
+        .join(Model, Model.id == Chimera.model_id)
+        .where(Model.state == "visible", Lineage.evidence == "recorded")
+        .distinct()
+    ).all()
+    found = Counter(dict.fromkeys(session.scalars(select(Model.id)), 0))
+    found.update(parent for parent, base in edges if parent is not None and parent != base)
+    return found

@@ -1,0 +1,217 @@
+"""Accounts in the catalog: who is let in, what is kept of secrets, how much of a quota is used."""
+
+from __future__ import annotations
+
+import sqlite3
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import Account, account_by_session, account_by_token, contributor_by_name
+from registry.catalog.queries.contributors import contributors_page, works_of
+from registry.catalog.queries.quota import quota_of, used_bytes
+from registry.catalog.register.accounts import (
+    SESSIONS_MAX,
+    TOKENS_MAX,
+    add_contributor,
+    create_token,
+    end_session,
+    open_page_token,
+    open_session,
+    revoke_token,
+    set_contributor_state,
+    set_quota,
+)
+from registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession
+from registry.errors import BadInput, BadName, NotAllowed, NotFound
+from registry.registry import Registry
+from registry.tokens import NewToken, parse_token, secret_sha256
+from tests.trips import ingest_file, little_model
+
+
+@pytest.fixture
+def token(registry: Registry) -> NewToken:
+    """A token of Ada, for uploads, for a month."""
+    with registry.catalog.writing() as session:
+        return create_token(session, add_contributor(session, "Ada").id, ["upload"], "laptop", 30)
+
+
+def by_token(registry: Registry, made: NewToken, later: timedelta = timedelta()) -> Account | None:
+    with registry.catalog.reading() as session:
+        return account_by_token(session, parse_token(made.text), now() + later)
+
+
+def by_session(registry: Registry, secret: str, later: timedelta = timedelta()) -> Account | None:
+    with registry.catalog.reading() as session:
+        return account_by_session(session, secret_sha256(secret), now() + later)
+
+
+def opened(registry: Registry, made: NewToken) -> tuple[str, NewToken]:
+    """A session by that token, and a page's token of it."""
+    account = by_token(registry, made)
+    assert account is not None
+    with registry.catalog.writing() as session:
+        secret = open_session(session, account)
+    inside = by_session(registry, secret)
+    assert inside is not None
+    assert inside.session_id is not None
+    with registry.catalog.writing() as session:
+        return secret, open_page_token(session, inside.session_id, ["upload", "admin"])
+
+
+def let_in(registry: Registry, made: NewToken, secret: str, page: NewToken) -> list[bool]:
+    """Whether the token, the session and the page's token are good."""
+    return [bool(by_token(registry, made)), bool(by_session(registry, secret)), bool(by_token(registry, page))]
+
+
+def test_a_token_is_good_for_its_scopes_and_a_page_token_for_no_more(registry: Registry, token: NewToken) -> None:
+    account = by_token(registry, token)
+    assert account is not None
+    assert (account.name, account.scopes, account.session_id) == ("Ada", {"upload"}, None)
+    _, page = opened(registry, token)
+    narrow = by_token(registry, page)
+    assert narrow is not None
+    assert (narrow.name, narrow.scopes) == ("Ada", {"upload"}), "not admin, which the token has not"
+
+
+def test_line_97_what_is_revoked_lets_nobody_in(registry: Registry, token: NewToken) -> None:
+    secret, page = opened(registry, token)
+    assert let_in(registry, token, secret, page) == [True, True, True]
+    with registry.catalog.writing() as session:
+        revoke_token(session, token.public_id)
+    assert let_in(registry, token, secret, page) == [False, False, False]
+
+
+def test_line_97_a_suspended_contributor_is_let_in_by_nothing_until_resumed(
+    registry: Registry, token: NewToken
+) -> None:
+    secret, page = opened(registry, token)
+    for state, may in (("suspended", False), ("active", True)):
+        with registry.catalog.writing() as session:
+            set_contributor_state(session, "ada", state)
+        assert let_in(registry, token, secret, page) == [may] * 3
+
+
+def test_line_97_tokens_sessions_and_page_tokens_end_by_themselves(registry: Registry, token: NewToken) -> None:
+    secret, page = opened(registry, token)
+    assert by_token(registry, token, timedelta(days=29))
+    assert by_token(registry, token, timedelta(days=31)) is None
+    assert by_session(registry, secret, timedelta(days=15)) is None
+    assert by_token(registry, page, timedelta(hours=2)) is None
+
+
+def test_line_102_a_session_that_was_ended_is_gone_with_its_page_tokens(registry: Registry, token: NewToken) -> None:
+    secret, page = opened(registry, token)
+    account = by_session(registry, secret)
+    assert account is not None
+    assert account.session_id is not None
+    with registry.catalog.writing() as session:
+        end_session(session, account.session_id)
+        assert session.query(PageToken).count() == 0
+    assert let_in(registry, token, secret, page) == [True, False, False]
+
+
+def test_line_100_a_copy_of_the_database_has_nothing_that_lets_anybody_in(registry: Registry, token: NewToken) -> None:
+    secret, page = opened(registry, token)
+    with sqlite3.connect(Path(registry.settings.home) / "registry.sqlite3") as database:
+        dump = "\n".join(database.iterdump())
+    database.close()
+    assert token.public_id in dump, "the tables of tokens are in it"
+    for hidden in (token.text, token.text[14:], secret, page.text, page.text[5:]):
+        assert hidden not in dump
+    for digest in (token.sha256, page.sha256, secret_sha256(secret)):
+        assert digest in dump
+        with registry.catalog.reading() as session:
+            assert account_by_session(session, secret_sha256(digest), now()) is None
+
+
+def test_line_101_a_wrong_secret_with_a_right_id_is_let_in_no_more_than_an_unknown_id(
+    registry: Registry, token: NewToken
+) -> None:
+    other = NewToken(token.text, token.public_id, "0" * 64)
+    with registry.catalog.reading() as session:
+        sent = parse_token(token.text)
+        assert account_by_token(session, type(sent)(sent.public_id, other.sha256), now()) is None
+        assert account_by_token(session, type(sent)("000000000", sent.sha256), now()) is None
+
+
+def test_tokens_and_sessions_have_a_largest_number(registry: Registry, token: NewToken) -> None:
+    account = by_token(registry, token)
+    assert account is not None
+    with registry.catalog.writing() as session:
+        for _ in range(SESSIONS_MAX + 3):
+            open_session(session, account)
+        assert session.query(WebSession).count() == SESSIONS_MAX
+        for _ in range(TOKENS_MAX - 1):
+            create_token(session, account.contributor_id, ["read"], "")
+        with pytest.raises(NotAllowed, match="revoke some"):
+            create_token(session, account.contributor_id, ["read"], "")
+        revoke_token(session, token.public_id)
+        create_token(session, account.contributor_id, ["read"], "")
+
+
+@pytest.mark.parametrize("days", [0, -1, 3651])
+def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: Registry, token: NewToken, days: int) -> None:
+    with registry.catalog.writing() as session:
+        owner = contributor_by_name(session, "ADA").id
+        with pytest.raises(BadInput, match="3650 days"):
+            create_token(session, owner, ["read"], "", days)
+        with pytest.raises(BadInput, match="no scope"):
+            create_token(session, owner, ["delete"], "")
+        for_ever = create_token(session, owner, ["read"], "", None)
+        assert session.query(Token).filter_by(public_id=for_ever.public_id).one().expires_at is None
+
+
+@pytest.mark.parametrize("name", ["ada", "ADA", "a/b", "a@1", "", "admin", "Account", "..", "a" * 97, "é"])
+def test_a_contributor_has_a_name_of_their_own_that_can_be_a_namespace(
+    registry: Registry, token: NewToken, name: str
+) -> None:
+    with registry.catalog.writing() as session, pytest.raises((BadName, BadInput)):
+        add_contributor(session, name)
+
+
+def test_whoever_works_at_this_machine_is_not_suspended_and_what_was_done_is_in_the_log(
+    registry: Registry, token: NewToken
+) -> None:
+    with registry.catalog.writing() as session:
+        with pytest.raises(NotAllowed):
+            set_contributor_state(session, "local", "suspended")
+        set_quota(session, "ada", 5)
+        revoke_token(session, token.public_id)
+        revoke_token(session, token.public_id)
+        actions = [event.action for event in session.query(Event).order_by(Event.id)]
+    assert actions == ["contributor added", "token created", "quota set", "token revoked"]
+
+
+def test_the_quota_counts_models_until_they_are_removed_and_uploads_with_what_they_declare(
+    registry: Registry, token: NewToken, tmp_path: Path
+) -> None:
+    path = tmp_path / "little.gguf"
+    path.write_bytes(little_model())
+    ingest_file(registry, path)
+    with registry.catalog.writing() as session:
+        ada = contributor_by_name(session, "ada")
+        model = session.query(Model).one()
+        assert used_bytes(session, ada.id) == 0
+        with pytest.raises(NotFound, match="no contributor 'ada'"):
+            works_of(session, "ada")
+        model.contributor_id = ada.id
+        size = path.stat().st_size
+        works = works_of(session, "ADA")
+        assert (works.models, works.chimeras, works.downloads, works.grafts) == (1, 0, 0, 0)
+        assert [one.contributor.name for one in contributors_page(session, 5).items] == ["Ada"]
+        for state, bytes_used in (("visible", size), ("quarantined", size), ("yanked", size), ("removed", 0)):
+            model.state = state
+            session.flush()
+            assert used_bytes(session, ada.id) == bytes_used, state
+        assert contributors_page(session, 5).items == ()
+        upload = Upload(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
+        upload.state, upload.created_at, upload.expires_at = "open", now(), now()
+        session.add(upload)
+        session.flush()
+        assert used_bytes(session, ada.id) == 70
+        assert quota_of(session, ada, 100).left_bytes == 30
+        ada.quota_bytes = 50
+        assert (quota_of(session, ada, 100).limit_bytes, quota_of(session, ada, 100).left_bytes) == (50, 0)

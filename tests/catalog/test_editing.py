@@ -1,0 +1,188 @@
+"""What is said of a model is changed: what it is found by and counted under follows, its bytes stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from ingest.describing import read_edits
+from registry.catalog.edits import Edits
+from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.search import search_organs
+from registry.catalog.register.editing import edit_model
+from registry.catalog.register.states import hide_model, remove_model
+from registry.catalog.search import MODELS, parse_query
+from registry.catalog.tables import Event, Lineage, Model
+from registry.compose.expressions import wrong_with_licence
+from registry.errors import BadValue, Conflict
+from registry.present.relatives import lineage_values
+from registry.registry import Registry
+from registry.relatives import resolve_declared
+from tests.catalog.counts import assert_counts_are_right, named, undone
+from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A base, and a child that declares another parent, which is not here."""
+    home = tmp_path_factory.mktemp("editing")
+    with Registry.open(home / "home") as opened:
+        ingest_bytes(opened, home, "base", kin_file("Base", kin_tensors()))
+        ingest_bytes(opened, home, "child", kin_file("Child", kin_tensors(alike=0.9), parent_entries("Elsewhere")))
+        yield opened
+
+
+@pytest.fixture
+def session(family: Registry) -> Iterator[Session]:
+    """A transaction that is undone."""
+    with undone(family) as session:
+        yield session
+
+
+def edit(session: Session, name: str = "child", **changes: object) -> list[str]:
+    edits, wrong = read_edits(changes)
+    assert not wrong
+    return edit_model(session, named(session, name), edits, "local")
+
+
+def found(session: Session, query: str) -> list[str]:
+    return sorted(model.name for model in search_models(session, parse_query(query, MODELS), 10).items)
+
+
+def test_a_model_is_found_by_what_is_said_of_it_now(session: Session) -> None:
+    edit(session, title="Weaver", description="Spins *yarns*.", tags=["wool", "wool", "Größe"])
+    assert found(session, "weaver yarns wool größe") == ["child"]
+    edit(session, title="", description=None, tags=[])
+    assert (found(session, "weaver"), found(session, "wool")) == ([], [])
+    model = named(session, "child")
+    assert (model.title, model.description, model.tags) == (None, None, "[]")
+
+
+def test_another_licence_moves_the_organs_and_the_counts_with_them(session: Session) -> None:
+    edit(session, license="mit")
+    assert found(session, "license:mit") == ["child"]
+    organs = search_organs(session, parse_query("license:mit"), 50)
+    assert {organ.model for organ in organs} == {"local/child@1"}
+    assert_counts_are_right(session)
+    edit(session, license="")
+    assert (named(session, "child").license, found(session, "license:none")) == (None, ["child"])
+    assert_counts_are_right(session)
+
+
+def test_a_hidden_model_is_edited_and_counted_nowhere(session: Session) -> None:
+    hide_model(session, named(session, "child"), "yanked", "it was wrong", "local")
+    edit(session, license="mit", title="Weaver")
+    assert (found(session, "license:mit"), found(session, "weaver")) == ([], [])
+    assert_counts_are_right(session)
+
+
+def test_a_base_that_is_here_is_led_to_and_replaces_what_the_file_declares(session: Session) -> None:
+    edit(session, base="local/base")
+    (edge,) = _declared(session)
+    assert (edge.parent_text, edge.parent_model_id) == ("local/base", named(session, "base").id)
+    resolve_declared(session, named(session, "child"))
+    assert lineage_values(session, named(session, "child"))["lineage"][0]["model"] == "local/base@1"
+    edit(session, base="")
+    assert _declared(session) == []
+
+
+def test_a_base_that_comes_later_is_led_to_when_it_comes(session: Session) -> None:
+    edit(session, base="someone/Base")
+    assert _declared(session)[0].parent_model_id is None
+    edit(session, base="local/Base")
+    base = named(session, "base")
+    assert _declared(session)[0].parent_model_id is None, "names are told apart by case"
+    resolve_declared(session, base)
+    assert _declared(session)[0].parent_model_id == base.id
+
+
+def test_no_model_is_its_own_base(session: Session) -> None:
+    with pytest.raises(Conflict, match="own base"):
+        edit(session, base="local/child")
+
+
+def _declared(session: Session) -> list[Lineage]:
+    child = named(session, "child")
+    statement = select(Lineage).where(Lineage.child_model_id == child.id, Lineage.evidence == "declared")
+    return list(session.scalars(statement))
+
+
+def test_the_log_has_what_changed_and_nothing_where_nothing_did(session: Session) -> None:
+    changed = edit(session, title="Weaver", license="apache-2.0", description="x" * 4096)
+    model = named(session, "child")
+    said = session.scalars(select(Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()[-1]
+    assert changed == ["title 'Child' -> 'Weaver'", f"description (nothing) -> '{'x' * 79}…'"]
+    assert said == f"local/child@1: {'; '.join(changed)}"
+    assert model.changed_at is not None
+    assert edit(session, title="Weaver") == []
+
+
+def test_a_removed_model_is_edited_no_more(session: Session) -> None:
+    model = named(session, "child")
+    remove_model(session, model, "gone", "local")
+    with pytest.raises(Conflict, match="was removed"):
+        edit_model(session, model, Edits(title="x"), "local")
+
+
+def test_what_the_database_would_cut_is_refused(session: Session) -> None:
+    for edits in (Edits(title="x" * 201), Edits(description="x" * 4097), Edits(tags=("x",) * 21), Edits(base="a\0b")):
+        with pytest.raises(BadValue):
+            edit_model(session, named(session, "child"), edits, "local")
+    assert isinstance(session.scalar(select(Model.title).where(Model.name == "child")), str)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("title", "x" * 201, "The title has 201 characters; 200 are allowed."),
+        ("title", "two\nlines", "The title is one line"),
+        ("title", "a\u202eb", "without control characters"),
+        ("title", 7, "The title is to be a text."),
+        ("title", "a\0b", "NUL"),
+        ("title", "\ud800", "no UTF-8"),
+        ("description", "x" * 4097, "4096 are allowed"),
+        ("description", "bell \a", "control characters"),
+        ("license", "do what you like", "no licence that is known here"),
+        ("license", "x" * 97, "at most 96"),
+        ("tags", "wool", "a list of texts"),
+        ("tags", ["x"] * 21, "21 tags were given"),
+        ("tags", ["x" * 49], "48 are allowed"),
+        ("tags", [["x"]], "A tag is to be a text."),
+        ("base", "a" * 201, "200 are allowed"),
+    ],
+)
+def test_what_is_wrong_is_told_by_its_field(field: str, value: object, sentence: str) -> None:
+    edits, wrong = read_edits({field: value, "tags" if field == "title" else "title": None})
+    assert edits == Edits()
+    ((told, said),) = wrong
+    assert (told, sentence in said) == (field, True), said
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["mit", "Apache-2.0", "MIT OR Apache-2.0", "(mit AND cc-by-4.0) OR gpl-3.0+", "LicenseRef-mine",
+     "gpl-2.0-only WITH Classpath-exception-2.0", "DocumentRef-x:LicenseRef-y", "other",
+     "mit AND NOASSERTION", "(((mit)))"],
+)  # fmt: skip
+def test_licences_are_spdx_expressions_of_what_is_known_or_references(text: str) -> None:
+    assert wrong_with_licence(text) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "  ", "nobody-knows", "mit mit", "mit AND", "AND mit", "(mit", "mit)", "()", "mit WITH", "WITH", "LicenseRef-",
+     "LicenseRef-a b", "mit OR (gpl-3.0 AND", "(" * 96, "<script>", "mit; rm", "a" * 97],
+)  # fmt: skip
+def test_what_is_no_licence_gets_a_sentence(text: str) -> None:
+    said = wrong_with_licence(text)
+    assert said is not None
+    assert said.endswith(".")
+
+
+def test_tags_come_back_as_a_list(session: Session) -> None:
+    edit(session, tags=["  a b ", "", "a b", "c"])
+    assert json.loads(named(session, "child").tags) == ["a b", "c"]

@@ -1,0 +1,265 @@
+"""Models that are shown, hidden and removed: whatever the order, the counts equal a count and nothing else breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from ingest.publishing import publish_model
+from registry.anatomy import OrganType, Place, Tower
+from registry.catalog.clock import now
+from registry.catalog.queries.blobs import unneeded
+from registry.catalog.queries.composing import model_by_text
+from registry.catalog.queries.model_search import search_models
+from registry.catalog.queries.models import files_of, parts_of, placements_of
+from registry.catalog.queries.published import removed_with_digest
+from registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
+from registry.catalog.register.models import register_model
+from registry.catalog.register.states import hide_model, remove_model, show_model
+from registry.catalog.search import parse_query
+from registry.catalog.search.fields import MODELS
+from registry.catalog.tables import (
+    Base,
+    Blob,
+    Event,
+    Lineage,
+    Model,
+    Organ,
+    Placement,
+)
+from registry.digest import Digest
+from registry.errors import BadValue, Conflict, NotFound
+from registry.names import parse_model_name
+from registry.present.chimera import chimera_values
+from registry.present.relatives import lineage_values
+from registry.registry import Registry
+from registry.upkeep import verify
+from tests.catalog.counts import assert_counts_are_right, named, undone
+from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, measured_pairs, parent_entries
+from tests.trips import assembled
+
+ACTS = ("show", "yank", "quarantine", "remove")
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    """A base, a fine-tune of it, a stranger, and a chimera with an organ of either and one that was computed."""
+    home = tmp_path_factory.mktemp("states")
+    with Registry.open(home / "home") as opened:
+        ingest_bytes(opened, home, "base", kin_file("Base", kin_tensors()))
+        tuned = kin_file("Tuned", kin_tensors(alike=0.9), parent_entries("Base"))
+        ingest_bytes(opened, home, "tuned", tuned)
+        ingest_bytes(opened, home, "stranger", kin_file("Stranger", kin_tensors(seed=7)))
+        recipe = opened.compose("base").graft("tuned", type="organ", blocks=0).graft("stranger", type="organ", blocks=1)
+        recipe = recipe.purify("fractal", slot="attn_q").accept("unrelated-lineage").accept("likely-degraded")
+        recipe.plan().register()
+        yield opened
+
+
+@pytest.fixture
+def session(family: Registry) -> Iterator[Session]:
+    """A transaction that is undone."""
+    with undone(family) as session:
+        yield session
+
+
+def act(session: Session, model: Model, what: str) -> None:
+    """What an owner or an administrator does; what is refused changes nothing."""
+    deeds: dict[str, Callable[[], None]] = {
+        "show": lambda: show_model(session, model, "local"),
+        "yank": lambda: hide_model(session, model, "yanked", "it was wrong", "local"),
+        "quarantine": lambda: hide_model(session, model, "quarantined", "to be looked at", "local"),
+        "remove": lambda: remove_model(session, model, "not ours to give", "local"),
+    }
+    before = model.state
+    try:
+        deeds[what]()
+    except Conflict:
+        assert model.state == before
+
+
+def copied(session: Session, model: Model, name: str, state: str) -> Model:
+    """The same bytes registered once more, in that state."""
+    files = [_file(session, model, position) for position, _ in enumerate(files_of(session, model.id))]
+    record = ModelRecord(
+        parse_model_name(name), Digest(model.digest), model.kind, model.architecture, model.title, None,
+        model.license, None, (), tuple(files), state=state,
+    )  # fmt: skip
+    return register_model(session, record, keep_name=True).model
+
+
+def _file(session: Session, model: Model, position: int) -> FileRecord:
+    file = files_of(session, model.id)[position]
+    digests = {blob_id: Digest(digest) for blob_id, digest in session.execute(select(Blob.id, Blob.digest)).all()}
+    parts = [
+        PartRecord(part.offset_bytes, part.size_bytes, digests[part.blob_id], part.blob_offset_bytes)
+        for part in parts_of(session, file.id)
+    ]
+    placements = [
+        PlacementRecord(
+            one.name, Place(OrganType(one.type), Tower(one.tower), one.block, one.slot), Digest(digest), one.dtype,
+            tuple(map(int, shape.split("x"))), one.size_bytes, one.offset_bytes, None,
+        )
+        for one, shape, digest in placements_of(session, model.id)
+        if one.file_id == file.id
+    ]  # fmt: skip
+    same = (Digest(file.sha256), Digest(file.header_sha256), file.header_bytes)
+    return FileRecord(file.name, file.size_bytes, *same, tuple(parts), tuple(placements))
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from((*ACTS, "copy", "copy hidden")), st.integers(min_value=0, max_value=5)), max_size=8
+)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_whatever_becomes_of_models_the_counts_equal_a_count(family: Registry, steps: list[tuple[str, int]]) -> None:
+    with undone(family) as session:
+        for what, number in steps:
+            models = session.scalars(select(Model).order_by(Model.id)).all()
+            model = models[number % len(models)]
+            if what.startswith("copy") and model.state != "removed":
+                copied(session, model, "acme/copy", "quarantined" if "hidden" in what else "visible")
+            elif not what.startswith("copy"):
+                act(session, model, what)
+            assert_counts_are_right(session)
+
+
+def test_a_yanked_model_is_known_by_name_and_digest_and_found_by_nothing(session: Session) -> None:
+    model = named(session, "tuned")
+    hide_model(session, model, "yanked", "trained on the test set", "local")
+    assert (named(session, "tuned@1"), model_by_text(session, f"sha256:{model.digest}")) == (model, model)
+    assert (model.state_reason, model.changed_at is not None) == ("trained on the test set", True)
+    assert model not in search_models(session, parse_query("", MODELS), 10).items
+    show_model(session, model, "local")
+    assert (model.state, model.state_reason) == ("visible", None)
+    assert model in search_models(session, parse_query("", MODELS), 10).items
+    assert_counts_are_right(session)
+
+
+@pytest.mark.parametrize("state", ["quarantined", "removed"])
+def test_nobody_is_told_of_a_model_that_was_taken_back(session: Session, state: str) -> None:
+    model = named(session, "tuned")
+    base = named(session, "base")
+    assert "tuned" in str(lineage_values(session, base))
+    act(session, model, {"quarantined": "quarantine", "removed": "remove"}[state])
+    assert model.state == state
+    for name in ("tuned", "tuned@1", f"sha256:{model.digest}"):
+        with pytest.raises(NotFound):
+            model_by_text(session, name)
+    assert "tuned" not in str(lineage_values(session, base))
+
+
+def test_every_act_is_an_event_with_its_reason(session: Session) -> None:
+    model = named(session, "tuned")
+    for what in ("yank", "show", "quarantine", "show", "remove"):
+        act(session, model, what)
+    rows = session.execute(select(Event.action, Event.text).where(Event.model_id == model.id).order_by(Event.id)).all()
+    assert [action for action, _ in rows] == ["ingest", "yank", "restore", "quarantine", "publish", "remove"]
+    assert rows[1][1] == "local/tuned@1: it was wrong"
+
+
+@pytest.mark.parametrize(
+    ("deed", "sentence"),
+    [
+        (lambda s, m: hide_model(s, m, "yanked", " ", "local"), "say why"),
+        (lambda s, m: hide_model(s, m, "yanked", "x" * 1001, "local"), "1000 are allowed"),
+        (lambda s, m: (act(s, m, "quarantine"), hide_model(s, m, "yanked", "why", "local")), "nothing to yank"),
+        (lambda s, m: (act(s, m, "remove"), show_model(s, m, "local")), "was removed"),
+        (lambda s, m: (act(s, m, "remove"), publish_model(s, m, "local")), "was removed"),
+        (lambda s, m: (act(s, m, "remove"), hide_model(s, m, "yanked", "why", "local")), "was removed"),
+        (lambda s, m: (act(s, m, "remove"), remove_model(s, m, "why", "local")), "was removed"),
+    ],
+)
+def test_there_is_no_way_back_and_none_without_a_reason(
+    session: Session, deed: Callable[[Session, Model], object], sentence: str
+) -> None:
+    model = named(session, "stranger")
+    with pytest.raises((BadValue, Conflict), match=sentence):
+        deed(session, model)
+    assert_counts_are_right(session)
+
+
+def test_of_a_removed_model_only_its_name_and_the_reason_are_left(session: Session) -> None:
+    model = named(session, "stranger")
+    size_bytes = model.size_bytes
+    remove_model(session, model, "not ours to give", "local")
+    for name, table in Base.metadata.tables.items():
+        if name not in ("events", "ingests", "lineage") and "model_id" in table.c:
+            assert session.scalar(select(func.count()).where(table.c.model_id == model.id)) == 0, name
+    assert (model.full_name, model.state, model.state_reason) == ("local/stranger@1", "removed", "not ours to give")
+    assert (model.title, model.license, model.size_bytes) == (None, None, size_bytes)
+    assert removed_with_digest(session, Digest(model.digest)) == model
+    assert copied(session, named(session, "base"), "stranger", "visible").version == 2
+
+
+@pytest.mark.parametrize("name", ["base", "stranger", "tuned"])
+def test_bytes_that_no_other_model_has_are_free_and_those_of_the_chimera_are_not(session: Session, name: str) -> None:
+    model = named(session, name)
+    held = {digest for _, _, digest in placements_of(session, model.id)}
+    others = select(Model).where(Model.id != model.id)
+    kept = {digest for other in session.scalars(others) for _, _, digest in placements_of(session, other.id)}
+    assert held & kept
+    assert held - kept
+    remove_model(session, model, "gone", "local")
+    free = {blob.digest for blob in session.scalars(select(Blob).where(Blob.id.in_(_free(session))))}
+    assert held & free == held - kept
+    alone = (
+        select(func.count())
+        .select_from(Organ)
+        .where(~select(Placement.id).where(Placement.organ_id == Organ.id).exists())
+    )
+    assert session.scalar(alone) == 0
+    dissected = select(Lineage.parent_model_id).where(Lineage.relation == "dissected")
+    assert model.id not in set(session.scalars(dissected))
+
+
+def _free(session: Session) -> list[int]:
+    return [blob.id for blob in session.scalars(unneeded(now()))]
+
+
+def test_a_chimera_outlives_its_base_and_its_donors(registry: Registry, tmp_path: Path) -> None:
+    for name, seed in (("base", 0), ("donor", 7)):
+        ingest_bytes(registry, tmp_path, name, kin_file(name.title(), kin_tensors(seed=seed)))
+    recipe = registry.compose("base").graft("donor", type="organ", blocks=1).purify("fractal", slot="attn_q")
+    made = recipe.accept("unrelated-lineage").accept("likely-degraded").plan().register()
+    before = assembled(registry, made.model, tmp_path / "before")[0].read_bytes()
+    with registry.catalog.writing() as session:
+        for name in ("base", "donor"):
+            remove_model(session, named(session, name), "gone", "local")
+    with registry.catalog.reading() as session:
+        values = chimera_values(session, named(session, made.model))
+    assert values is not None
+    assert [(one["model"], one["license"]) for one in values["parents"]] == [
+        ("local/base@1", None),
+        ("local/donor@1", None),
+    ]
+    assert all(one["theta_before"] is None for one in values["parts"])
+    assert assembled(registry, made.model, tmp_path / "after")[0].read_bytes() == before
+    report = verify(registry.catalog, registry.blobs)
+    assert (report.faults, report.miscounted) == ([], {})
+
+
+def test_a_model_that_was_kept_back_finds_its_kin_when_it_is_published(registry: Registry, tmp_path: Path) -> None:
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, tmp_path, "child", kin_file("Child", kin_tensors(alike=0.9), parent_entries("Base")))
+    pairs, declared = measured_pairs(registry), declared_pairs(registry)
+    with registry.catalog.writing() as session:
+        hide_model(session, named(session, "base"), "quarantined", "to be looked at", "local")
+    ingest_bytes(registry, tmp_path, "late", kin_file("Late", kin_tensors(alike=0.8, other=5), parent_entries("Base")))
+    assert declared_pairs(registry) != declared
+    with registry.catalog.writing() as session:
+        (base,) = session.scalars(select(Model).where(Model.name == "base"))
+        publish_model(session, base, "local")
+        publish_model(session, base, "local")
+    names = {"late", "base"}
+    assert measured_pairs(registry).keys() >= pairs.keys() | {frozenset(names)}, "each pair has one edge"
+    assert declared_pairs(registry) >= declared
+    assert any(names <= set(pair[:2]) for pair in declared_pairs(registry))

@@ -1,0 +1,189 @@
+"""`organ admin`: what waits, models yanked, restored and removed, and the event log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from sqlalchemy import select
+
+from registry.catalog.clock import now
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.removing import removal_of
+from registry.catalog.register.accounts import add_contributor
+from registry.catalog.register.states import hide_model
+from registry.catalog.tables import Model, Submission
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.cli.running import Organ
+from tests.faults.cases import let_time_pass
+from tests.trips import row_counts
+
+FINDING = {"severity": "warn", "code": "odd", "sentence": "It is \x1b[31modd."}
+
+
+def put_waiting(registry: Registry, state: str = "quarantined") -> int:
+    with registry.catalog.writing() as session:
+        ann = add_contributor(session, f"ann{session.query(Submission).count()}")
+        submission = Submission(
+            contributor_id=ann.id,
+            namespace=ann.name,
+            name="thing",
+            state=state,
+            manifest="{}",
+            metadata_given="{}",
+            findings=json.dumps([FINDING]),
+            size_bytes=5_000_000,
+            created_at=now(),
+            changed_at=now(),
+        )
+        session.add(submission)
+        session.flush()
+        return submission.id
+
+
+def let_wait(registry: Registry, name: str, submission_id: int) -> None:
+    """Take a model back into quarantine, where it waits by that submission."""
+    with registry.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name(name))
+        hide_model(session, model, "quarantined", "It waits.", "local")
+        session.get_one(Submission, submission_id).model_id = model.id
+
+
+def state_of(registry: Registry, name: str) -> str:
+    with registry.catalog.reading() as session:
+        namespace, _, rest = name.partition("/")
+        return session.scalars(select(Model.state).where(Model.namespace == namespace, Model.name == rest)).one()
+
+
+def test_nothing_waits_in_a_registry_of_ones_own(organ: Organ) -> None:
+    ended = organ.done("admin", "quarantine")
+    assert (ended.out, ended.err) == ("", "Nothing waits.\n")
+    assert organ.done("admin", "quarantine", "--json").values == {"items": [], "next": None}
+
+
+def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(organ: Organ, registry: Registry) -> None:
+    first, second = put_waiting(registry), put_waiting(registry)
+    put_waiting(registry, "ready")
+    ended = organ.done("admin", "quarantine")
+    assert "ann0/thing" in ended.out
+    assert "5.0 MB" in ended.out
+    assert f"{first}: warn: It is \\u001b[31modd." in ended.out
+    assert organ.done("admin", "quarantine", "-q").lines == [str(first), str(second)]
+    page = organ.done("admin", "quarantine", "-q", "--limit", "1")
+    assert page.err.startswith("more: organ admin quarantine -q --limit 1 --after ")
+    place = page.err.split()[-1]
+    assert organ.done("admin", "quarantine", "-q", "--after", place).lines == [str(second)]
+
+
+def test_what_waits_is_published_or_refused_once(composer: Organ, kept: Registry) -> None:
+    first, second = put_waiting(kept), put_waiting(kept)
+    let_wait(kept, "local/base", first)
+    let_wait(kept, "local/tuned", second)
+    early = composer("admin", "restore", "local/base")
+    assert (early.status, state_of(kept, "local/base")) == (1, "quarantined")
+    assert composer.done("admin", "approve", first).err == f"submission {first} is published\n"
+    assert (
+        composer.done("admin", "refuse", second, "--reason", "Not theirs.").err == f"submission {second} is refused\n"
+    )
+    assert (state_of(kept, "local/base"), state_of(kept, "local/tuned")) == ("visible", "removed")
+    for again in (("approve", first), ("refuse", first, "--reason", "x"), ("approve", 77)):
+        assert composer("admin", *again).status == 1
+    with kept.catalog.reading() as session:
+        found = session.execute(select(Submission.state, Submission.reason).order_by(Submission.id)).all()
+    assert [tuple(row) for row in found] == [("published", None), ("refused", "Not theirs.")]
+
+
+def test_a_model_is_yanked_and_restored_with_what_was_said(filled: Organ, registry: Registry) -> None:
+    filled.done("admin", "yank", "local/little", "--reason", "Trained on the wrong text.")
+    assert state_of(registry, "local/little") == "yanked"
+    assert "little" not in filled.done("models", "-q").out
+    assert filled.done("admin", "restore", "local/little@1").err == "local/little@1 is visible\n"
+    assert state_of(registry, "local/little") == "visible"
+    log = filled.done("admin", "events", "--json").values["items"]
+    assert [one["action"] for one in log][:2] == ["restore", "yank"]
+    assert log[1] | {"id": 0, "at": ""} == {
+        "id": 0,
+        "at": "",
+        "contributor": "local",
+        "action": "yank",
+        "model": "local/little@1",
+        "text": "local/little@1: Trained on the wrong text.",
+    }
+
+
+def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: Organ, kept: Registry) -> None:
+    made = kept.compose("local/base").graft("local/tuned", type="organ").plan().register()
+    before = row_counts(kept)
+    told = composer.done("admin", "remove", "local/tuned", "--reason", "It must go.", "--json")
+    assert told.err == "nothing was changed; -y does it\n"
+    assert row_counts(kept) == before
+    values = told.values
+    assert values["chimeras"] == [made.model]
+    assert 0 < values["organs"] < values["places"]
+    assert "would be removed" in composer.done("admin", "remove", "local/tuned", "--reason", "It must go.").out
+    assert composer.done("admin", "remove", "local/tuned", "--reason", "It must go.", "-y").lines[0].endswith("removed")
+    after = row_counts(kept)
+    assert before["organs"] - after["organs"] == values["organs"]
+    assert before["placements"] - after["placements"] == values["places"]
+    let_time_pass(kept)
+    assert composer.done("sweep", "-y", "--json").values["doomed"] == values["blobs"]
+    swept = composer.done("sweep", "-y", "--json").values
+    assert (swept["removed"], swept["removed_bytes"]) == (values["blobs"], values["stored_bytes"])
+    assert composer.done("verify", "--read-data").out.endswith("all are sound\n")
+    composer.done("assemble", made.model, "-o", kept.settings.home / "out.gguf")
+    ended = composer("admin", "remove", "local/tuned", "--reason", "Once more.", "-y")
+    assert (ended.status, ended.err) == (
+        1,
+        "organ: local/tuned@1 was removed: it cannot be changed any more\n",
+    )
+
+
+def test_a_removal_counts_no_blob_that_anything_else_needs(kept: Registry) -> None:
+    with kept.catalog.reading() as session:
+        base = removal_of(session, model_by_name(session, parse_model_name("local/base")))
+        tuned = removal_of(session, model_by_name(session, parse_model_name("local/tuned")))
+        assert base.places == tuned.places
+        assert base.chimeras == ()
+        assert base.stored_bytes > 0
+        stranger = model_by_name(session, parse_model_name("local/stranger"))
+        assert removal_of(session, stranger).organs == stranger.tensors, "it shares nothing"
+
+
+def test_what_lacks_a_reason_or_means_nothing_changes_nothing(filled: Organ, registry: Registry) -> None:
+    for arguments in (
+        ("yank", "local/little"),
+        ("remove", "local/little", "-y"),
+        ("refuse", "1"),
+        ("approve", "0"),
+        ("approve", "x"),
+        ("events", "--limit", "0"),
+        ("nothing",),
+    ):
+        assert filled("admin", *arguments).status == 2, arguments
+    for verb in (("yank",), ("remove", "-y")):
+        for reason in ("", "  ", "x" * 1001, "a\0b"):
+            ended = filled("admin", *verb, "local/little", "--reason", reason)
+            assert (ended.status, ended.out) == (1, "")
+            assert ended.err.count("\n") == 1
+        ended = filled("admin", *verb, "local/litle", "--reason", "x")
+        assert "did you mean local/little?" in ended.err
+    assert state_of(registry, "local/little") == "visible"
+
+
+def test_events_are_narrowed_and_paged(filled: Organ, registry: Registry, tmp_path: Path) -> None:
+    with registry.catalog.writing() as session:
+        for name in ("ann", "bob", "eve"):
+            add_contributor(session, name, by="root" if name == "eve" else "local")
+    assert len(filled.done("admin", "events").lines) == 1 + 4
+    added = filled.done("admin", "events", "--action", "Contributor ADDED", "--json").values["items"]
+    assert [one["text"] for one in added] == ["eve", "bob", "ann"]
+    assert [one["text"] for one in filled.done("admin", "events", "--by", "ROOT", "--json").values["items"]] == ["eve"]
+    assert filled.done("admin", "events", "--by", "nobody").err == "No such events.\n"
+    page = filled.done("admin", "events", "--limit", "2")
+    place = page.err.split()[-1]
+    rest = filled.done("admin", "events", "--limit", "2", "--after", place, "--json").values
+    assert rest["items"][0]["text"] == "ann"
+    assert rest["next"] is None
+    other = filled("admin", "events", "--by", "ann", "--after", place)
+    assert (other.status, other.out) == (1, ""), "a place in one list is none in another"

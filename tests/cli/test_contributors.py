@@ -1,0 +1,106 @@
+"""`organ contributor` and `organ token`: in a registry's folder, and of one's own account elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import account_by_token
+from registry.registry import Registry
+from registry.tokens import parse_token
+from tests.cli.running import Organ
+from tests.client.elsewhere import listening
+from web.app import create_app
+
+TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}\n")
+
+
+@pytest.fixture
+def token(organ: Organ) -> str:
+    """A token of Ada, who was added for it."""
+    organ.done("contributor", "add", "ada", "--quota", "50G")
+    return organ.done("token", "create", "ada", "--label", "laptop").out.strip()
+
+
+def scopes(registry: Registry, token: str) -> set[str] | None:
+    with registry.catalog.reading() as session:
+        account = account_by_token(session, parse_token(token), now())
+        return None if account is None else set(account.scopes)
+
+
+def test_a_contributor_is_added_listed_suspended_and_let_in_again(organ: Organ, registry: Registry, token: str) -> None:
+    assert organ.done("contributor", "list", "-q").lines == ["ada", "local"]
+    ada = organ.done("contributor", "list", "--json").values["items"][0]
+    assert (ada["name"], ada["state"], ada["quota"]["limit_bytes"]) == ("ada", "active", 50 * 10**9)
+    assert "50.0 GB" in organ.done("contributor", "list").out
+    for verb, state in (("suspend", "suspended"), ("resume", "active")):
+        assert f"ada is {state}" in organ.done("contributor", verb, "ADA").err
+        assert (scopes(registry, token) is None) is (verb == "suspend")
+    organ.done("contributor", "quota", "ada", "default")
+    assert organ.done("contributor", "list", "--json").values["items"][0]["has_own_quota"] is False
+
+
+def test_a_token_is_printed_once_and_alone(organ: Organ, registry: Registry, token: str) -> None:
+    made = organ.done("token", "create", "ada", "--scope", "read", "--scope", "upload", "--forever")
+    assert TOKEN.fullmatch(made.out)
+    assert "only time" in made.err
+    assert scopes(registry, made.out.strip()) == {"read", "upload"}
+    assert scopes(registry, token) == {"upload"}
+    listed = organ.done("token", "list", "--json")
+    assert [one["expires_at"] is None for one in listed.values["items"]] == [True, False]
+    assert not TOKEN.search(listed.out + organ.done("token", "list").out)
+    assert organ.done("token", "list", "ada", "-q").lines[1] == token[5:14]
+    for said in (token[5:14], made.out.strip()):
+        assert organ.done("token", "revoke", said).out == ""
+    assert scopes(registry, token) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("contributor", "add", "ADA"), 1, "there is a contributor ada already"),
+        (("contributor", "add", "a/b"), 1, "namespace"),
+        (("contributor", "add", "admin"), 1, "an address of the catalog"),
+        (("contributor", "suspend", "local"), 1, "cannot be suspended"),
+        (("contributor", "suspend", "eve"), 1, "organ contributor list"),
+        (("contributor", "quota", "ada", "much"), 2, "no size"),
+        (("token", "create"), 2, "whose token"),
+        (("token", "create", "ada", "--days", 5, "--forever"), 2, "exclude each other"),
+        (("token", "create", "ada", "--scope", "delete"), 2, "delete"),
+        (("token", "revoke", "aaaaaaaaa"), 1, "organ token list"),
+        (("token", "revoke", "../../admin"), 2, "letters and digits"),
+    ],
+)
+def test_what_makes_no_sense_is_told_with_what_to_do(
+    arguments: tuple[object, ...], status: int, said: str, organ: Organ, token: str
+) -> None:
+    ended = organ(*arguments)
+    assert (ended.status, ended.out) == (status, "")
+    assert said in ended.err
+
+
+@pytest.fixture
+def elsewhere(registry: Registry) -> Iterator[str]:
+    """The address of a server of the registry."""
+    with listening(create_app(registry)) as address:
+        yield address
+
+
+def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
+    organ: Organ, registry: Registry, token: str, elsewhere: str
+) -> None:
+    there = {"ORGAN_TOKEN": token, "ORGAN_REGISTRY": elsewhere}
+    made = organ("token", "create", "--days", 7, environment=there)
+    assert (made.status, bool(TOKEN.fullmatch(made.out))) == (0, True), made.err
+    assert scopes(registry, made.out.strip()) == {"upload"}
+    assert organ("token", "list", "-q", environment=there).lines == [made.out[5:14], token[5:14]]
+    assert "laptop" in organ("token", "list", environment=there).out
+    assert organ("token", "revoke", made.out[5:14], environment=there).status == 0
+    assert scopes(registry, made.out.strip()) is None
+    assert organ("token", "create", "--scope", "admin", environment=there).status == 1
+    for arguments in (("token", "create", "eve"), ("token", "list", "eve"), ("contributor", "list")):
+        assert organ(*arguments, environment=there).status == 2
+    assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 1

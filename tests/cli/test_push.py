@@ -1,0 +1,111 @@
+"""`organ push`: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.tokens import new_token
+from tests.cli.running import Ended, Organ
+from tests.client.scripted import as_json
+from tests.ingest.pushed_to import FakeRegistry, fake_registry
+from tests.trips import little_model
+from tests.web.live import free_port
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeRegistry]:
+    with fake_registry() as running:
+        yield running
+
+
+def run(folder: Path, url: str, *arguments: object, **environment: str) -> Ended:
+    """`organ push` with caches and settings of its own."""
+    places = {"XDG_CACHE_HOME": str(folder / "cache"), "XDG_CONFIG_HOME": str(folder / "config")}
+    return Organ(folder / "home")("--registry", url, "push", *arguments, environment=places | environment)
+
+
+def write(folder: Path, name: str = "Mine.gguf", seed: int = 0) -> Path:
+    path = folder / name
+    path.write_bytes(little_model(seed=seed))
+    return path
+
+
+def test_a_push_ends_with_the_pages_address_on_stdout(fake: FakeRegistry, tmp_path: Path) -> None:
+    path, url, token = write(tmp_path), fake.connection.url, new_token().text
+    first = run(tmp_path, url, path, "--license", "mit", "--tag", "a", "--tag", "b", ORGAN_TOKEN=token)
+    assert (first.status, first.lines[-1]) == (0, f"{url}/models/me/Mine@1")
+    assert first.lines[0].startswith("me/Mine@1: published; ")
+    assert fake.manifests[0]["metadata"] == {"license": "mit", "tags": ["a", "b"]}
+    assert fake.asked("POST", "/uploads")[0].headers["Authorization"] == f"Bearer {token}"
+    again = run(tmp_path, url, path)
+    assert again.lines == ["me/Mine@1: it is there already, nothing was sent", f"{url}/models/me/Mine@1"]
+    assert run(tmp_path, url, path, "-q").lines == ["me/Mine@1"]
+    assert list((tmp_path / "cache/organ-registry/push").iterdir()) == []  # the file was written only just now
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) -> None:
+    told = run(tmp_path, fake.connection.url, write(tmp_path), "--dry-run")
+    assert (told.status, told.lines) == (
+        0,
+        ["me/Mine: would send 95.7 kB in 11 pieces, 0 bytes in 0 pieces known there"],
+    )
+    assert not fake.blobs
+
+
+def test_json_tells_what_was_sent_and_found(fake: FakeRegistry, tmp_path: Path) -> None:
+    fake.outcome["findings"] = [{"severity": "warn", "code": "no-licence", "sentence": "It has no licence.\x1b[2J"}]
+    told = run(tmp_path, fake.connection.url, write(tmp_path), "--json").values
+    sent = {"bytes_sent": fake.received_bytes, "bytes_known": 0, "pieces_sent": len(fake.blobs), "pieces_known": 0}
+    named = {"model": "me/Mine@1", "address": f"{fake.connection.url}/models/me/Mine@1", "submission": "s2"}
+    assert (sent | named | {"findings": fake.outcome["findings"], "error": None}).items() <= told.items()
+    shown = run(tmp_path, fake.connection.url, write(tmp_path, seed=1))
+    assert "  warn: It has no licence.\\u001b[2J (no-licence)" in shown.err
+
+
+def test_a_refused_model_is_named_the_others_go_on_and_the_status_is_1(fake: FakeRegistry, tmp_path: Path) -> None:
+    (tmp_path / "Bad.gguf").write_bytes(b"GGUF, says the file")
+    write(tmp_path, "Good.gguf")
+    told = run(tmp_path, fake.connection.url, tmp_path / "Bad.gguf", tmp_path / "Good.gguf", "--json")
+    bad, good = (json.loads(line) for line in told.lines)
+    assert told.status == 1
+    assert "Bad.gguf" in bad["error"]
+    assert good["model"] == "me/Good@1"
+    fake.outcome = {"state": "refused", "reason": "It is no good."}
+    refused = run(tmp_path, fake.connection.url, write(tmp_path, seed=3))
+    assert (refused.status, refused.out) == (1, "")
+    assert refused.err.startswith("organ: me/Mine: refused: It is no good.; ")
+
+
+def test_a_registry_that_lets_nobody_in_ends_the_push_at_once(fake: FakeRegistry, tmp_path: Path) -> None:
+    fake.fails = lambda _asked: as_json({"error": "a token is needed"}, 401)
+    told = run(tmp_path, fake.connection.url, write(tmp_path), write(tmp_path, "Other.gguf"))
+    assert (told.status, told.out) == (1, "")
+    assert told.err.splitlines()[0] == "organ: a token is needed"
+    assert len(fake.asked("GET", "/account")) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--name", "me/x"], "--name is for one model"),
+        (["--chunk", "1k"], "from 64.0 kB to 67.1 MB"),
+        (["--chunk", "much"], "is no size"),
+    ],
+)
+def test_wrong_usage_is_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], said: str) -> None:
+    write(tmp_path, "a.gguf")
+    write(tmp_path, "b.gguf", seed=1)
+    told = run(tmp_path, f"http://127.0.0.1:{free_port()}", tmp_path, *arguments)
+    assert told.status == 2
+    assert said in told.err
+
+
+def test_without_a_registry_elsewhere_it_says_what_is_missing(tmp_path: Path) -> None:
+    told = Organ(tmp_path / "home")("push", write(tmp_path))
+    assert told.status == 1
+    assert "--registry URL" in told.err

@@ -1,0 +1,52 @@
+"""A registry elsewhere with a base, a fine-tune of it and a stranger, and the client that asks it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from registry.client.remote import RemoteRegistry
+from registry.registry import Registry
+from tests.cli.parents import write_parents
+from tests.client.elsewhere import Elsewhere, elsewhere
+from tests.trips import ingest_file
+
+
+@pytest.fixture(autouse=True)
+def own_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tokens of nobody: the folder of settings is the test's own."""
+    folder = tmp_path / "settings"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    monkeypatch.delenv("ORGAN_TOKEN", raising=False)
+    monkeypatch.delenv("ORGAN_REGISTRY", raising=False)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Iterator[Elsewhere]:
+    """The registry elsewhere; tests may add chimeras of names of their own."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    shutil.copy(migrated_database, folder)
+    parents = write_parents(folder / "parents")
+    with Registry.open(folder) as registry:
+        for path in (parents.base, parents.tuned, parents.stranger):
+            ingest_file(registry, path)
+        registry.compose("base").graft("tuned", type="organ", blocks=1).named("local/first").plan().register()
+        with elsewhere(registry) as found:
+            yield found
+
+
+@pytest.fixture
+def here(served: Elsewhere) -> Registry:
+    """The same registry, opened as a folder."""
+    return served.registry
+
+
+@pytest.fixture
+def there(served: Elsewhere) -> Iterator[RemoteRegistry]:
+    """The client of it."""
+    with RemoteRegistry(served.url) as remote:
+        yield remote

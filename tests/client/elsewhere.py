@@ -1,0 +1,60 @@
+"""A registry that is served from this process, as `organ serve` serves one, and how often its answers are cut."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event
+from wsgiref.types import WSGIApplication
+
+from werkzeug.serving import WSGIRequestHandler, make_server
+
+from ingest.jobs.runner import Runner
+from registry.registry import Registry
+from web.app import create_app
+from web.settings import WebSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A registry that is served."""
+
+    url: str
+    registry: Registry
+
+
+class _Quiet(WSGIRequestHandler):
+    """Says nothing of what it is asked."""
+
+    def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002  # as its parent calls it
+        pass
+
+
+@contextmanager
+def listening(application: WSGIApplication) -> Iterator[str]:
+    """The address at which `application` answers."""
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def elsewhere(registry: Registry) -> Iterator[Elsewhere]:
+    """`registry` served to this machine, with its jobs done."""
+    stop = Event()
+    worker = threading.Thread(target=Runner(registry, stop).run, daemon=True)
+    with listening(create_app(registry, WebSettings(personal=True)).wsgi_app) as url:
+        worker.start()
+        try:
+            yield Elsewhere(url, registry)
+        finally:
+            stop.set()
+            worker.join()

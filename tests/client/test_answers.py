@@ -1,0 +1,169 @@
+"""What a registry elsewhere says is looked at before it is used: it is taken, or refused in a sentence."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from registry.client import answers, shown
+from registry.client.connection import API
+from registry.client.jobs import ONE_JOB
+from registry.client.names import told_file, told_name
+from registry.client.planned import PLANNED, check_planned, findings, planned_organs, prediction
+from registry.client.remote import RemoteRegistry
+from registry.client.shape import Shape, check
+from registry.errors import BadReply, Unreachable
+from registry.registry import Registry
+from tests.client.scripted import Answer, as_json, scripted
+
+STRANGE: tuple[Any, ...] = (None, -1, 2**70, 1e400, float("nan"), True, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "0x0")
+
+
+def shown_plan(values: Any) -> None:
+    check_planned(values)
+    if values["plan"] is not None:
+        findings(values["findings"])
+        planned_organs(values["plan"]["parts"])
+        prediction(values["plan"]["prediction"]).sentence()
+
+
+def shown_model(values: Any) -> None:
+    check(values, answers.MODEL, "model")
+    told_name(values["name"])
+    answers.registered_model(values, [])
+
+
+def shaped(shape: Shape) -> Callable[[Any], None]:
+    return lambda values: check(values, shape, "it")
+
+
+@pytest.fixture(scope="module")
+def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
+    """True answers, shortened, each with what takes it."""
+    here: Registry = served.registry
+    first = here.model("first")
+    recipe = {"base": "base", "grafts": [{"from": "tuned", "type": "organ"}]}
+    with RemoteRegistry(served.url) as there:
+        ask = there.connection
+        found: dict[str, tuple[Any, Callable[[Any], object]]] = {
+            "organs": (ask.get(f"{API}/organs", limit=2), answers.search_page),
+            "facets": (ask.get(f"{API}/facets", q="type:norm"), answers.facet_counts),
+            "models": (ask.get(f"{API}/models", limit=2), answers.models_page),
+            "model": (ask.get(f"{API}/models/local/first"), shown_model),
+            "placements": (ask.get(f"{API}/models/local/base/organs", limit=2), shaped(answers.PLACEMENTS)),
+            "organ": (ask.get(f"{API}/organs/{first.organs[0].digest}"), shaped(shown.ORGAN)),
+            "chimera": (ask.get(f"{API}/chimeras/{first.lock_id}"), shaped(shown.CHIMERA)),
+            "fits": (ask.get(f"{API}/compatibility", base="base", donor="tuned"), shaped(shown.COMPATIBILITY)),
+            "plan": (ask.send("POST", f"{API}/plans", recipe), shown_plan),
+            "job": (ask.send("POST", f"{API}/reports", {"limit": 1}), shaped(ONE_JOB)),
+        }
+    return {name: (shortened(values), take) for name, (values, take) in found.items()}
+
+
+def shortened(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: shortened(one) for name, one in value.items()}
+    return [shortened(one) for one in value[:1]] if isinstance(value, list) else value
+
+
+def places(value: Any, place: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Every member of every object and list in `value`, by the way to it."""
+    inside: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, one in inside:
+        yield (*place, name)
+        yield from places(one, (*place, name))
+
+
+def changed(values: Any, place: tuple[str | int, ...], change: Callable[[Any, Any], None]) -> Any:
+    """A copy of `values` in which `change` was applied to the holder of `place` and its name there."""
+    copied = copy.deepcopy(values)
+    holder = copied
+    for name in place[:-1]:
+        holder = holder[name]
+    change(holder, place[-1])
+    return copied
+
+
+ANSWERS = ("organs", "facets", "models", "model", "placements", "organ", "chimera", "fits", "plan", "job")
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_that_is_changed_anywhere_is_taken_or_refused_in_a_sentence(said: Any, name: str) -> None:
+    values, take = said[name]
+    take(copy.deepcopy(values))
+    refused: list[str] = []
+    for place in places(values):
+        for strange in STRANGE:
+            try:
+                take(changed(values, place, lambda holder, key, strange=strange: holder.__setitem__(key, strange)))
+            except BadReply as error:
+                refused.append(str(error))
+    assert len(refused) > 40
+    assert max(map(len, refused)) < 400
+    for member in values:
+        if member in ("items", "next", "plan", "digest", "name", "id", "type", "types"):
+            with pytest.raises(BadReply, match="missing"):
+                take({key: value for key, value in values.items() if key != member})
+
+
+@pytest.mark.parametrize("whole", [None, [], "x", 5, True])
+def test_what_is_no_object_at_all_is_refused(whole: object) -> None:
+    with pytest.raises(BadReply):
+        check(whole, PLANNED, "plan")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "x", "a/b", "a/b@0", "../b@1", "a/..@1", "a/b@1/../..", "a/b@1?x", "api/b@1", "a/b@1 "]
+)
+def test_a_name_that_is_none_leads_nowhere(name: str) -> None:
+    with pytest.raises(BadReply):
+        told_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", ".hidden", "x\n", "x\x00", "a\\b", "x.", "-x", "x" * 300, "ü"]
+)
+def test_a_files_name_that_no_disk_should_have_is_refused(name: str) -> None:
+    with pytest.raises(BadReply):
+        told_file(name)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer(200, b"[" * 1_000_000),
+        Answer(200, b'{"items":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        Answer(200, b'{"items": [' + b"1," * 9_000_000 + b"1]}"),
+        Answer(200, b'{"next": ' + b"9" * 5000 + b"}"),
+        Answer(200, b"<html>"),
+        Answer(200, b"\xff\xfe"),
+        Answer(200, b"null"),
+        Answer(200, b"{}"),
+        as_json({"items": [], "next": 5, "notes": []}),
+        Answer(500, b"{}"),
+    ],
+    ids=["brackets", "deep", "huge", "long number", "a page", "no text", "null", "empty", "next", "broken"],
+)
+def test_an_answer_that_is_none_is_refused_in_a_sentence(answer: Answer) -> None:
+    with scripted(lambda _: answer) as server, RemoteRegistry(server.url) as remote:
+        for question in (remote.search, remote.models, remote.count, lambda: remote.model("a")):
+            with pytest.raises(Unreachable) as caught:
+                question()
+            assert len(str(caught.value)) < 400
+
+
+def test_organs_without_an_end_are_refused() -> None:
+    """Each page says that one more follows, and has nothing."""
+    model = {"items": [], "next": "more", "notes": []}
+    with scripted(lambda _: as_json(model)) as server, RemoteRegistry(server.url) as remote:
+        with pytest.raises(BadReply, match="come to the end"):
+            remote._placements(told_name("a/b@1"))
+        assert len(server.asked) == 1
+
+
+def test_true_answers_are_json_that_nobody_needs_to_guess_at(said: Any) -> None:
+    assert all(json.dumps(values, allow_nan=False) for values, _ in said.values())

@@ -1,0 +1,194 @@
+"""Commands with --registry URL: what they print of a registry elsewhere is what they print of the same folder."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.catalog.register.accounts import add_contributor, create_token, revoke_token
+from registry.client.tokens import kept_token
+from registry.digest import digest_of
+from registry.registry import Registry
+from tests.cli.running import Ended, Organ
+from tests.client.elsewhere import Elsewhere
+
+ROOT = Path(__file__).resolve().parents[2]
+Asking = Callable[..., Ended]
+
+
+@pytest.fixture
+def local(here: Registry) -> Organ:
+    """The command on the folder."""
+    return Organ(here.settings.home)
+
+
+@pytest.fixture
+def asking(served: Elsewhere, tmp_path: Path) -> Asking:
+    """The command on the registry elsewhere, with an empty folder of one's own."""
+    organ = Organ(tmp_path / "own")
+    return lambda *arguments: organ("--registry", served.url, *arguments)
+
+
+@pytest.fixture
+def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a text on stdin."""
+
+    def put(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    return put
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("search", "type:organ", "--limit", "3"),
+        ("search", "type:norm", "--facets", "--json"),
+        ("search", "-q", "block:1"),
+        ("models", "kind:model", "--json"),
+        ("models", "--rank", "kind:model", "-q"),
+        ("show", "local/base"),
+        ("show", "local/tuned", "--json"),
+        ("compat", "base", "tuned"),
+        ("compat", "base", "stranger", "--json"),
+        ("jobs", "--json"),
+        ("show", "nobody"),
+        ("search", "typ:organ"),
+        ("models", "nothing:here"),
+        ("jobs", "--show", "999"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_prints_the_same_of_a_folder_and_of_a_registry_elsewhere(
+    local: Organ, asking: Asking, arguments: tuple[str, ...]
+) -> None:
+    own, other = local(*arguments), asking(*arguments)
+    assert other.status == own.status
+    if "--json" in arguments:
+        assert other.values == own.values  # the members of an object have no order
+    else:
+        assert other.out == own.out
+    assert bool(own.out) != bool(own.status)
+
+
+def test_an_organ_and_a_chimera_are_shown_the_same(here: Registry, local: Organ, asking: Asking) -> None:
+    digest = here.model("base").organs[0].digest
+    lock = here.model("first").lock_id
+    for what in (digest[:12], f"sha256:{lock}", "local/first"):
+        assert asking("show", what).out == local.done("show", what).out
+
+
+def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
+    here: Registry, local: Organ, asking: Asking, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("base: base\ngrafts: [{from: stranger, type: organ, blocks: 1}]\nname: local/made-there\n")
+    refused = asking("compose", recipe, "-o", tmp_path / "x.gguf")
+    assert refused.status == 1
+    assert "--accept unrelated-lineage" in refused.err
+    assert asking("compose", recipe, "-y", "--dry-run").status == 0
+    assert not here.models("made-there")
+    files = ("-o", tmp_path / "x.gguf", "--lock", tmp_path / "l.json", "--write-recipe", tmp_path / "w.yaml")
+    made = asking("compose", recipe, "-y", "--json", *files)
+    assert made.status == 0, made.err
+    values = made.values["made"]
+    assert digest_of((tmp_path / "x.gguf").read_bytes()) == values["sha256"]
+    assert digest_of((tmp_path / "l.json").read_bytes()) == values["lock_id"]
+    assert "accept: [unrelated-lineage]" in (tmp_path / "w.yaml").read_text()
+    assert here.model("made-there").lock_id == values["lock_id"]
+    told, there = (run("compose", tmp_path / "w.yaml", "--dry-run").out.split("; ") for run in (local, asking))
+    assert told == there
+
+
+def test_files_are_assembled_and_pulled_from_elsewhere(here: Registry, asking: Asking, tmp_path: Path) -> None:
+    due = here.assemble("first", tmp_path / "due.gguf")
+    lock, organ = here.model("first").lock_id, here.model("first").organs[2]
+    for number, arguments in enumerate((("assemble", "first"), ("pull", "first"), ("pull", f"sha256:{lock}"))):
+        path = tmp_path / f"{number}.gguf"
+        ended = asking(*arguments, "-o", path, "-q")
+        assert (ended.status, ended.out) == (0, f"{path}\n"), ended.err
+        assert digest_of(path.read_bytes()) == due
+    assert asking("pull", "first", "-o", path).err.endswith("there already; --force replaces it\n")
+    pulled = asking("pull", organ.digest[:12], "-o", tmp_path, "--json").values
+    assert pulled["model"] is None
+    assert digest_of(Path(pulled["items"][0]["file"]).read_bytes()) == organ.digest == pulled["items"][0]["sha256"]
+    assert asking("pull", "sha256:00000000", "-o", tmp_path).status == 1
+    assert asking("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
+
+
+def test_a_model_that_is_pulled_can_be_registered_at_once(here: Registry, asking: Asking, tmp_path: Path) -> None:
+    ended = asking("pull", "tuned", "-o", tmp_path / "t.gguf", "--ingest", "--json")
+    assert ended.values["ingested"] == "local/tuned@1", ended
+    with Registry.open(tmp_path / "own") as own:
+        assert own.model("tuned").digest == here.model("tuned").digest
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("verify",), ("sweep",), ("work", "--once"), ("report",), ("compare", "a", "b"), ("compat", "base"), ("serve",)],
+    ids=" ".join,
+)
+def test_what_needs_a_folder_says_so_in_a_sentence(asking: Asking, arguments: tuple[str, ...]) -> None:
+    ended = asking(*arguments)
+    assert (ended.status, ended.out) == (1, "")
+    assert f"organ: organ {arguments[0]}" in ended.err
+    assert "works on a registry's folder only" in ended.err
+
+
+def test_a_home_that_is_given_goes_before_the_registry_of_the_environment(local: Organ, served: Elsewhere) -> None:
+    away = {"ORGAN_REGISTRY": "http://127.0.0.1:9"}
+    assert local("--home", local.home, "models", "-q", environment=away).status == 0
+    assert local("models", environment={"ORGAN_REGISTRY": served.url}).status == 0
+    refused = local("models", environment={"ORGAN_REGISTRY": "elsewhere"})
+    assert "is no address of a registry" in refused.err
+
+
+def test_one_logs_in_is_listed_and_forgotten(served: Elsewhere, asking: Asking, type_in: Callable[[str], None]) -> None:
+    with served.registry.catalog.writing() as session:
+        token = create_token(session, add_contributor(session, "ada").id, ("read", "upload"), "laptop")
+    type_in(f"{token.text}\n")
+    ended = asking("login", "--token-stdin")
+    assert ended.out == f"{served.url}: you are ada, for read, upload\n"
+    kept = kept_token(served.url)
+    assert kept is not None
+    assert (kept.token, kept.plain_http) == (token.text, False)
+    listed = asking("login", "--list")
+    assert listed.out == f"{served.url}\n"
+    assert asking("models").status == 0
+    assert token.text not in ended.out + ended.err + listed.out + listed.err
+    with served.registry.catalog.writing() as session:
+        revoke_token(session, token.public_id)
+    assert "not good any more" in asking("models").err
+    type_in(token.text)
+    assert asking("login", "--token-stdin").status == 1
+    assert asking("login", "--forget", served.url).status == 0
+    assert asking("login", "--list", "--json").values == {"items": [], "next": None}
+    assert asking("login", "--forget", served.url).status == 1
+
+
+def test_what_is_no_token_is_not_even_sent(asking: Asking, type_in: Callable[[str], None]) -> None:
+    for text in ("", "hunter2\n", "orgp_" + "x" * 58):
+        type_in(text)
+        ended = asking("login", "https://registry.example", "--token-stdin")
+        assert ended.status == 1
+        assert "hunter2" not in ended.err
+    assert asking("login", "--list", "--forget", "x").status == 2
+    assert asking("pull", "x").status == 1
+
+
+def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local: Organ) -> None:
+    script = (
+        "import sys; from cli.main import organ\n"
+        "organ(['--home', sys.argv[1], 'search', '-q', '--limit', '1'], standalone_mode=False); print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(local.home)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "cli.search" in loaded
+    assert loaded & {"numpy", "zstandard", "urllib3", "registry.client.remote"} == set()

@@ -1,0 +1,312 @@
+"""Requests to a registry elsewhere, which may be away, slow, busy, broken, or no registry at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from registry.client.connection import ANSWER_MAX_BYTES, Connection
+from registry.errors import (
+    Ambiguous,
+    BadInput,
+    BadReply,
+    BadSetting,
+    BadToken,
+    Busy,
+    Conflict,
+    NotAllowed,
+    NotAssemblable,
+    NotComposable,
+    NotFound,
+    OrganError,
+    OverQuota,
+    TooMany,
+    Unreachable,
+    UnsupportedDType,
+)
+from registry.tokens import new_token
+from tests.client.scripted import CUT, Answer, Asked, Script, as_json, scripted
+from tests.web.live import free_port
+
+FINE = as_json({"fine": True})
+
+
+def in_turn(*answers: Answer) -> Script:
+    """A script that gives `answers` one after another, the last of them for ever."""
+    left = list(answers)
+    return lambda _asked: left.pop(0) if len(left) > 1 else left[0]
+
+
+class Naps:
+    """Sleeps in no time, and knows how long each would have been."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def refusal(status: int, sentence: str, errors: Sequence[tuple[str | None, str]] = (), **headers: str) -> Answer:
+    listed = [{"field": field, "sentence": said} for field, said in errors or [(None, sentence)]]
+    return as_json({"ok": False, "error": sentence, "errors": listed, "status": status}, status, **headers)
+
+
+def test_a_request_names_the_program_its_version_and_the_token_and_carries_json() -> None:
+    token = new_token().text
+    with scripted(lambda _: FINE) as server:
+        connection = Connection(f"{server.url}/below/", token)
+        assert connection.send("POST", "/api/v1/uploads", {"kind": "piece"}) == {"fine": True}
+        assert connection.get("/api/v1/models", q="a b&c", limit=2, after=None, ranked=True, by=["x", "y"]) == {
+            "fine": True
+        }
+        posted, got = server.asked
+    assert (posted.method, posted.path, posted.values) == ("POST", "/below/api/v1/uploads", {"kind": "piece"})
+    assert posted.headers["User-Agent"].startswith("organ-registry/")
+    assert posted.headers["Authorization"] == f"Bearer {token}"
+    assert posted.headers["Content-Type"] == "application/json"
+    assert got.path == "/below/api/v1/models?q=a+b%26c&limit=2&ranked=true&by=x&by=y"
+
+
+def test_bytes_are_sent_with_their_length_and_416_is_an_answer() -> None:
+    data = bytes(range(256)) * 1000
+    with scripted(lambda _: as_json({"received_bytes": 7}, 416, Range="bytes=0-6")) as server:
+        reply = Connection(server.url).send_bytes("PATCH", "/u", memoryview(data), {"Content-Range": "bytes 0-9/10"})
+        (asked,) = server.asked
+    assert (reply.status, reply.values, reply.headers["range"]) == (416, {"received_bytes": 7}, "bytes=0-6")
+    assert asked.body == data
+    assert asked.headers["Content-Range"] == "bytes 0-9/10"
+    assert asked.headers["Transfer-Encoding"] is None
+
+
+def test_a_download_is_streamed_in_the_chunks_that_were_asked_for() -> None:
+    body = bytes(1000)
+    with scripted(lambda _: Answer(206, body, {"ETag": '"x"'})) as server:
+        connection = Connection(server.url)
+        with connection.download("/file", {"Range": "bytes=5-"}) as reply:
+            chunks = list(reply.stream(300))
+        assert server.asked[0].headers["Range"] == "bytes=5-"
+        assert server.asked[0].headers["Accept-Encoding"] == "identity"
+    assert (reply.status, reply.headers["etag"], b"".join(chunks)) == (206, '"x"', body)
+    assert max(map(len, chunks)) <= 300
+
+
+def test_a_download_that_ends_too_early_says_so() -> None:
+    with (
+        scripted(lambda _: Answer(200, b"abc", promised=10)) as server,
+        Connection(server.url).download("/file") as reply,
+        pytest.raises(Unreachable, match="cut"),
+    ):
+        list(reply.stream())
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "said"),
+    [
+        (refusal(400, "no such field"), BadInput, "no such field"),
+        (refusal(401, "the token was revoked"), BadToken, "revoked"),
+        (refusal(403, "not yours"), NotAllowed, "not yours"),
+        (refusal(404, "no such model"), NotFound, "no such model"),
+        (refusal(413, "quota"), OverQuota, "quota"),
+        (refusal(429, "too often", Retry_After="3600"), TooMany, "too often"),
+        (refusal(500, "The registry cannot answer just now"), Unreachable, "just now"),
+        (refusal(503, "many wait", Retry_After="3600"), Busy, "many wait"),
+        (refusal(409, "two at once"), Conflict, "two at once"),
+        (refusal(409, "3 digests begin with 12345678: a…, b…"), Ambiguous, "12345678"),
+        (refusal(409, "a/b cannot be assembled: its file is not whole"), NotAssemblable, "^a/b cannot .*: its file"),
+        (refusal(409, "no kernel reads the values of tensor type IQ9"), UnsupportedDType, "IQ9"),
+        (Answer(404, b"<html>nothing</html>"), NotFound, "answered 404"),
+        (Answer(405, b"[]"), BadInput, "answered 405"),
+        (Answer(502, b""), Unreachable, "answered 502"),
+    ],
+)
+def test_a_no_is_the_error_that_the_same_question_raises_here(
+    answer: Answer, kind: type[OrganError], said: str
+) -> None:
+    with scripted(lambda _: answer) as server, pytest.raises(kind, match=said) as raised:
+        Connection(server.url).get("/api/v1/x")
+    assert type(raised.value) is kind
+
+
+def test_a_plan_that_is_refused_tells_why_and_what_to_accept() -> None:
+    errors = [
+        ("recipe", "No."),
+        ("recipe", "Nor that."),
+        ("accept", "Accept strangers, licence to make it all the same."),
+    ]
+    with scripted(lambda _: refusal(409, "No.", errors)) as server, pytest.raises(NotComposable) as raised:
+        Connection(server.url).send("POST", "/api/v1/chimeras", {})
+    assert raised.value.refusals == ("No.", "Nor that.")
+    assert raised.value.unaccepted == ("strangers", "licence")
+
+
+def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
+    naps = Naps()
+    with scripted(in_turn(CUT, CUT, FINE)) as server:
+        assert Connection(server.url, sleep=naps).get("/x") == {"fine": True}
+        assert len(server.asked) == 3
+    assert 0 < naps.seconds[0] < naps.seconds[1] * 1.5
+
+
+@pytest.mark.parametrize(
+    "send",
+    [
+        lambda connection: connection.send("POST", "/x", {}),
+        lambda connection: connection.send_bytes("PATCH", "/x", b"abc", {}),
+    ],
+)
+def test_a_cut_line_is_not_tried_again_where_it_might_do_a_thing_twice(send: Callable[[Connection], object]) -> None:
+    with scripted(in_turn(CUT, FINE)) as server:
+        with pytest.raises(Unreachable, match=f"127.0.0.1:{server.port} does not answer"):
+            send(Connection(server.url, sleep=Naps()))
+        assert len(server.asked) == 1
+
+
+def test_nobody_there_is_said_in_one_sentence_after_some_tries() -> None:
+    naps = Naps()
+    with pytest.raises(Unreachable, match=r"^http://127\.0\.0\.1:\d+ does not answer: .*refused") as raised:
+        Connection(f"http://127.0.0.1:{free_port()}", sleep=naps).get("/x")
+    assert "object at" not in str(raised.value)
+    assert len(naps.seconds) == 3
+
+
+def test_a_registry_that_says_later_is_asked_later() -> None:
+    naps = Naps()
+    later = (refusal(429, "often", Retry_After="7"), refusal(503, "busy", Retry_After="Wed, 21 Oct 2015 07:28:00 GMT"))
+    with scripted(in_turn(*later, FINE)) as server:
+        assert Connection(server.url, sleep=naps).send("POST", "/x", {}) == {"fine": True}
+    assert naps.seconds == [7.0, 0.0]
+
+
+def test_a_registry_that_says_much_later_is_not_waited_for() -> None:
+    naps = Naps()
+    with scripted(lambda _: refusal(429, "often", Retry_After="61")) as server:
+        with pytest.raises(TooMany) as raised:
+            Connection(server.url, sleep=naps).get("/x")
+        assert len(server.asked) == 1
+    assert (raised.value.seconds, naps.seconds) == (61.0, [])
+
+
+def test_a_redirect_within_the_registry_is_followed_for_what_is_only_read() -> None:
+    def script(asked: Asked) -> Answer:
+        return FINE if asked.path == "/there" else Answer(308, b"", {"Location": "/there"})
+
+    with scripted(script) as server:
+        assert Connection(server.url).get("/here") == {"fine": True}
+        with pytest.raises(BadReply, match="not followed"):
+            Connection(server.url).send("PUT", "/here", {})
+
+
+def test_a_redirect_round_and_round_ends() -> None:
+    with scripted(lambda _: Answer(302, b"", {"Location": "/x"})) as server:
+        with pytest.raises(BadReply, match="not followed"):
+            Connection(server.url).get("/x")
+        assert len(server.asked) < 10
+
+
+@pytest.mark.parametrize(
+    "there", ["http://127.0.0.1:{other}/x", "//127.0.0.1:{other}/x", "https://127.0.0.1:{port}/x", ""]
+)
+def test_a_redirect_to_another_origin_gets_neither_a_request_nor_the_token(there: str) -> None:
+    with scripted(lambda _: FINE) as other, scripted(lambda _: Answer(302, b"", {"Location": location})) as server:
+        location = there.format(other=other.port, port=server.port) or "ftp://127.0.0.1/x"
+        with pytest.raises(BadReply, match="elsewhere"):
+            Connection(server.url, new_token().text).get("/x")
+        with pytest.raises(BadReply, match="elsewhere"), Connection(server.url).download("/x"):
+            pass
+        assert not other.asked
+
+
+def test_a_huge_answer_is_not_read() -> None:
+    huge = Answer(200, b'"' + b"a" * (ANSWER_MAX_BYTES + 5) + b'"')
+    with scripted(lambda _: huge) as server, pytest.raises(BadReply, match="more than 16777216 bytes"):
+        Connection(server.url).get("/x")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b'{"a":', b"[" * 100_000, b"\xff\xfe"])
+def test_an_answer_that_is_no_json_object_is_no_registrys(body: bytes) -> None:
+    with scripted(lambda _: Answer(200, body)) as server, pytest.raises(BadReply, match="as a registry does"):
+        Connection(server.url).get("/x")
+
+
+def test_an_answer_that_never_comes_is_given_up() -> None:
+    with scripted(lambda _: Answer(200, b"{", promised=100)) as server, pytest.raises(Unreachable, match="cut"):
+        Connection(server.url).get("/x")
+    with scripted(slow := Slow()) as server:
+        with pytest.raises(Unreachable, match="timed out"):
+            Connection(server.url, read_seconds=0.1, tries=1).get("/x")
+        slow.go_on()
+
+
+class Slow:
+    """A script that answers only when it is told to."""
+
+    def __init__(self) -> None:
+        self._wait = threading.Event()
+        self.go_on = self._wait.set
+
+    def __call__(self, _asked: Asked) -> Answer:
+        self._wait.wait(10)
+        return FINE
+
+
+def test_a_refused_request_leaves_the_connection_as_good_as_before() -> None:
+    with scripted(in_turn(refusal(404, "no"), FINE)) as server:
+        connection = Connection(server.url)
+        with pytest.raises(NotFound):
+            connection.get("/x")
+        assert connection.get("/x") == {"fine": True}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "registry.example",
+        "ftp://a",
+        "http://",
+        "http://a:b",
+        "http://a:99999",
+        "https://u:p@a",
+        "https://a/?q=1",
+        "https://a/#b",
+        "https://a b",
+        "https://ä",
+        "https://" + "a" * 3000,
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(BadSetting, match="no address of a registry"):
+        Connection(url)
+
+
+def test_a_token_travels_in_the_open_only_within_this_machine() -> None:
+    token = new_token().text
+    with pytest.raises(BadSetting, match="plain http") as raised:
+        Connection("http://registry.example", token)
+    assert token not in str(raised.value)
+    for url in ("http://localhost:1", "http://127.0.0.2", "http://[::1]:8935", "https://registry.example"):
+        assert Connection(url, token).url == url
+    assert Connection("http://registry.example", token, plain_http=True).url == "http://registry.example"
+    assert Connection("http://registry.example").url == "http://registry.example"
+
+
+def test_a_mistyped_token_is_refused_before_anything_is_sent() -> None:
+    token = new_token().text
+    with pytest.raises(BadToken) as raised:
+        Connection("https://registry.example", token[:-1] + ("a" if token[-1] != "a" else "b"))
+    assert token[:-1] not in str(raised.value)
+
+
+def test_several_threads_share_one_connection() -> None:
+    def script(asked: Asked) -> Answer:
+        return as_json({"path": asked.path})
+
+    with scripted(script) as server, ThreadPoolExecutor(8) as threads:
+        connection = Connection(server.url)
+        answers: list[dict[str, Any]] = list(threads.map(lambda number: connection.get(f"/{number}"), range(60)))
+    assert answers == [{"path": f"/{number}"} for number in range(60)]

@@ -1,0 +1,249 @@
+"""A file from elsewhere: gone on with where it was cut, refused where it is not what was promised, or not at all."""
+
+from __future__ import annotations
+
+import fcntl
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from registry.client.checking import check_lock, check_organs
+from registry.client.connection import Connection
+from registry.client.fetching import TRIES, FileToFetch, fetch
+from registry.client.partial import partial_path
+from registry.digest import Digest, digest_of
+from registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
+from registry.registry import Registry
+from tests.client.scripted import Answer, Asked, Scripted, scripted
+
+DATA = random.Random(6).randbytes(200_000)
+FILE = FileToFetch("/models/acme/x@1.gguf", len(DATA), digest_of(DATA))
+RANGE = re.compile(r"bytes=(\d+)-")
+
+
+def part(asked: Asked, data: bytes = DATA, tag: str | None = None) -> Answer:
+    """The whole, or the rest of it that was asked for, as the registry answers."""
+    tag = f'"{digest_of(data)}"' if tag is None else tag
+    wanted = RANGE.fullmatch(asked.headers.get("Range", ""))
+    if wanted is None or asked.headers.get("If-Range") != tag:
+        return Answer(200, data, {"ETag": tag})
+    begin = int(wanted[1])
+    return Answer(206, data[begin:], {"ETag": tag, "Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}"})
+
+
+def cut(answer: Answer, length: int) -> Answer:
+    """The first `length` bytes of an answer that promises all of them."""
+    assert answer.body is not None
+    return replace(answer, body=answer.body[:length], promised=len(answer.body))
+
+
+@contextmanager
+def serving(script: Callable[[Asked], Answer]) -> Iterator[tuple[Scripted, Connection]]:
+    with scripted(script) as server:
+        connection = Connection(server.url, sleep=no_nap)
+        yield server, connection
+        connection.close()
+
+
+def no_nap(_seconds: float) -> None:
+    """Nobody waits."""
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_line_that_is_cut_at_random_points_sends_every_byte_once(tmp_path: Path, seed: int) -> None:
+    chance, sent = random.Random(seed), 0
+
+    def script(asked: Asked) -> Answer:
+        nonlocal sent
+        answer = part(asked)
+        assert answer.body is not None
+        length = min(chance.randrange(1, 60_000), len(answer.body))
+        sent += length
+        return answer if length == len(answer.body) else cut(answer, length)
+
+    come: list[int] = []
+    with serving(script) as (server, connection):
+        assert fetch(connection, FILE, tmp_path / "x.gguf", come.append, no_nap) == FILE.sha256
+    assert (tmp_path / "x.gguf").read_bytes() == DATA
+    assert left(tmp_path) == ["x.gguf"]
+    assert len(server.asked) > 3
+    assert sent == sum(come) == len(DATA)
+
+
+def test_what_an_earlier_attempt_left_is_not_sent_again(tmp_path: Path) -> None:
+    target = tmp_path / "x.gguf"
+    target.write_bytes(b"as it was")
+    with serving(lambda asked: cut(part(asked), 70_000 if "Range" not in asked.headers else 0)) as (server, connection):
+        with pytest.raises(Unreachable, match="cut"):
+            fetch(connection, FILE, target, sleep=no_nap)
+        assert len(server.asked) == 1 + TRIES
+    assert target.read_bytes() == b"as it was"
+    (partial,) = set(left(tmp_path)) - {"x.gguf"}
+    assert re.fullmatch(r"\.organ-[0-9a-f]{16}\.part", partial)
+    assert (tmp_path / partial).read_bytes() == DATA[:70_000]
+    with serving(part) as (server, connection):
+        (tmp_path / partial).rename(tmp_path / name_at(connection.url, target))  # the same registry, at another port
+        come: list[int] = []
+        fetch(connection, FILE, target, come.append)
+    assert [asked.headers["Range"] for asked in server.asked] == ["bytes=70000-"]
+    assert server.asked[0].headers["If-Range"] == f'"{FILE.sha256}"'
+    assert (target.read_bytes(), sum(come), left(tmp_path)) == (DATA, len(DATA), ["x.gguf"])
+
+
+def name_at(url: str, target: Path, file: FileToFetch = FILE) -> str:
+    """The name of the partial file of what comes from `url`."""
+    return partial_path(target, file.key(url)).name
+
+
+@pytest.mark.parametrize("lies_there", [b"\x00" * 1000, DATA[:999] + b"!", DATA + b"more", b"x" * len(DATA)])
+def test_a_beginning_of_something_else_is_thrown_away(tmp_path: Path, lies_there: bytes) -> None:
+    target = tmp_path / "x.gguf"
+    with serving(part) as (_, connection):
+        (tmp_path / name_at(connection.url, target)).write_bytes(lies_there)
+        come: list[int] = []
+        assert fetch(connection, FILE, target, come.append) == FILE.sha256
+    assert (target.read_bytes(), sum(come), left(tmp_path)) == (DATA, len(DATA), ["x.gguf"])
+
+
+def test_a_file_that_has_come_whole_is_not_asked_for_again(tmp_path: Path) -> None:
+    with serving(part) as (server, connection):
+        (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).write_bytes(DATA)
+        fetch(connection, FILE, tmp_path / "x.gguf")
+        assert server.asked == []
+    assert (tmp_path / "x.gguf").read_bytes() == DATA
+
+
+def test_another_file_at_the_address_is_fetched_from_its_beginning(tmp_path: Path) -> None:
+    """The tag tells: what the registry has now is not what was begun, and its answer is the whole."""
+    new = DATA[::-1]
+    file = FileToFetch(FILE.path, len(new), None)
+    answers = [cut(part(Asked("GET", "/", {}, b"")), 50_000)]  # type: ignore[arg-type]  # headers like any mapping
+    with serving(lambda asked: answers.pop() if answers else part(asked, new)) as (server, connection):
+        assert fetch(connection, file, tmp_path / "x.gguf", sleep=no_nap) == digest_of(new)
+        assert server.asked[1].headers["If-Range"] == f'"{digest_of(DATA)}"'
+    assert left(tmp_path) == ["x.gguf"]
+
+
+def flipped(asked: Asked) -> Answer:
+    return part(asked, DATA[:-1] + bytes([DATA[-1] ^ 1]), f'"{FILE.sha256}"')
+
+
+LIES: dict[str, Callable[[Asked], Answer]] = {
+    "other bytes": flipped,
+    "fewer bytes": lambda _asked: Answer(200, DATA[:-1]),
+    "more bytes": lambda _asked: Answer(200, DATA + b"!"),
+    "very many bytes": lambda _asked: Answer(200, DATA, promised=10**15),
+    "nothing": lambda _asked: Answer(200, b""),
+    "no file": lambda _asked: Answer(204, b""),
+    "not modified": lambda _asked: Answer(304, b""),
+    "no such range": lambda _asked: Answer(416, b"{}"),
+    "a range unasked for": lambda _asked: Answer(206, DATA, {"Content-Range": f"bytes 0-{len(DATA) - 1}/{len(DATA)}"}),
+    "other bytes after a cut": lambda asked: flipped(asked) if "Range" in asked.headers else cut(part(asked), 9),
+    "another range": lambda asked: (
+        Answer(206, DATA[8:], {"Content-Range": f"bytes 8-{len(DATA) - 1}/{len(DATA)}"})
+        if "Range" in asked.headers
+        else cut(part(asked), 9)
+    ),
+    "a range of another size": lambda asked: (
+        Answer(206, DATA[9:], {"Content-Range": f"bytes 9-{len(DATA)}/{len(DATA) + 1}"})
+        if "Range" in asked.headers
+        else cut(part(asked), 9)
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_registry_that_lies_is_refused_and_leaves_nothing(tmp_path: Path, lie: str) -> None:
+    target = tmp_path / "x.gguf"
+    with serving(LIES[lie]) as (_, connection), pytest.raises(BadReply):
+        fetch(connection, FILE, target, sleep=no_nap)
+    assert left(tmp_path) == []
+    target.write_bytes(b"as it was")
+    with serving(LIES[lie]) as (_, connection), pytest.raises(BadReply):
+        fetch(connection, FILE, target, sleep=no_nap)
+    assert (target.read_bytes(), left(tmp_path)) == (b"as it was", ["x.gguf"])
+
+
+def test_a_redirect_to_elsewhere_is_refused_and_nothing_is_asked_there(tmp_path: Path) -> None:
+    with serving(part) as (other, _):
+        away = Answer(302, b"", {"Location": f"{other.url}/x.gguf"})
+        with serving(lambda _: away) as (_, connection), pytest.raises(Unreachable, match="elsewhere"):
+            fetch(connection, FILE, tmp_path / "x.gguf", sleep=no_nap)
+        assert other.asked == []
+    assert left(tmp_path) == []
+
+
+def test_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+    with serving(lambda _: Answer(404, b'{"error": "no model"}')) as (_, connection), pytest.raises(NotFound):
+        fetch(connection, FILE, tmp_path / "x.gguf")
+    assert left(tmp_path) == []
+
+
+def test_an_empty_file_comes_too(tmp_path: Path) -> None:
+    with serving(lambda _: Answer(200, b"")) as (_, connection):
+        fetch(connection, FileToFetch("/organs/x.raw", 0, digest_of(b"")), tmp_path / "x.raw")
+    assert (tmp_path / "x.raw").read_bytes() == b""
+
+
+def test_one_who_interrupts_can_go_on_later(tmp_path: Path) -> None:
+    def interrupt(_size: int) -> None:
+        raise KeyboardInterrupt
+
+    with serving(part) as (_, connection):
+        with pytest.raises(KeyboardInterrupt):
+            fetch(connection, FILE, tmp_path / "x.gguf", interrupt)
+        assert left(tmp_path) == [name_at(connection.url, tmp_path / "x.gguf")]
+        fetch(connection, FILE, tmp_path / "x.gguf")
+    assert left(tmp_path) == ["x.gguf"]
+
+
+def test_two_do_not_fetch_the_same_file_at_once(tmp_path: Path) -> None:
+    with serving(part) as (server, connection):
+        with (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).open("wb") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            with pytest.raises(Busy, match="another process"):
+                fetch(connection, FILE, tmp_path / "x.gguf")
+        assert server.asked == []
+
+
+def test_nothing_is_written_through_a_link_nor_over_a_folder(tmp_path: Path) -> None:
+    with serving(part) as (server, connection):
+        (tmp_path / "mine").write_bytes(b"as it was")
+        (tmp_path / name_at(connection.url, tmp_path / "x.gguf")).symlink_to(tmp_path / "mine")
+        with pytest.raises(StoreUnwritable):
+            fetch(connection, FILE, tmp_path / "x.gguf")
+        (tmp_path / "folder.gguf").mkdir()
+        with pytest.raises(StoreUnwritable, match="a folder is there"):
+            fetch(connection, FILE, tmp_path / "folder.gguf")
+        with pytest.raises(StoreUnwritable, match="no folder"):
+            fetch(connection, FILE, tmp_path / "nowhere" / "x.gguf")
+        assert server.asked == []
+    assert (tmp_path / "mine").read_bytes() == b"as it was"
+
+
+def test_a_file_without_a_digest_is_held_against_its_organs_or_its_lock(here: Registry, tmp_path: Path) -> None:
+    model, path = here.model("first"), tmp_path / "first.gguf"
+    here.assemble("first", path)
+    organs = {organ.name: organ.digest for organ in model.organs}
+    assert model.lock_id is not None
+    for check in (check_organs(organs), check_lock(model.lock_id)):
+        check(path)
+        data = path.read_bytes()
+        for bad in (data[:-100] + bytes(100), data[: len(data) // 2], b"GGUF", b""):
+            path.write_bytes(bad)
+            with pytest.raises(BadReply):
+                check(path)
+        path.write_bytes(data)
+    with pytest.raises(BadReply, match="not of the lock"):
+        check_lock(Digest("0" * 64))(path)
+    with pytest.raises(BadReply, match="other organs"):
+        check_organs({**organs, "more": Digest("0" * 64)})(path)

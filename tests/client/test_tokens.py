@@ -1,0 +1,127 @@
+"""Tokens for registries elsewhere: kept for their owner's eyes, and sent to their own registry alone."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+import registry
+from registry.client.remote import RemoteRegistry
+from registry.client.tokens import KeptToken, forget_token, keep_token, kept_token, kept_tokens, tokens_path
+from registry.errors import BadReply, BadSetting, BadToken, Unreachable
+from registry.registry import Registry
+from registry.tokens import new_token
+from tests.client.scripted import Answer, as_json, scripted
+
+URL = "https://registry.example"
+
+
+def test_a_token_is_kept_for_one_address_and_nobody_else_can_read_it(own_settings: Path) -> None:
+    token = KeptToken(new_token().text)
+    assert kept_tokens() == {}
+    keep_token(f"{URL}/", token)
+    keep_token("https://registry.example:8443/below", KeptToken(new_token().text, plain_http=True))
+    assert kept_token(URL) == kept_token("HTTPS://Registry.example:443/") == token
+    assert kept_token(f"{URL}/other") is kept_token("http://registry.example") is None
+    path = tokens_path()
+    assert own_settings in path.parents
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [one.name for one in path.parent.iterdir()] == [path.name]
+    assert token.token not in repr(kept_tokens())
+    assert forget_token(URL)
+    assert not forget_token(URL)
+    assert list(kept_tokens()) == ["https://registry.example:8443/below"]
+
+
+def test_a_file_that_others_can_read_is_not_used() -> None:
+    keep_token(URL, KeptToken(new_token().text))
+    for mode in (0o644, 0o640, 0o606):
+        tokens_path().chmod(mode)
+        with pytest.raises(BadSetting, match="others can read"):
+            kept_token(URL)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"https://x": 5}', '{"https://x": {"token": 1, "plain_http": false}}', "[" * 99_999],
+)
+def test_a_file_that_holds_no_tokens_is_told(text: str) -> None:
+    tokens_path().parent.mkdir(parents=True)
+    tokens_path().write_text(text)
+    tokens_path().chmod(0o600)
+    with pytest.raises(BadSetting, match="holds no tokens"):
+        kept_token(URL)
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:
+    tokens_path().parent.mkdir(parents=True)
+    (tmp_path / "other.json").write_text("{}")
+    tokens_path().symlink_to(tmp_path / "other.json")
+    with pytest.raises(OSError, match=r"symbolic|links"):
+        kept_tokens()
+
+
+def test_a_token_goes_to_its_own_registry_and_to_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = as_json({"items": [], "next": None, "notes": []})
+    with scripted(lambda _: page) as own, scripted(lambda _: page) as other:
+        token = new_token().text
+        keep_token(own.url, KeptToken(token))
+        for server in (own, other):
+            with registry.opened(server.url) as remote:
+                remote.search()
+        assert own.asked[0].headers["Authorization"] == f"Bearer {token}"
+        assert "Authorization" not in other.asked[0].headers
+        told = new_token().text
+        monkeypatch.setenv("ORGAN_TOKEN", told)
+        with registry.opened(own.url) as remote:
+            remote.search()
+        assert own.asked[1].headers["Authorization"] == f"Bearer {told}"
+
+
+def test_a_token_is_not_sent_on_to_elsewhere() -> None:
+    with scripted(lambda _: as_json({})) as other:
+        away = Answer(307, b"", {"Location": f"{other.url}/api/v1/organs"})
+        with scripted(lambda _: away) as own, RemoteRegistry(own.url, new_token().text) as remote:
+            with pytest.raises(Unreachable, match="elsewhere"):
+                remote.search()
+            with pytest.raises(Unreachable, match="elsewhere"):
+                remote.compose("base").plan()
+        assert other.asked == []
+
+
+def test_a_token_travels_over_plain_http_only_where_its_owner_said_so() -> None:
+    plain, token = "http://registry.example", new_token().text
+    with pytest.raises(BadSetting, match="plain http"):
+        RemoteRegistry(plain, token)
+    keep_token(plain, KeptToken(token))
+    with pytest.raises(BadSetting, match="plain http"):
+        registry.opened(plain)
+    keep_token(plain, KeptToken(token, plain_http=True))
+    registry.opened(plain).close()
+    registry.opened("http://127.0.0.1:1").close()
+
+
+def test_a_mistyped_token_is_refused_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORGAN_TOKEN", new_token().text[:-1] + "!")
+    with pytest.raises(BadToken):
+        registry.opened(URL)
+
+
+def test_a_folder_is_opened_as_one_and_what_is_no_address_is_told(here: Registry) -> None:
+    for place in (here.settings.home, str(here.settings.home)):
+        with registry.opened(place) as found:
+            assert isinstance(found, Registry)
+            assert found.models() == here.models()
+    for text in ("https://", "http://a b", "https://user:word@registry.example", "https://registry.example/?q=1"):
+        with pytest.raises(BadSetting, match="no address"):
+            registry.opened(text)
+
+
+def test_what_is_kept_is_json_with_an_address_for_each() -> None:
+    keep_token(URL, KeptToken(new_token().text))
+    assert set(json.loads(tokens_path().read_text())[URL]) == {"token", "plain_http"}
+    assert issubclass(BadReply, Unreachable)

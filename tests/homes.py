@@ -1,0 +1,83 @@
+"""Registries that many tests begin with: furnished once in a run, by whichever worker needs one first, then copied."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.registry import Registry
+from tests.kin import ingest_bytes, kin_file, kin_tensors
+from tests.trips import block_tensors, ingest_file
+
+DATABASE = "registry.sqlite3"
+ZOO_FILES = sorted((Path(__file__).parents[1] / "examples" / "zoo").glob("*.gguf"))
+
+Furnish = Callable[[Registry, Path], None]
+"""Fills an empty registry; the folder is for files that it needs meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Homes:
+    """Homes of registries in a folder that all workers of a run share, each under the name of what furnished it."""
+
+    folder: Path
+    empty_database: Path
+
+    def copy(self, furnish: Furnish, target: Path) -> Path:
+        """A copy of what `furnish` makes of an empty registry, as the folder `target`."""
+        return Path(shutil.copytree(self._kept(furnish), target))
+
+    def into(self, registry: Registry, furnish: Furnish) -> None:
+        """Let `registry`, which is open and empty, be what `furnish` makes of one."""
+        kept, home = self._kept(furnish), registry.settings.home
+        shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE])
+        with (
+            closing(sqlite3.connect(f"{(kept / DATABASE).as_uri()}?immutable=1", uri=True)) as source,
+            closing(sqlite3.connect(home / DATABASE)) as target,
+        ):
+            source.backup(target)
+
+    @contextmanager
+    def opened(self, furnish: Furnish, target: Path) -> Iterator[Registry]:
+        """The registry in such a copy."""
+        with Registry.open(self.copy(furnish, target)) as registry:
+            yield registry
+
+    def once(self, name: str, make: Callable[[Path], None]) -> Path:
+        """The folder that `make` has filled, for all who ask for `name` in this run."""
+        kept, making = self.folder / name, self.folder / f"{name}.making"
+        with (self.folder / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                shutil.rmtree(making, ignore_errors=True)  # of somebody who failed at it
+                making.mkdir()
+                make(making)
+                making.rename(kept)
+        return kept
+
+    def _kept(self, furnish: Furnish) -> Path:
+        def make(folder: Path) -> None:
+            (folder / "home").mkdir()
+            shutil.copy(self.empty_database, folder / "home")
+            with Registry.open(folder / "home") as registry:
+                furnish(registry, folder)
+
+        return self.once(f"{furnish.__module__}.{furnish.__name__}", make) / "home"
+
+
+def shipped(registry: Registry, _folder: Path) -> None:
+    """The shipped models under their own names."""
+    for path in ZOO_FILES:
+        ingest_file(registry, path)
+
+
+def three_models(registry: Registry, folder: Path) -> None:
+    """`local/base`, a fine-tune of it (`tuned`) and a `stranger`."""
+    ingest_bytes(registry, folder, "base", kin_file("Base", kin_tensors()))
+    ingest_bytes(registry, folder, "tuned", kin_file("Tuned", kin_tensors(alike=0.995)))
+    ingest_bytes(registry, folder, "stranger", kin_file("Stranger", block_tensors(2, seed=9)))

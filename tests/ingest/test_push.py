@@ -1,0 +1,210 @@
+"""Pushing: what is cut from a file, what travels and what does not, how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingest.dissect import dissect
+from ingest.files import FileSource
+from ingest.pushing.cutting import cut, spans_of
+from ingest.pushing.loading import PACKED_MAX_BYTES, distinct, loads
+from ingest.pushing.remembering import Memory
+from registry.catalog.queries.blobs import blobs_by_digest
+from registry.digest import digest_of
+from registry.errors import BadInput, BadName
+from registry.registry import Registry
+from tests.builders import file_bytes, text, unsigned
+from tests.ingest.directory_cases import UP, little_directory, opened_bytes
+from tests.ingest.pushed_to import FakeRegistry
+from tests.ingest.pushing import LARGE, TOKENS, Shown, large_model, pushed, write
+from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
+
+# What a file is cut into.
+
+
+def test_pieces_cover_a_file_but_for_zeros_and_never_overlap(tmp_path: Path) -> None:
+    data = large_model()
+    with FileSource(write(tmp_path, data)) as source:
+        spans = spans_of(dissect(source))
+    position = 0
+    for span in spans:
+        assert span.size_bytes > 0
+        assert not data[position : span.offset].strip(b"\0")
+        position = span.end
+    assert not data[position:].strip(b"\0")
+
+
+def test_pieces_are_the_blobs_of_an_ingest_but_for_the_runs_of_the_header(registry: Registry, tmp_path: Path) -> None:
+    path = write(tmp_path, large_model())
+    ingest_file(registry, path)
+    with FileSource(path) as source:
+        (file,) = cut([dissect(source)], Memory(None), lambda _size: None)
+        runs = {span.offset for span in file.file.literals()}
+    here = {digest for span, digest in file.pieces if span.offset not in runs}
+    with registry.catalog.reading() as session:
+        assert set(blobs_by_digest(session, here)) == here
+    assert len(runs) == 2
+    assert len(here) == len(file.pieces) - 2
+
+
+def test_odd_padding_is_a_piece(tmp_path: Path) -> None:
+    three = weights("odd.weight", (3,), dtype="F32")
+    data = bytearray(file_bytes(block_metadata(), [three, *block_tensors()]))
+    with FileSource(write(tmp_path, bytes(data))) as source:
+        file = dissect(source)
+        at = file.tensor_span(file.header.tensors[0]).end
+    data[at : at + 4] = b"odd!"
+    with FileSource(write(tmp_path, bytes(data))) as source:
+        (cut_file,) = cut([dissect(source)], Memory(None), lambda _size: None)
+    (odd,) = [(span, digest) for span, digest in cut_file.pieces if span.offset == at]
+    assert odd[1] == digest_of(data[at : odd[0].end])
+
+
+def test_small_pieces_travel_in_packs_and_large_ones_alone(tmp_path: Path) -> None:
+    with FileSource(write(tmp_path, large_model())) as source:
+        pieces = distinct(cut([dissect(source)], Memory(None), lambda _size: None))
+        large, *packs = loads(list(pieces.values()))
+        assert [piece.span.size_bytes for piece in large.pieces] == [LARGE[0].size_bytes]
+        assert not large.is_pack
+        assert all(piece.span.size_bytes <= PACKED_MAX_BYTES for pack in packs for piece in pack.pieces)
+        assert sum(len(pack.pieces) for pack in packs) == len(pieces) - 1
+
+
+# What travels.
+
+
+def test_a_whole_model_arrives_and_ends_with_its_address(fake: FakeRegistry, tmp_path: Path) -> None:
+    data = large_model()
+    shown = Shown()
+    metadata = {"license": "mit", "tags": ["little", "mine"]}
+    report = pushed(fake, write(tmp_path, data), shown, metadata=metadata)
+    assert fake.file() == data
+    assert fake.manifests[0]["files"][0]["name"] == "Mine.gguf"
+    assert (fake.manifests[0]["metadata"], fake.manifests[0]["publish"]) == (metadata, True)
+    assert (report.state, report.model) == ("published", "me/Mine@1")
+    assert report.address == f"{fake.connection.url}/models/me/Mine@1"
+    assert report.bytes_sent == fake.received_bytes == sum(len(blob) for blob in fake.blobs.values())
+    assert (report.pieces_sent, report.pieces_known, report.bytes_known) == (len(fake.blobs), 0, 0)
+    assert [label for label, _ in shown.stages] == ["read", "look up", "send", "check"]
+    assert shown.done_bytes["read"] == len(data)
+    assert shown.done_bytes["send"] == report.bytes_sent
+    assert shown.said == ["look, 50%"]
+
+
+def test_again_nothing_travels_and_it_says_that_it_is_there(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, large_model())
+    first = pushed(fake, path)
+    again = pushed(fake, path)
+    assert (again.state, again.model, again.bytes_sent, again.pieces_sent) == ("there", "me/Mine@1", 0, 0)
+    assert (again.bytes_known, again.pieces_known) == (first.bytes_sent, first.pieces_sent)
+    assert len(fake.manifests) == 1
+    assert len(fake.asked("POST", "/uploads/lookup")) == 1
+
+
+def test_of_a_relative_only_what_differs_travels(fake: FakeRegistry, tmp_path: Path) -> None:
+    pushed(fake, write(tmp_path, large_model(seed=0)))
+    tensors = [*block_tensors(seed=0)[:-1], block_tensors(seed=1)[-1], LARGE]
+    tuned = file_bytes([*block_metadata("Tuned"), TOKENS], tensors)
+    report = pushed(fake, write(tmp_path, tuned, "Tuned.gguf"))
+    assert fake.file() == tuned
+    assert report.pieces_sent == 2  # the norm behind the blocks, and the run of the header with the name
+    assert report.bytes_sent < 2000 < report.bytes_known
+
+
+def test_other_bytes_under_the_same_name_are_a_new_version(fake: FakeRegistry, tmp_path: Path) -> None:
+    pushed(fake, write(tmp_path, little_model(seed=1)))
+    assert pushed(fake, write(tmp_path, little_model(seed=2))).model == "me/Mine@2"
+
+
+def test_a_dry_run_sends_nothing_and_says_what_would(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, large_model())
+    would = pushed(fake, path, dry_run=True)
+    assert not fake.sessions
+    assert not fake.manifests
+    did = pushed(fake, path)
+    assert (would.state, would.bytes_sent, would.pieces_sent) == ("dry run", did.bytes_sent, did.pieces_sent)
+
+
+def test_a_split_set_arrives_as_its_files(fake: FakeRegistry, tmp_path: Path) -> None:
+    tensors = block_tensors()
+    for number, part in enumerate((tensors[:4], tensors[4:])):
+        split = [unsigned(f"split.{key}", value) for key, value in (("no", number), ("count", 2))]
+        keys = [*(block_metadata() if number == 0 else ()), *split, unsigned("split.tensors.count", len(tensors))]
+        write(tmp_path, file_bytes(keys, part), f"Mine-0000{number + 1}-of-00002.gguf")
+    report = pushed(fake, tmp_path / "Mine-00002-of-00002.gguf")
+    assert report.model == "me/Mine@1"
+    for index, name in enumerate(("Mine-00001-of-00002.gguf", "Mine-00002-of-00002.gguf")):
+        assert fake.manifests[0]["files"][index]["name"] == name
+        assert fake.file(index) == (tmp_path / name).read_bytes()
+
+
+def test_a_directory_of_organs_arrives_as_its_file_with_what_was_edited(fake: FakeRegistry, tmp_path: Path) -> None:
+    folder = little_directory(tmp_path)
+    organ = folder / UP
+    organ.write_bytes(organ.read_bytes()[:-4] + b"mine")
+    report = pushed(fake, folder)
+    (data,) = opened_bytes(folder)
+    assert fake.file() == data != little_model()
+    assert any("edited" in note for note in report.notes)
+    assert pushed(fake, folder).state == "there"
+
+
+@pytest.mark.parametrize(("name", "model"), [(None, "me/Mine"), ("other", "me/other"), ("team/other", "team/other")])
+def test_a_model_gets_the_name_that_is_asked_for(
+    fake: FakeRegistry, tmp_path: Path, name: str | None, model: str
+) -> None:
+    report = pushed(fake, write(tmp_path, little_model()), name=name)
+    assert report.name == model
+    assert fake.asked("PUT", f"/models/{model}")
+
+
+def test_a_name_with_a_version_is_refused(fake: FakeRegistry, tmp_path: Path) -> None:
+    with pytest.raises(BadName, match="no @version"):
+        pushed(fake, write(tmp_path, little_model()), name="me/other@2")
+
+
+def test_some_organs_of_a_model_want_a_base(fake: FakeRegistry, tmp_path: Path) -> None:
+    organs = [pair for pair in block_tensors() if "ffn" in pair[0].name]
+    path = write(tmp_path, file_bytes(block_metadata("Part"), organs))
+    with pytest.raises(BadInput, match="say --base"):
+        pushed(fake, path)
+    assert not fake.sessions
+    pushed(fake, path, metadata={"base": "me/Whole"})
+    assert fake.manifests[0]["metadata"] == {"base": "me/Whole"}
+    named = file_bytes([*block_metadata("Part"), text("general.base_model.0.name", "Whole")], organs)
+    assert pushed(fake, write(tmp_path, named)).state == "published"
+
+
+# How it ends.
+
+
+def test_a_refusal_comes_with_its_findings(fake: FakeRegistry, tmp_path: Path) -> None:
+    finding = {"severity": "refuse", "code": "bad-name", "sentence": "It is no model."}
+    fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": [finding, "odd"]}
+    report = pushed(fake, write(tmp_path, little_model()))
+    assert (report.state, report.reason, report.model) == ("refused", "It is no model.", None)
+    assert [(found.severity, found.code, found.sentence) for found in report.findings] == [tuple(finding.values())]
+
+
+def test_one_that_waits_for_approval_is_not_handed_in_again(fake: FakeRegistry, tmp_path: Path) -> None:
+    fake.outcome = {"state": "quarantined"}
+    path = write(tmp_path, little_model())
+    first, again = pushed(fake, path), pushed(fake, path)
+    assert first.state == again.state == "quarantined"
+    assert (again.bytes_sent, again.bytes_known, again.pieces_known) == (0, first.bytes_sent, first.pieces_sent)
+    assert first.address == again.address == f"{fake.connection.url}/submissions/{first.submission}"
+    assert len(fake.manifests) == 1
+    fake.submissions.clear()  # nobody knows of it any more
+    pushed(fake, path)
+    assert len(fake.manifests) == 2
+
+
+def test_nobody_has_to_wait(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, little_model())
+    fake.outcome = {"state": "publishing"}
+    report = pushed(fake, path, wait=False)
+    assert report.state == "checking"
+    assert report.address == f"{fake.connection.url}/submissions/{report.submission}"
+    assert pushed(fake, path, wait=False).submission == report.submission

@@ -1,0 +1,135 @@
+"""A push whose line is cut, whose registry is busy, says no or makes no sense, and its lanes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from ingest.pushing import waiting
+from ingest.pushing.lanes import in_lanes
+from registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
+from tests.client.scripted import CUT, Answer, Asked, as_json
+from tests.ingest.pushed_to import FakeRegistry
+from tests.ingest.pushing import large_model, pushed, write
+from tests.trips import little_model
+
+# What goes wrong on the way.
+
+
+class Cutting:
+    """Cuts the line at every second chunk: after the registry has taken it in, or before."""
+
+    def __init__(self, fake: FakeRegistry) -> None:
+        self.fake = fake
+        self.chunks = self.cuts = 0
+
+    def __call__(self, asked: Asked) -> Answer | None:
+        if asked.method != "PATCH":
+            return None
+        self.chunks += 1
+        if self.chunks % 2:
+            return None
+        self.cuts += 1
+        if self.cuts % 2:
+            self.fake.fails = lambda _asked: None
+            self.fake._answer(asked, asked.path.removeprefix("/api/v1"))
+            self.fake.fails = self
+        return CUT
+
+
+def test_line_84_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeRegistry, tmp_path: Path) -> None:
+    data = large_model()
+    fake.fails = cutting = Cutting(fake)
+    report = pushed(fake, write(tmp_path, data), chunk_bytes=30_000)
+    assert fake.file() == data
+    assert cutting.cuts > 3
+    lost = cutting.cuts - (cutting.cuts + 1) // 2
+    assert report.bytes_sent <= fake.received_bytes + lost * 30_000
+    assert fake.received_bytes == sum(len(blob) for blob in fake.blobs.values())
+
+
+def test_a_push_that_was_given_up_goes_on_at_the_byte_where_the_registry_is(
+    fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting.Patience.__init__, "__defaults__", (0.0,))
+    path = write(tmp_path, large_model())
+    fake.fails = lambda asked: CUT if asked.method == "PATCH" and fake.received_bytes > 100_000 else None
+    with pytest.raises(Unreachable):
+        pushed(fake, path)
+    before = fake.received_bytes
+    assert before > 100_000
+    fake.fails = lambda _asked: None
+    report = pushed(fake, path)
+    assert report.bytes_sent == fake.received_bytes - before
+    assert fake.received_bytes == sum(len(blob) for blob in fake.blobs.values())
+    assert fake.file() == path.read_bytes()
+
+
+def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_path: Path) -> None:
+    faults = [
+        as_json({"error": "another client is at it"}, 409),
+        as_json({"error": "too many wait"}, 503, Retry_After="0"),
+        as_json({"error": "the chunk has another digest than it declares"}, 400),
+        as_json({"error": "no such upload"}, 404),
+        Answer(502, b"<html>"),
+    ]
+    fake.fails = lambda asked: faults.pop() if faults and asked.path.startswith("/api/v1/uploads/u") else None
+    data = large_model()
+    pushed(fake, write(tmp_path, data))
+    assert not faults
+    assert fake.file() == data
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (as_json({"error": "the quota is used up"}, 413), OverQuota),
+        (as_json({"error": "the token was revoked"}, 401), BadToken),
+        (as_json({"error": "a piece is declared with its digest"}, 400), BadInput),
+        (as_json({"id": "u1", "received_bytes": -1}), BadReply),
+        (as_json({"id": "../x", "received_bytes": 0}), BadReply),
+        (as_json({"error": "no more today"}, 429, Retry_After="86400"), TooMany),
+    ],
+)
+def test_a_no_ends_it_at_once(
+    fake: FakeRegistry, tmp_path: Path, answer: Answer, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting.Patience.__init__, "__defaults__", (0.05,))
+    fake.fails = lambda asked: answer if asked.path == "/api/v1/uploads" else None
+    with pytest.raises(kind):
+        pushed(fake, write(tmp_path, large_model()))
+    assert not fake.manifests
+
+
+def test_a_registry_that_takes_nothing_is_not_asked_for_ever(fake: FakeRegistry, tmp_path: Path) -> None:
+    stuck = as_json({"id": "u1", "received_bytes": 0, "state": "open"}, 202)
+    fake.fails = lambda asked: stuck if asked.method == "PATCH" else None
+    with pytest.raises(BadReply, match="takes no more bytes"):
+        pushed(fake, write(tmp_path, little_model()))
+
+
+# Lanes.
+
+
+def test_the_first_failure_ends_the_other_lanes() -> None:
+    stop = threading.Event()
+
+    def do(number: int) -> None:
+        if number == 0:
+            raise BadInput("no")
+        assert stop.wait(10)
+
+    with pytest.raises(BadInput, match="no"):
+        in_lanes(range(50), do, 4, stop)
+    assert stop.is_set()
+
+
+def test_everything_is_done_once_and_nothing_at_all_is_fine() -> None:
+    done: list[int] = []
+    stop = threading.Event()
+    in_lanes(range(50), done.append, 4, stop)
+    in_lanes([], done.append, 4, stop)
+    assert sorted(done) == list(range(50))
+    assert not stop.is_set()

@@ -1,0 +1,87 @@
+"""What a push remembers: a file is hashed once, and what is wrong with that is found out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ingest.pushing import remembering
+from ingest.pushing.remembering import Memory
+from ingest.pushing.sending import Misfit
+from registry.errors import BadSource
+from tests.client.scripted import Asked
+from tests.ingest.pushed_to import FakeRegistry
+from tests.ingest.pushing import Shown, large_model, pushed, write
+from tests.trips import little_model
+
+# What is remembered.
+
+
+def test_a_file_is_hashed_once(fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, large_model())
+    first = pushed(fake, path, dry_run=True)
+    monkeypatch.setattr("ingest.pushing.cutting._hash", None)  # calling it would fail
+    shown = Shown()
+    assert pushed(fake, path, shown, dry_run=True) == first
+    assert shown.done_bytes["read"] == path.stat().st_size
+
+
+def test_a_file_that_was_written_to_is_hashed_again(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, little_model(seed=1))
+    pushed(fake, path)
+    pushed(fake, write(tmp_path, changed := little_model(seed=2)))
+    assert fake.file() == changed
+
+
+def test_a_change_that_date_and_size_do_not_tell_is_found_by_the_registry(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, little_model(seed=1))
+    pushed(fake, path, dry_run=True)
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.write(changed := little_model(seed=2))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(Misfit, match="another digest"):
+        pushed(fake, path)
+    assert not fake.manifests
+    pushed(fake, path)
+    assert fake.file() == changed
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"file": 1}', "\0"])
+def test_a_memory_that_makes_no_sense_is_no_memory(fake: FakeRegistry, tmp_path: Path, content: str) -> None:
+    path = write(tmp_path, little_model())
+    pushed(fake, path, dry_run=True)
+    (entry,) = (tmp_path / "cache").iterdir()
+    entry.write_text(content)
+    assert pushed(fake, path).state == "published"
+
+
+def test_a_place_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    memory = Memory(tmp_path / "file" / "push")
+    memory.keep_submission("u", "n", "d", "s")
+    assert memory.submission("u", "n", "d") is None
+
+
+def test_the_oldest_memories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembering, "ENTRIES_MAX", 8)
+    memory = Memory(tmp_path / "cache")
+    for number in range(11):
+        memory.keep_submission("u", "n", str(number), "s")
+    assert len(list((tmp_path / "cache").iterdir())) == 8
+    assert memory.submission("u", "n", "10") == "s"
+
+
+def test_a_file_that_changes_while_it_is_sent_is_not_handed_in(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, large_model())
+
+    def change(asked: Asked) -> None:
+        if asked.method == "PATCH":
+            os.utime(path)
+
+    fake.fails = change
+    with pytest.raises(BadSource, match="changed while it was read"):
+        pushed(fake, path)
+    assert not fake.manifests

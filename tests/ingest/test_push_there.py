@@ -1,0 +1,64 @@
+"""Pushes to a registry as it is served: what comes out there is the file that went in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.pushing import submitting
+from ingest.pushing.remembering import Memory
+from ingest.pushing.service import PushOptions, PushReport, push
+from ingest.sources import find_sources
+from registry.client.connection import Connection
+from registry.errors import NotAllowed
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.client.elsewhere import Elsewhere, elsewhere
+from tests.ingest.pushing import CHUNK_BYTES, Shown, large_model, write
+from tests.trips import assembled, block_metadata, block_tensors
+from tests.web.accounts import new_token
+
+
+@pytest.fixture
+def there(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> Iterator[Elsewhere]:
+    monkeypatch.setattr(submitting, "POLL_MAX_SECONDS", 0.2)
+    with elsewhere(registry) as served:
+        yield served
+
+
+def pushed(there: Elsewhere, path: Path, token: str, name: str | None = None, base: str | None = None) -> PushReport:
+    (source,) = find_sources([str(path)], "push")
+    options = PushOptions(name, {"base": base} if base else {}, chunk_bytes=CHUNK_BYTES)
+    return push(Connection(there.url, token), source, options, Memory(path.parent / "cache"), Shown())
+
+
+def test_what_is_pushed_comes_back_identical_and_again_sends_nothing(there: Elsewhere, tmp_path: Path) -> None:
+    token = new_token(there.registry, "me", "upload", "read")
+    path = write(tmp_path, large_model())
+    first = pushed(there, path, token)
+    assert (first.state, first.model) == ("published", "me/Mine@1"), first
+    assert first.bytes_known == 0
+    (back,) = assembled(there.registry, "me/Mine", tmp_path / "back")
+    assert back.read_bytes() == path.read_bytes()
+    again = pushed(there, path, token)
+    assert (again.state, again.bytes_sent, again.model) == ("there", 0, first.model)
+    with pytest.raises(NotAllowed):
+        pushed(there, path, token, name="someone/else")
+
+
+@pytest.mark.slow
+def test_of_a_relative_only_what_differs_travels_and_some_organs_find_their_base(
+    there: Elsewhere, tmp_path: Path
+) -> None:
+    token = new_token(there.registry, "me", "upload", "read")
+    pushed(there, write(tmp_path, large_model()), token)
+    tensors = [*block_tensors()[:-1], block_tensors(seed=1)[-1]]
+    tuned = write(tmp_path, file_bytes(block_metadata("Large"), tensors), "Tuned.gguf")
+    report = pushed(there, tuned, token)
+    assert (report.state, report.pieces_sent) == ("published", 2)
+    part = write(tmp_path, file_bytes(block_metadata("Large"), block_tensors(seed=2)[3:5]), "Part.gguf")
+    organs = pushed(there, part, token, base="me/Tuned")
+    assert (organs.state, organs.pieces_known) == ("published", 0)
+    assert there.registry.model("me/Part").name == "me/Part@1"

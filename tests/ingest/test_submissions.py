@@ -1,0 +1,406 @@
+"""From what was sent to a model: published, kept back or refused, and seen by nobody before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from threading import Event
+from typing import Any
+
+import pytest
+
+from ingest.jobs.runner import Runner
+from ingest.submissions.asking import publish, withdraw
+from ingest.submissions.assembled import AssembledFile, Sources
+from ingest.submissions.child import Say
+from ingest.submissions.confined import Order, Stopped
+from ingest.submissions.deciding import approve_submission, refuse_submission
+from ingest.submissions.intake import attend_to, settle_abandoned
+from ingest.submissions.manifest import PIECES_MAX, BadManifest, Given, parse_manifest
+from ingest.submissions.pieces import locate
+from registry.catalog.queries.blobs import visible_digests
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.totals import counted_totals, running_totals
+from registry.catalog.register.blobs import record_blobs
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.ingests import begin_ingest
+from registry.catalog.register.jobs import cancel_job
+from registry.compose.partial import partial_recipe
+from registry.digest import digest_of
+from registry.errors import Conflict, DiskFull, NotAssemblable, NotFound
+from registry.gguf import MemorySource, ValueType, read_header
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.builders import array, file_bytes, raw_file, text, unsigned
+from tests.faults.cases import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
+from tests.kin import parent_entries
+from tests.submitting import (
+    asked_for,
+    assert_nothing_is_left,
+    attended,
+    found,
+    here,
+    of_pieces,
+    put_upload,
+    whole,
+)
+from tests.trips import assembled, block_metadata, block_tensors, ingest_file, little_model, token_array, weights
+
+BASE = little_model("Base")
+
+
+def spans_of(data: bytes) -> list[tuple[int, int]]:
+    """The header with its padding, then each tensor."""
+    header = read_header(MemorySource(data))
+    tensors = [(header.data_offset + one.offset, one.size_bytes) for one in header.tensors]
+    return [(0, header.data_offset), *tensors]
+
+
+def codes(registry: Registry, submission_id: int) -> set[str]:
+    return {one["code"] for one in json.loads(found(registry, submission_id).row.findings)}
+
+
+def published(registry: Registry, name: str, files: list[dict[str, Any]], **metadata: Any) -> str:
+    """The model that came of it."""
+    after = attended(registry, asked_for(registry, name, files, **metadata))
+    assert (after.row.state, after.row.reason) == ("published", None)
+    assert after.model is not None
+    return after.model.full_name
+
+
+def ingested(registry: Registry, folder: Path, name: str, data: bytes) -> None:
+    path = folder / "in.gguf"
+    path.write_bytes(data)
+    ingest_file(registry, path, name)
+
+
+def test_a_whole_file_is_taken_apart_in_a_child_and_published(registry: Registry, tmp_path: Path) -> None:
+    sent = whole(registry, "ann", BASE)
+    submission_id = asked_for(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"])
+    assert asked_for(registry, "ann/tiny", [sent], title="Tiny", license="MIT", tags=["a", "b"]) == submission_id
+    assert Runner(registry, Event()).run(once=True)
+    model = found(registry, submission_id).model
+    assert model is not None
+    assert (model.full_name, model.state, model.title, model.license) == ("ann/tiny@1", "visible", "Tiny", "MIT")
+    assert json.loads(model.tags) == ["a", "b"]
+    assert assembled(registry, "ann/tiny", tmp_path / "out")[0].read_bytes() == BASE
+    assert_nothing_is_left(registry)
+    assert_no_orphans(registry)
+
+
+def test_what_is_known_need_not_be_sent_and_the_same_again_is_the_same_model(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingested(registry, tmp_path, "acme/base", BASE)
+    tuned = bytearray(little_model("Tuned"))
+    spans = spans_of(bytes(tuned))
+    offset, size = spans[3]
+    tuned[offset : offset + size] = weights("other", (64, 64), seed=7)[1][:size]
+    data = bytes(tuned)
+    put_upload(registry, "ann", [data[begin : begin + size] for begin, size in (spans[0], spans[3])])
+    file = of_pieces(data, spans)
+    assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
+    assert assembled(registry, "ann/tuned", tmp_path / "out")[0].read_bytes() == data
+    parents = [one.model for one in registry.model("ann/tuned").relatives if one.evidence == "declared"]
+    assert parents == ["acme/base@1"]
+    assert_nothing_is_left(registry)
+    # The header's bytes lie in two blobs now, so that one is sent again.
+    put_upload(registry, "ann", [data[: spans[0][1]]])
+    assert published(registry, "ann/tuned", [file], base="acme/base") == "ann/tuned@1"
+
+
+def test_reading_a_file_of_pieces_anywhere_gives_its_bytes(registry: Registry, tmp_path: Path) -> None:
+    ingested(registry, tmp_path, "acme/base", BASE)
+    spans = spans_of(BASE)
+    put_upload(registry, "ann", [BASE[: spans[0][1]]])
+    manifest = parse_manifest({"files": [of_pieces(BASE, spans)]})
+    with registry.catalog.writing() as session:
+        owner = contributor_id(session, "ann")
+    with registry.catalog.reading() as session:
+        (file,) = locate(session, owner, registry.settings.uploads, manifest)
+    chance = Random(1)
+    with Sources(registry) as sources:
+        read = AssembledFile(sources, file)
+        assert read.read_at(0, len(BASE)) == BASE
+        for _ in range(200):
+            begin, end = sorted(chance.randrange(len(BASE) + 1) for _ in range(2))
+            assert read.read_at(begin, end - begin) == BASE[begin:end]
+
+
+def shards() -> list[dict[str, bytes]]:
+    tensors = block_tensors(seed=3)
+    count = [
+        unsigned("split.count", 2, ValueType.UINT16),
+        unsigned("split.tensors.count", len(tensors), ValueType.INT32),
+    ]
+    first = file_bytes([*block_metadata("Split"), unsigned("split.no", 0, ValueType.UINT16), *count], tensors[:4])
+    second = file_bytes([unsigned("split.no", 1, ValueType.UINT16), *count], tensors[4:])
+    return [{"split-00002-of-00002.gguf": second}, {"split-00001-of-00002.gguf": first}]
+
+
+def test_a_split_set_an_adapter_and_a_chimera_are_submissions_like_any_other(
+    registry: Registry, tmp_path: Path
+) -> None:
+    files = [whole(registry, "ann", data, name) for one in shards() for name, data in one.items()]
+    assert published(registry, "ann/split", files) == "ann/split@1"
+    assert [path.name for path in assembled(registry, "ann/split", tmp_path / "split")] == [
+        "split-00001-of-00002.gguf",
+        "split-00002-of-00002.gguf",
+    ]
+    low_rank = [weights(f"blk.0.attn_q.weight.lora_{end}", shape) for end, shape in (("a", (64, 4)), ("b", (4, 64)))]
+    entries = [text("general.architecture", "llama"), text("general.type", "adapter")]
+    adapter = file_bytes([*entries, text("adapter.type", "lora")], low_rank)
+    assert published(registry, "ann/lora", [whole(registry, "ann", adapter)], base="acme/base") == "ann/lora@1"
+    ingested(registry, tmp_path, "acme/base", BASE)
+    ingested(registry, tmp_path, "acme/other", little_model("Other", seed=5))
+    plan = registry.compose("acme/base").graft("acme/other", type="organ").accept("unrelated-lineage").plan()
+    plan.assemble(tmp_path / "chimera.gguf")
+    chimera = (tmp_path / "chimera.gguf").read_bytes()
+    assert published(registry, "ann/chimera", [whole(registry, "ann", chimera)]) == "ann/chimera@1"
+    assert assembled(registry, "ann/chimera", tmp_path / "back")[0].read_bytes() == chimera
+
+
+def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
+    registry: Registry, tmp_path: Path
+) -> None:
+    trained = [one for one in block_tensors(seed=9) if "ffn" in one[0].name]
+    partial = file_bytes([*block_metadata("Partial"), *parent_entries("Base")], trained)
+    submission_id = asked_for(registry, "ann/part", [whole(registry, "ann", partial)])
+    model = attended(registry, submission_id).model
+    assert model is not None
+    assert not model.complete
+    assert {"partial", "base-not-registered"} <= codes(registry, submission_id)
+    with registry.catalog.reading() as session, pytest.raises(NotAssemblable, match="Base, is not registered here"):
+        partial_recipe(session, model)
+    ingested(registry, tmp_path, "acme/base", BASE)
+    with registry.catalog.reading() as session:
+        recipe = partial_recipe(session, model)
+    plan = registry.compose(replace(recipe, accept=("unrelated-lineage",))).plan().plan
+    brought = [part.spec.name for part in plan.parts if part.donor is not None]
+    assert (plan.base.label, brought) == ("acme/base@1", [spec.name for spec, _ in trained])
+    assert assembled(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
+
+
+HOSTILE: dict[str, bytes] = {
+    "no GGUF": b"MZ" + bytes(100),
+    "nothing but zeros": bytes(64),
+    "cut in the header": BASE[:200],
+    "cut in the tensors": BASE[:-5000],
+    "far too many tensors": raw_file([], [b""], b"")[:8] + (2**60).to_bytes(8, "little") + bytes(32),
+    "a flipped bit in the counts": flipped(BASE, 8 * 8 + 40),
+    "a shard without its siblings": next(iter(shards()[1].values())),
+}
+
+
+def test_line_45_hostile_files_are_refused_with_findings_and_leave_nothing(registry: Registry) -> None:
+    for name, data in HOSTILE.items():
+        submission_id = asked_for(registry, "eve/bad", [whole(registry, "eve", data)])
+        after = attended(registry, submission_id)
+        assert after.row.state == "refused", name
+        assert after.model is None
+        first = json.loads(after.row.findings)[0]
+        assert (first["severity"], first["sentence"]) == ("refuse", after.row.reason), name
+        assert str(registry.settings.home) not in first["sentence"]
+        assert_nothing_is_left(registry)
+    assert rows(registry) == []
+    with registry.catalog.reading() as session:
+        assert running_totals(session) == counted_totals(session)
+
+
+def test_what_looks_dangerous_is_told_and_never_handed_out(registry: Registry, tmp_path: Path) -> None:
+    types = array("tokenizer.ggml.token_type", ValueType.INT8, [1, 1])
+    data = little_model(more=[token_array([b"a", b"b"]), types, text("tokenizer.chat_template", "{% for %}")])
+    submission_id = asked_for(registry, "ann/odd", [whole(registry, "ann", data)], license="my own", publish=False)
+    after = attended(registry, submission_id, publish=False)
+    assert after.row.state == "ready"
+    assert {"unassemblable", "chat-template", "unknown-license", "other-name"} <= codes(registry, submission_id)
+    proposed = json.loads(after.row.metadata_given)["proposed"]
+    assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own", 10, True)
+    assert rows(registry) == []
+    publish(registry, "ann", submission_id, Given(license="MIT"), "little")
+    model = attended(registry, submission_id).model
+    assert model is not None
+    assert (model.full_name, model.license) == ("ann/little@1", "MIT")
+    with pytest.raises(NotAssemblable):
+        assembled(registry, "ann/little", tmp_path / "out")
+    with pytest.raises(Conflict):
+        publish(registry, "ann", submission_id, Given())
+
+
+def test_bytes_that_are_not_what_was_promised_are_refused(registry: Registry) -> None:
+    put_upload(registry, "ann", [BASE])
+    file = of_pieces(BASE, [(0, len(BASE))]) | {"sha256": digest_of(b"another")}
+    submission_id = asked_for(registry, "ann/wrong", [file])
+    assert attended(registry, submission_id).row.state == "refused"
+    assert "was to be" in (found(registry, submission_id).row.reason or "")
+    assert_nothing_is_left(registry)
+    let_time_pass(registry)
+    run_sweep(registry)
+    let_time_pass(registry)
+    run_sweep(registry)
+    assert rows(registry) == []
+
+
+def kept_back(registry: Registry) -> Registry:
+    """The same registry, where an administrator looks at everything first."""
+    return Registry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
+
+
+def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(registry: Registry, tmp_path: Path) -> None:
+    manual = kept_back(registry)
+    submission_id = asked_for(manual, "ann/tiny", [whole(manual, "ann", BASE)])
+    assert attended(manual, submission_id).row.state == "quarantined"
+    organs = {row.digest for row in rows(registry)}
+    with registry.catalog.reading() as session:
+        assert running_totals(session) == counted_totals(session)
+        assert (running_totals(session).models, running_totals(session).organs) == (0, 0)
+        assert visible_digests(session, organs) == set()
+        with pytest.raises(NotFound):
+            model_by_name(session, parse_model_name("ann/tiny"))
+    assert registry.search("").items == () == registry.models().items
+    assert registry.count("").total == 0
+    with pytest.raises(BadManifest, match="send them first"):
+        asked_for(manual, "eve/tiny", [of_pieces(BASE, spans_of(BASE)[1:])])
+    ingested(registry, tmp_path, "acme/kin", little_model("Kin"))
+    assert not registry.model("acme/kin").relatives
+    # The same once more waits for the same word.
+    again = asked_for(manual, "ann/tiny", [whole(manual, "ann", BASE)], title="Again")
+    assert {attended(manual, one).row.model_id for one in (again, submission_id)} == {1}
+    approve_submission(manual, again, "local")
+    assert {found(manual, one).row.state for one in (again, submission_id)} == {"published"}
+    assert registry.model("ann/tiny").relatives
+    with pytest.raises(Conflict):
+        approve_submission(manual, again, "local")
+
+
+def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: Registry) -> None:
+    manual = kept_back(registry)
+    refused, withdrawn = (
+        asked_for(manual, f"ann/{name}", [whole(manual, "ann", little_model(name, seed=seed))])
+        for seed, name in enumerate(("one", "two"))
+    )
+    for submission_id in (refused, withdrawn):
+        assert attended(manual, submission_id).row.state == "quarantined"
+    refuse_submission(manual, refused, "No thanks.", "local")
+    withdraw(manual, "ann", withdrawn)
+    assert (found(manual, refused).row.state, found(manual, refused).row.reason) == ("refused", "No thanks.")
+    assert found(manual, withdrawn).row.state == "withdrawn"
+    for _ in range(2):
+        let_time_pass(registry)
+        run_sweep(registry)
+    assert rows(registry) == []
+    with pytest.raises(NotFound):
+        withdraw(manual, "eve", withdrawn)
+
+
+@pytest.mark.parametrize(("is_limit", "code"), [(True, "limit"), (False, "crashed")])
+def test_a_child_that_is_stopped_or_crashes_refuses_and_gives_its_leases_back(
+    is_limit: bool, code: str, registry: Registry
+) -> None:
+    def dies(registry: Registry, order: Order, say: Say) -> None:
+        with registry.catalog.writing() as session:
+            ingest_id = begin_ingest(session, "a test")
+            assert record_blobs(session, ingest_id, [registry.blobs.put(b"half a model")]) == []
+        say({"ingest": ingest_id})
+        raise Stopped("It was stopped.", is_limit=is_limit)
+
+    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
+    _attend(registry, submission_id, dies)
+    assert found(registry, submission_id).row.state == "refused"
+    assert codes(registry, submission_id) == {code}
+    assert_nothing_is_left(registry)
+
+
+def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(registry: Registry) -> None:
+    sent = whole(registry, "ann", BASE)
+    submission_id = asked_for(registry, "ann/tiny", [sent])
+
+    def full(registry: Registry, order: Order, say: Say) -> None:
+        say({"fault": str(DiskFull("the disk is full"))})
+
+    with pytest.raises(Exception, match="the disk is full"):
+        _attend(registry, submission_id, full)
+    assert (found(registry, submission_id).row.state, codes(registry, submission_id)) == ("refused", {"our-fault"})
+    again = asked_for(registry, "ann/tiny", [sent])
+    job_id = found(registry, again).row.job_id
+    assert job_id is not None
+    with registry.catalog.writing() as session:
+        cancel_job(session, job_id)
+    settle_abandoned(registry)
+    assert found(registry, again).row.state == "withdrawn"
+    assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
+
+
+def test_one_that_is_withdrawn_while_it_is_looked_at_comes_to_nothing(registry: Registry) -> None:
+    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
+
+    def withdrawn_first(registry: Registry, order: Order, say: Say) -> None:
+        withdraw(registry, "ann", order.submission)
+        here(registry, order, say)
+
+    _attend(registry, submission_id, withdrawn_first)
+    assert found(registry, submission_id).row.state == "withdrawn"
+    assert rows(registry) == []
+
+
+def _attend(registry: Registry, submission_id: int, worker: Callable[[Registry, Order, Say], None]) -> None:
+    attend_to(registry, submission_id, lambda _progress, _note: None, publish=True, worker=worker)
+
+
+D = "0" * 64
+FILE = {"name": "a.gguf", "size_bytes": 10, "sha256": D, "pieces": [[0, 4, D], [4, 6, D]]}
+BAD: dict[str, tuple[Any, str]] = {
+    "no files": ({}, "files"),
+    "an empty list": ({"files": []}, "files"),
+    "too many files": ({"files": [FILE] * 5000}, "files"),
+    "too many pieces": ({"files": [FILE | {"pieces": [0] * (PIECES_MAX + 1)}]}, "files"),
+    "a strange member": ({"files": [FILE], "owner": "eve"}, "owner"),
+    "a file that is no object": ({"files": [3]}, "files[0]"),
+    "a file with more": ({"files": [FILE | {"path": "/etc"}]}, "files[0]"),
+    "a path": ({"files": [FILE | {"name": "../a.gguf"}]}, "files[0].name"),
+    "a hidden name": ({"files": [FILE | {"name": ".gguf"}]}, "files[0].name"),
+    "another ending": ({"files": [FILE | {"name": "a.exe"}]}, "files[0].name"),
+    "a name with a line": ({"files": [FILE | {"name": "a\r\nb.gguf"}]}, "files[0].name"),
+    "a long name": ({"files": [FILE | {"name": "a" * 300 + ".gguf"}]}, "files[0].name"),
+    "a surrogate": ({"files": [FILE | {"name": "\ud800.gguf"}]}, "files[0].name"),
+    "twice one name": ({"files": [FILE, FILE | {"name": "A.GGUF"}]}, "files"),
+    "a size that is true": ({"files": [FILE | {"size_bytes": True}]}, "files[0].size_bytes"),
+    "a size of 2^63": ({"files": [FILE | {"size_bytes": 2**63}]}, "files[0].size_bytes"),
+    "no digest": ({"files": [FILE | {"sha256": "A" * 64}]}, "files[0].sha256"),
+    "an overlap": ({"files": [FILE | {"pieces": [[0, 5, D], [4, 6, D]]}]}, "files[0].pieces[1]"),
+    "backwards": ({"files": [FILE | {"pieces": [[4, 6, D], [0, 4, D]]}]}, "files[0].pieces[1]"),
+    "before the file": ({"files": [FILE | {"pieces": [[-1, 4, D]]}]}, "files[0].pieces[0]"),
+    "beyond the file": ({"files": [FILE | {"pieces": [[4, 7, D]]}]}, "files[0].pieces[0]"),
+    "far beyond it": ({"files": [FILE | {"pieces": [[4, 10**4000, D]]}]}, "files[0].pieces[0]"),
+    "an empty piece": ({"files": [FILE | {"pieces": [[0, 0, D]]}]}, "files[0].pieces[0]"),
+    "a piece with more": ({"files": [FILE | {"pieces": [[0, 4, D, 1]]}]}, "files[0].pieces[0]"),
+    "an upload's path": ({"files": [{"name": "a.gguf", "upload": "../../etc/passwd00000"}]}, "files[0].upload"),
+    "metadata of another kind": ({"files": [FILE], "metadata": []}, "metadata"),
+    "a title of NULs": ({"files": [FILE], "metadata": {"title": "\0"}}, "metadata.title"),
+    "a long licence": ({"files": [FILE], "metadata": {"license": "x" * 97}}, "metadata.license"),
+    "many tags": ({"files": [FILE], "metadata": {"tags": ["x"] * 1000}}, "metadata.tags"),
+    "a maybe": ({"files": [FILE], "publish": "yes"}, "publish"),
+}
+
+
+@pytest.mark.parametrize(("values", "where"), BAD.values(), ids=list(BAD))
+def test_a_hostile_manifest_is_refused_by_field(values: Any, where: str) -> None:
+    with pytest.raises(BadManifest) as caught:
+        parse_manifest(values)
+    assert caught.value.reasons[0][0] == where
+    assert all(sentence for _, sentence in caught.value.reasons)
+
+
+def test_every_reason_is_told_at_once_and_a_manifest_reads_back() -> None:
+    bad = {"files": [FILE | {"name": "x", "pieces": [[0, 99, D], 7]}], "metadata": {"title": 3}, "publish": None}
+    with pytest.raises(BadManifest) as caught:
+        parse_manifest(bad)
+    assert [where for where, _ in caught.value.reasons] == [
+        *("files[0].name", "files[0].pieces[0]", "files[0].pieces[1]", "metadata.title", "publish"),
+    ]
+    good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
+    assert good.given == Given(base="acme/base", tags=("a",))
+    assert parse_manifest(json.loads(good.files_json())).files == good.files

@@ -1,0 +1,570 @@
+"""Uploads below the web: chunks in any order of events end as the bytes that were sent, or as nothing."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select, update
+
+from cli.keep import sweep
+from ingest.jobs.runner import Runner
+from ingest.uploads.sessions import (
+    Chunk,
+    Declared,
+    WrongOffset,
+    cancel,
+    finish,
+    is_received,
+    look_up,
+    open_upload,
+    receive,
+)
+from ingest.uploads.spool import BytesLost, Spool, spool_of
+from ingest.uploads.tidying import STRAY_AFTER_SECONDS, TidyReport, forget_uploads, tidy_uploads
+from registry.catalog.clock import now
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.uploads import SentPiece, finished_upload, known_digests, open_uploads, piece_of
+from registry.catalog.register.accounts import add_contributor, set_quota
+from registry.catalog.register.uploads import KEPT, PACK_PIECES_MAX, renew_uploads
+from registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload
+from registry.digest import Digest, digest_of
+from registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
+from registry.names import parse_model_name
+from registry.registry import Registry
+from registry.settings import Settings
+from registry.store.files import Files
+from tests.faults.cases import SteppedFiles, failing_once, with_files
+from tests.trips import ingest_file, little_model
+
+DATA = bytes(range(256)) * 40
+HOLDER = (
+    "import sys, pathlib; from ingest.uploads.spool import Spool\n"
+    "with Spool(pathlib.Path(sys.argv[1])).locked(sys.argv[2]):\n"
+    "    print('held', flush=True); sys.stdin.read()"
+)
+
+
+@pytest.fixture
+def ada(registry: Registry) -> int:
+    """A contributor."""
+    return new_contributor(registry, "ada")
+
+
+def new_contributor(registry: Registry, name: str) -> int:
+    with registry.catalog.writing() as session:
+        return add_contributor(session, name).id
+
+
+def begun(registry: Registry, asker: int, data: bytes = DATA, kind: str = "file", name: str | None = None) -> str:
+    """The name of an upload that is open for `data`."""
+    digest = digest_of(data) if kind == "piece" else None
+    return open_upload(registry, asker, Declared(kind, len(data), digest, name)).public_id
+
+
+def chunk_of(data: bytes, begin: int, end: int, *, wrong: bool = False) -> Chunk:
+    return Chunk(begin, end, len(data), hashlib.sha256(data[begin:end] + b"x" * wrong).digest())
+
+
+def send(registry: Registry, asker: int, upload: str, data: bytes, begin: int, end: int) -> int:
+    """Send these bytes, in portions of 700; how many have come then."""
+    portions = (data[at : min(at + 700, end)] for at in range(begin, end, 700))
+    return receive(registry, asker, upload, chunk_of(data, begin, end), portions).received_bytes
+
+
+def sent(registry: Registry, asker: int, data: bytes, kind: str = "piece") -> str:
+    """The name of a finished upload of `data`."""
+    upload = begun(registry, asker, data, kind)
+    send(registry, asker, upload, data, 0, len(data))
+    return finish(registry, asker, upload).public_id
+
+
+def sent_pack(registry: Registry, asker: int, pieces: Sequence[bytes]) -> str:
+    data = b"".join(pieces)
+    declared = Declared("pack", len(data), pieces=tuple((len(piece), digest_of(piece)) for piece in pieces))
+    upload = open_upload(registry, asker, declared).public_id
+    send(registry, asker, upload, data, 0, len(data))
+    return finish(registry, asker, upload).public_id
+
+
+def lying(registry: Registry, upload: str) -> bytes:
+    """What the file of the upload has, all of it."""
+    return (registry.settings.uploads / upload).read_bytes()
+
+
+def received(registry: Registry, asker: int, upload: str) -> int:
+    return look_up(registry, asker, upload).received_bytes
+
+
+def let_expire(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        session.execute(update(Upload).values(expires_at=now() - timedelta(seconds=1)))
+
+
+def test_what_comes_in_chunks_is_finished_as_what_was_declared(registry: Registry, ada: int) -> None:
+    upload = begun(registry, ada, kind="piece")
+    assert [send(registry, ada, upload, DATA, at, min(at + 3000, len(DATA))) for at in range(0, len(DATA), 3000)] == [
+        *(3000, 6000, 9000, 10240)
+    ]
+    done = finish(registry, ada, upload)
+    assert (done.state, done.digest, lying(registry, upload)) == ("complete", digest_of(DATA), DATA)
+    assert finish(registry, ada, upload).state == "complete"
+    with registry.catalog.reading() as session:
+        assert piece_of(session, ada, digest_of(DATA)) == SentPiece(upload, 0, len(DATA))
+        assert finished_upload(session, upload, ada).public_id == upload
+
+
+STEPS = st.tuples(
+    st.sampled_from(("next", "again", "ahead", "overlapping", "damaged", "short", "dying")), st.integers(1, 900)
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.integers(1, 2500), steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 255))
+def test_line_80_any_cuts_repeats_and_accidents_end_in_the_same_bytes(
+    registry: Registry, size: int, steps: list[tuple[str, int]], seed: int
+) -> None:
+    with registry.catalog.writing() as session:
+        asker = session.scalars(select(Contributor.id).where(Contributor.name == "ada")).one_or_none()
+        asker = asker or add_contributor(session, "ada", quota_bytes=10**9).id
+    data = bytes((index * 7 + seed) % 256 for index in range(size))
+    upload = begun(registry, asker, data)
+    try:
+        for step, length in steps:
+            at = received(registry, asker, upload)
+            assert take(registry, asker, upload, data, step, length, at) == received(registry, asker, upload)
+        at = received(registry, asker, upload)
+        if at < size:
+            send(registry, asker, upload, data, at, size)
+        assert finish(registry, asker, upload, digest_of(data)).digest == digest_of(data)
+        assert lying(registry, upload)[:size] == data
+    finally:
+        cancel(registry, asker, upload)
+
+
+def take(registry: Registry, asker: int, upload: str, data: bytes, step: str, length: int, at: int) -> int:
+    """One step of a client whose upload is at `at`; where it is then."""
+    end = min(at + length, len(data))
+    if step == "again" and at:
+        return send(registry, asker, upload, data, max(0, at - length), at)
+    if step in ("ahead", "overlapping") and end < len(data) and at:
+        begin = at + 1 if step == "ahead" else at - 1
+        with pytest.raises(WrongOffset):
+            send(registry, asker, upload, data, begin, end + 1)
+    elif end == at:
+        pass
+    elif step == "next":
+        return send(registry, asker, upload, data, at, end)
+    elif step == "dying":
+        with (registry.settings.uploads / upload).open("r+b") as file:
+            file.seek(at)
+            file.write(b"\xff" * (end - at))
+    elif step in ("damaged", "short"):
+        portions = [data[at : end - (step == "short")]]
+        with pytest.raises(BadInput):
+            receive(registry, asker, upload, chunk_of(data, at, end, wrong=step == "damaged"), portions)
+    return at
+
+
+def test_line_79_a_chunk_out_of_order_writes_nothing_and_says_where_to_begin(registry: Registry, ada: int) -> None:
+    upload = begun(registry, ada)
+    send(registry, ada, upload, DATA, 0, 1000)
+    for begin, end in ((1001, 2000), (999, 1001), (0, 1001), (5000, len(DATA))):
+        with pytest.raises(WrongOffset) as refused:
+            send(registry, ada, upload, DATA, begin, end)
+        assert refused.value.upload.received_bytes == 1000
+    assert lying(registry, upload) == DATA[:1000]
+    with pytest.raises(BadInput, match="of 10,241 bytes in all"):
+        is_received(look_up(registry, ada, upload), Chunk(1000, 1001, len(DATA) + 1))
+
+
+def test_line_81_two_clients_at_one_upload_exclude_each_other(registry: Registry, ada: int) -> None:
+    upload, seen = begun(registry, ada), []
+
+    def meanwhile() -> Sequence[bytes]:
+        for act in (
+            lambda: send(registry, ada, upload, DATA, 0, 10),
+            lambda: finish(registry, ada, upload),
+            lambda: cancel(registry, ada, upload),
+        ):
+            with pytest.raises(Conflict, match="another client"):
+                act()
+            seen.append(act)
+        yield DATA
+
+    assert receive(registry, ada, upload, chunk_of(DATA, 0, len(DATA)), meanwhile()).received_bytes == len(DATA)
+    assert len(seen) == 3
+    assert finish(registry, ada, upload).digest == digest_of(DATA)
+
+
+def test_line_81_a_process_that_is_killed_lets_go_of_the_upload(registry: Registry, ada: int) -> None:
+    upload = begun(registry, ada)
+    command = [sys.executable, "-c", HOLDER, str(registry.settings.uploads), upload]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(Conflict):
+            send(registry, ada, upload, DATA, 0, 10)
+        let_expire(registry)
+        assert tidy_uploads(registry) == TidyReport()
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+    assert tidy_uploads(registry).expired_uploads == 1
+
+
+def test_line_82_a_damaged_chunk_leaves_the_upload_as_it_was(registry: Registry, ada: int) -> None:
+    upload = begun(registry, ada)
+    send(registry, ada, upload, DATA, 0, 500)
+    for portions in ([DATA[500:999] + b"x"], [DATA[500:999]], [DATA[500:1000], b"x"], []):
+        with pytest.raises(BadInput):
+            receive(registry, ada, upload, chunk_of(DATA, 500, 1000), portions)
+        assert received(registry, ada, upload) == 500
+    assert send(registry, ada, upload, DATA, 500, len(DATA)) == len(DATA)
+    assert finish(registry, ada, upload).digest == digest_of(DATA)
+
+
+def test_line_83_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: Registry, ada: int) -> None:
+    upload = begun(registry, ada, kind="piece")
+    wrong = b"x" + DATA[1:]
+    send(registry, ada, upload, wrong, 0, 100)
+    with pytest.raises(BadInput, match="100 of 10,240 bytes have come"):
+        finish(registry, ada, upload)
+    send(registry, ada, upload, wrong, 100, len(wrong))
+    with pytest.raises(BadInput, match=digest_of(wrong)):
+        finish(registry, ada, upload)
+    with pytest.raises(BadInput, match="declared as"):
+        finish(registry, ada, upload, digest_of(wrong))
+    assert look_up(registry, ada, upload).state == "open"
+    assert lying(registry, upload) == wrong
+    let_expire(registry)
+    assert tidy_uploads(registry) == TidyReport(1, 0, len(wrong))
+    assert list(registry.settings.uploads.iterdir()) == []
+
+
+def test_every_piece_of_a_pack_is_checked_and_lies_at_its_offset(registry: Registry, ada: int) -> None:
+    pieces = [b"first", b"second" * 9, b"third" * 100]
+    upload = sent_pack(registry, ada, pieces)
+    with registry.catalog.reading() as session:
+        places = [piece_of(session, ada, digest_of(piece)) for piece in pieces]
+    assert places == [SentPiece(upload, 0, 5), SentPiece(upload, 5, 54), SentPiece(upload, 59, 500)]
+
+    declared = Declared("pack", 559, pieces=tuple((len(piece), digest_of(piece)) for piece in pieces))
+    other = open_upload(registry, ada, declared).public_id
+    wrong = b"first" + b"x" * 54 + b"third" * 100
+    send(registry, ada, other, wrong, 0, 559)
+    with pytest.raises(BadInput, match=r"1 of its pieces .* at byte 5$"):
+        finish(registry, ada, other)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"kind": "file", "size_bytes": 0},
+        {"kind": "piece", "size_bytes": 1},
+        {"kind": "file", "size_bytes": 1, "pieces": ((1, Digest("0" * 64)),)},
+        {"kind": "pack", "size_bytes": 1},
+        {"kind": "pack", "size_bytes": 2, "pieces": ((1, Digest("0" * 64)),)},
+        {"kind": "pack", "size_bytes": 1 << 16, "pieces": ((1 << 16, Digest("0" * 64)),)},
+        {"kind": "pack", "size_bytes": 0, "pieces": ((0, Digest("0" * 64)),)},
+        {"kind": "pack", "size_bytes": PACK_PIECES_MAX + 1, "pieces": ((1, Digest("0" * 64)),) * (PACK_PIECES_MAX + 1)},
+        {"kind": "pack", "size_bytes": 1200 * 65_535, "pieces": ((65_535, Digest("0" * 64)),) * 1200},
+    ],
+    ids=str,
+)
+def test_what_cannot_be_sent_is_refused_before_anything_is_made(values: dict[str, object]) -> None:
+    with pytest.raises(BadInput):
+        Declared(**values)  # type: ignore[arg-type]
+
+
+def test_who_begins_again_goes_on_where_it_was(registry: Registry, ada: int) -> None:
+    first = begun(registry, ada, name="a.gguf")
+    send(registry, ada, first, DATA, 0, 100)
+    again = open_upload(registry, ada, Declared("file", len(DATA), None, "a.gguf"))
+    assert (again.public_id, again.received_bytes) == (first, 100)
+    others = [
+        Declared("file", len(DATA), None, "b.gguf"),
+        Declared("file", len(DATA) + 1, None, "a.gguf"),
+        Declared("file", len(DATA), digest_of(DATA), "a.gguf"),
+        Declared("piece", len(DATA), digest_of(DATA)),
+        Declared("pack", 3, pieces=((1, digest_of(b"a")), (2, digest_of(b"b")))),
+        Declared("pack", 3, pieces=((2, digest_of(b"b")), (1, digest_of(b"a")))),
+    ]
+    names = {open_upload(registry, ada, one).public_id for one in others}
+    assert len(names | {first}) == len(others) + 1
+    assert {open_upload(registry, ada, one).public_id for one in others} == names
+    assert open_upload(registry, new_contributor(registry, "bob"), others[0]).public_id not in names
+    os.unlink(registry.settings.uploads / first)
+    assert begun(registry, ada, name="a.gguf") != first, "its bytes are lost"
+    with pytest.raises(BytesLost):
+        send(registry, ada, first, DATA, 100, 200)
+    assert cancel(registry, ada, first).public_id == first
+
+
+def test_an_upload_is_its_senders_alone(registry: Registry, ada: int) -> None:
+    bob = new_contributor(registry, "bob")
+    upload = sent(registry, ada, DATA)
+    for act in (
+        lambda: look_up(registry, bob, upload),
+        lambda: send(registry, bob, upload, DATA, 0, 10),
+        lambda: finish(registry, bob, upload),
+        lambda: cancel(registry, bob, upload),
+    ):
+        with pytest.raises(NotFound, match="there is no upload"):
+            act()
+    with registry.catalog.reading() as session:
+        assert piece_of(session, bob, digest_of(DATA)) is None
+        with pytest.raises(NotFound):
+            finished_upload(session, upload, bob)
+        assert [*open_uploads(session, ada, now())] == []
+
+
+def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
+    registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("registry.catalog.register.uploads.OPEN_MAX", 4)
+    with registry.catalog.writing() as session:
+        set_quota(session, "ada", 3 * len(DATA))
+    begun(registry, ada, name="a")
+    begun(registry, ada, name="b")
+    with pytest.raises(OverQuota, match="10,240 are left"):
+        begun(registry, ada, DATA + b"x")
+    small = Registry(replace(registry.settings, upload_max_bytes=1000), registry.catalog)
+    with pytest.raises(OverQuota, match="1,000 are the most"):
+        begun(small, ada, b"x" * 1001)
+    for number in range(2):
+        begun(registry, ada, b"x", name=f"{number}")
+    with pytest.raises(TooMany, match="4 uploads are open"):
+        begun(registry, ada, b"x", name="one more")
+    assert len(list(registry.settings.uploads.iterdir())) == 4
+    let_expire(registry)
+    tidy_uploads(registry)
+    assert list(registry.settings.uploads.iterdir()) == []
+    begun(registry, ada, b"x" * 3 * len(DATA))
+
+
+def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
+    registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("registry.catalog.register.uploads.KEPT_MAX", 2)
+    sent(registry, ada, b"a")
+    sent(registry, ada, b"b")
+    with pytest.raises(TooMany, match="2 uploads are kept"):
+        begun(registry, ada, b"c")
+
+
+def test_bytes_are_on_the_disk_before_the_row_counts_them(registry: Registry, ada: int) -> None:
+    seen = []
+
+    class Watched(Files):
+        def sync(self, descriptor: int) -> None:
+            seen.append((received(registry, ada, upload), os.fstat(descriptor).st_size))
+            super().sync(descriptor)
+
+    upload = begun(registry, ada)
+    watched = with_files(registry, Watched())
+    send(watched, ada, upload, DATA, 0, 1000)
+    send(watched, ada, upload, DATA, 1000, 2500)
+    assert seen == [(0, 1000), (1000, 2500)]
+
+
+def test_a_full_or_failing_disk_leaves_the_upload_as_it_was(registry: Registry, ada: int) -> None:
+    counted = SteppedFiles(lambda _call, _name: None)
+    upload = begun(registry, ada)
+    send(with_files(registry, counted), ada, upload, DATA, 0, 2100)
+    assert counted.calls == 4  # three writes, one sync
+    for error, kind in ((errno.ENOSPC, DiskFull), (errno.EIO, StoreError)):
+        for at in range(1, counted.calls + 1):
+            with pytest.raises(kind):
+                send(with_files(registry, failing_once(at, error)), ada, upload, DATA, 2100, 4200)
+            assert received(registry, ada, upload) == 2100
+    send(registry, ada, upload, DATA, 2100, len(DATA))
+    with pytest.raises(StoreError):
+        finish(with_files(registry, failing_once(1, errno.EIO)), ada, upload)
+    assert finish(registry, ada, upload).digest == digest_of(DATA)
+
+
+def test_a_disk_without_room_opens_no_upload(registry: Registry, ada: int) -> None:
+    class Tight(Files):
+        def free_bytes(self, path: Path) -> int:
+            return 70_000_000
+
+    tight = with_files(registry, Tight())
+    with pytest.raises(DiskFull):
+        begun(tight, ada, b"x" * 3_000_000)
+    for at in range(1, 12):
+        broken = with_files(registry, failing_once(at, errno.ENOSPC))
+        calls = broken.blobs.local.files
+        try:
+            cancel(registry, ada, begun(broken, ada))
+        except DiskFull:
+            assert list(registry.settings.uploads.glob("*")) == []
+        assert isinstance(calls, SteppedFiles)
+        if calls.calls < at:
+            break
+    else:
+        pytest.fail("there are more calls than were tried")
+
+
+def test_files_are_for_the_server_alone_and_no_name_is_a_path(registry: Registry, ada: int) -> None:
+    upload = begun(registry, ada)
+    assert registry.settings.uploads.stat().st_mode & 0o777 == 0o700
+    assert (registry.settings.uploads / upload).stat().st_mode & 0o777 == 0o600
+    spool = spool_of(registry)
+    for name in (
+        "",
+        "..",
+        "../registry.sqlite3",
+        "/etc/passwd",
+        "a" * 21,
+        "a" * 23,
+        "a" * 21 + "/",
+        "ü" * 22,
+        upload + "\n",
+    ):
+        for act in (spool.path, spool.remove, lambda name: spool.locked(name).__enter__()):
+            with pytest.raises(NotFound):
+                act(name)
+    os.symlink("/etc/passwd", registry.settings.uploads / ("l" * 22))
+    with pytest.raises(StoreError), spool.locked("l" * 22):
+        pass
+
+
+def test_a_file_without_a_row_goes_when_it_is_old(registry: Registry, ada: int) -> None:
+    spool = spool_of(registry)
+    upload, stray, fresh = begun(registry, ada), spool.make(1), spool.make(1)
+    (registry.settings.uploads / stray).write_bytes(b"12345")
+    (registry.settings.uploads / "README").write_bytes(b"not ours")
+    old = now().timestamp() - STRAY_AFTER_SECONDS - 60
+    for name in (upload, stray, "README"):
+        os.utime(registry.settings.uploads / name, (old, old))
+    assert tidy_uploads(registry, dry_run=True) == tidy_uploads(registry) == TidyReport(0, 1, 5)
+    assert {path.name for path in registry.settings.uploads.iterdir()} == {upload, fresh, "README"}
+    assert tidy_uploads(Registry(Settings.in_folder(registry.settings.home / "none"), registry.catalog)) == TidyReport()
+
+
+def test_a_runner_of_jobs_tidies_up_and_a_sweep_tells_of_it(
+    registry: Registry, ada: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
+    one, two = begun(registry, ada, name="one"), begun(registry, ada, name="two")
+    send(registry, ada, one, DATA, 0, 1500)
+    with registry.catalog.writing() as session:
+        session.execute(update(Upload).where(Upload.public_id == one).values(expires_at=now()))
+    sweep.main([], standalone_mode=False)
+    assert "1 expired uploads and 0 stray ones would be removed (1.5 kB)" in capsys.readouterr().out
+    sweep.main(["-y", "--json"], standalone_mode=False)
+    report = json.loads(capsys.readouterr().out)
+    assert report["uploads"] == {"expired_uploads": 1, "stray_files": 0, "removed_bytes": 1500}
+    let_expire(registry)
+    Runner(registry, Event()).run(once=True)
+    assert not (registry.settings.uploads / two).exists()
+
+
+def test_finished_uploads_go_with_their_model_and_those_of_others_stay(registry: Registry, ada: int) -> None:
+    bob = new_contributor(registry, "bob")
+    one, two = sent(registry, ada, b"one"), sent(registry, ada, b"two")
+    pack, mixed = sent_pack(registry, ada, [b"a", b"b"]), sent_pack(registry, ada, [b"c", b"needed elsewhere"])
+    whole, under_way = sent(registry, ada, b"whole", "file"), begun(registry, ada, b"under way", "piece")
+    theirs = sent(registry, bob, b"one")
+    used = [digest_of(data) for data in (b"one", b"a", b"b", b"c", b"under way")]
+    assert forget_uploads(registry, ada, used, [whole, theirs, under_way]) == 3
+    left = {path.name for path in registry.settings.uploads.iterdir()}
+    assert left == {two, mixed, under_way, theirs}
+    assert {one, pack, whole} & left == set()
+    with registry.catalog.reading() as session:
+        assert {row.public_id for row in session.scalars(select(Upload))} == left
+
+
+def test_uploads_that_a_model_is_made_of_are_kept_longer(registry: Registry, ada: int) -> None:
+    piece, other, whole = (
+        sent(registry, ada, b"piece"),
+        sent(registry, ada, b"other"),
+        sent(registry, ada, b"w", "file"),
+    )
+    soon = now() + timedelta(minutes=5)
+    with registry.catalog.writing() as session:
+        session.execute(update(Upload).values(expires_at=soon))
+        assert known_digests(session, ada, [digest_of(b"piece")], now()) == set(), "it would be gone too soon"
+        renew_uploads(session, ada, [digest_of(b"piece")], [whole])
+    assert look_up(registry, ada, other).expires_at == soon
+    for name in (piece, whole):
+        assert look_up(registry, ada, name).expires_at > now() + KEPT - timedelta(minutes=1)
+
+
+def test_a_lookup_tells_of_what_anybody_sees_and_of_ones_own(registry: Registry, ada: int, tmp_path: Path) -> None:
+    bob = new_contributor(registry, "bob")
+    (tmp_path / "a.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "a.gguf")
+    with registry.catalog.reading() as session:
+        everything = set(session.scalars(select(Blob.digest)))
+        headers = set(session.scalars(select(Blob.digest).join(FilePart, FilePart.blob_id == Blob.id)))
+    assert headers
+    assert everything - headers
+
+    def known(asker: int, state: str, owner: int) -> set[Digest]:
+        with registry.catalog.writing() as session:
+            model = model_by_name(session, parse_model_name("local/a"))
+            session.execute(update(Model).where(Model.id == model.id).values(state=state, contributor_id=owner))
+            found = known_digests(session, asker, [*everything, "0" * 64], now())
+            session.rollback()
+        return found
+
+    for state, for_anybody, for_its_own in (
+        ("visible", everything, everything),
+        ("yanked", everything, everything),
+        ("quarantined", set(), everything),
+        ("removed", set(), set()),
+    ):
+        assert known(bob, state, ada) == for_anybody, state
+        assert known(ada, state, ada) == for_its_own, state
+    with registry.catalog.writing() as session:
+        lost = next(iter(everything))
+        session.execute(update(Blob).where(Blob.digest == lost).values(state="corrupt"))
+    assert known(bob, "visible", ada) == everything - {lost}, "whoever brings it heals it"
+
+
+def test_a_lookup_tells_of_finished_pieces_to_their_sender_alone(registry: Registry, ada: int) -> None:
+    bob = new_contributor(registry, "bob")
+    sent(registry, ada, b"piece")
+    sent_pack(registry, ada, [b"x", b"y"])
+    begun(registry, ada, b"under way", "piece")
+    asked = [digest_of(data) for data in (b"piece", b"x", b"y", b"under way", b"never")]
+    with registry.catalog.reading() as session:
+        assert known_digests(session, ada, asked, now()) == set(asked[:3])
+        assert known_digests(session, bob, asked, now()) == set()
+
+
+def test_finishing_a_large_upload_takes_little_memory(registry: Registry, ada: int) -> None:
+    size = 48 * 1024 * 1024
+    upload = open_upload(registry, ada, Declared("file", size)).public_id
+    os.truncate(registry.settings.uploads / upload, size)
+    with registry.catalog.writing() as session:
+        session.execute(update(Upload).values(received_bytes=size))
+    expected = hashlib.sha256(bytes(size)).hexdigest()
+    tracemalloc.start()
+    try:
+        assert finish(registry, ada, upload).digest == expected
+        assert tracemalloc.get_traced_memory()[1] < 6 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_spool_that_never_was_is_empty(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "none")
+    assert list(spool.walk()) == []
+    assert not spool.has("a" * 22, 0)
+    spool.remove("a" * 22)

@@ -1,0 +1,89 @@
+"""What contributors send, put into place without a server, and looked at without a child process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import func, select
+
+from ingest.submissions.asking import submit
+from ingest.submissions.child import Say, work
+from ingest.submissions.confined import Order
+from ingest.submissions.intake import attend_to
+from ingest.submissions.manifest import parse_manifest
+from ingest.uploads.spool import spool_of
+from registry.catalog.queries.submissions import FoundSubmission, submission_by_id
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.uploads import add_upload, complete_upload, note_received
+from registry.catalog.tables import BlobLease, Upload
+from registry.digest import digest_of
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.trips import row_counts
+
+
+def put_upload(registry: Registry, contributor: str, pieces: Sequence[bytes], kind: str = "pack") -> str:
+    """A finished upload of `pieces`, one after another; its id."""
+    data, spool = b"".join(pieces), spool_of(registry)
+    name = spool.make(len(data))
+    spool.path(name).write_bytes(data)
+    with registry.catalog.writing() as session:
+        row = add_upload(
+            session,
+            contributor_id(session, contributor),
+            name,
+            kind=kind,
+            size_bytes=len(data),
+            digest=digest_of(data),
+            name="sent.gguf" if kind == "file" else None,
+            pieces=[] if kind == "file" else [(len(piece), digest_of(piece)) for piece in pieces],
+        )
+        note_received(session, row.id, 0, len(data))
+        complete_upload(session, row.id, digest_of(data))
+    return name
+
+
+def whole(registry: Registry, contributor: str, data: bytes, name: str = "model.gguf") -> dict[str, Any]:
+    """A file of a manifest that is sent whole."""
+    return {"name": name, "upload": put_upload(registry, contributor, [data], "file")}
+
+
+def of_pieces(data: bytes, spans: Sequence[tuple[int, int]], name: str = "model.gguf") -> dict[str, Any]:
+    """A file of a manifest that is put together from these stretches of it: offsets and sizes."""
+    pieces = [[offset, size, digest_of(data[offset : offset + size])] for offset, size in spans]
+    return {"name": name, "size_bytes": len(data), "sha256": digest_of(data), "pieces": pieces}
+
+
+def asked_for(
+    registry: Registry, name: str, files: Sequence[dict[str, Any]], *, publish: bool = True, **metadata: Any
+) -> int:
+    """Submit a model for the contributor that its namespace is of; the submission's id."""
+    manifest = parse_manifest({"files": list(files), "metadata": metadata, "publish": publish})
+    model = parse_model_name(name)
+    return submit(registry, model.namespace, model, manifest)
+
+
+def here(registry: Registry, order: Order, say: Say) -> None:
+    """Do an order in this process."""
+    work(registry, order.submission, publish=order.publish, say=say)
+
+
+def attended(registry: Registry, submission_id: int, *, publish: bool = True) -> FoundSubmission:
+    """The submission after its job."""
+    attend_to(registry, submission_id, lambda _progress, _note: None, publish=publish, worker=here)
+    return found(registry, submission_id)
+
+
+def found(registry: Registry, submission_id: int) -> FoundSubmission:
+    with registry.catalog.reading() as session:
+        return submission_by_id(session, submission_id)
+
+
+def assert_nothing_is_left(registry: Registry) -> None:
+    """No upload has a row or a file, and no blob is leased."""
+    assert list(spool_of(registry).walk()) == []
+    with registry.catalog.reading() as session:
+        for table in (Upload, BlobLease):
+            assert session.scalar(select(func.count()).select_from(table)) == 0, table
+    assert row_counts(registry)["upload_pieces"] == 0

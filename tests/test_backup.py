@@ -1,0 +1,331 @@
+"""Backups: whole while others write, sparing when run again, and the older one until the newer is whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from registry.backup import DATABASE, FRESH, MARK, NO_SQLITE, BackupReport, back_up
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.register.accounts import add_contributor, create_token
+from registry.catalog.register.leaving import NOT_COPIED
+from registry.catalog.tables import Submission, Upload
+from registry.errors import Busy, DiskFull, NotAllowed, StoreError
+from registry.registry import Registry
+from registry.store.files import Files
+from registry.upkeep import sweep
+from tests.cli.running import Organ
+from tests.faults.cases import (
+    SteppedFiles,
+    flipped,
+    leave,
+    let_time_pass,
+    model_bytes,
+    overwrite,
+    read_all,
+    rows,
+    run_sweep,
+    take_in,
+    write_model,
+)
+from tests.trips import assembled, row_counts
+
+
+@pytest.fixture(scope="module")
+def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
+    """A registry's folder with a model that has organs in files of their own; tests take copies of it."""
+    home = tmp_path_factory.mktemp("filled") / "home"
+    home.mkdir()
+    shutil.copy(migrated_database, home)
+    with Registry.open(home) as registry:
+        take_in(registry, write_model(home.parent / "little.gguf"))
+    return home
+
+
+@pytest.fixture
+def filled(filled_home: Path, tmp_path: Path) -> Iterator[Registry]:
+    """A registry with that model."""
+    shutil.copytree(filled_home, tmp_path / "home")
+    with Registry.open(tmp_path / "home") as opened:
+        yield opened
+
+
+def copied(registry: Registry, folder: Path, *, files: Files | None = None, read_back: bool = False) -> BackupReport:
+    return back_up(registry.catalog, registry.blobs, registry.settings, folder, files=files, read_back=read_back)
+
+
+def blob_files(folder: Path) -> list[Path]:
+    return sorted((folder / "blobs").glob("??/*"))
+
+
+def assert_whole(folder: Path) -> None:
+    with Registry.open(folder) as copy:
+        report = read_all(copy)
+        assert (report.faults, report.miscounted, report.orphans) == ([], {}, 0)
+
+
+@contextmanager
+def busy(registry: Registry, folder: Path, models: int) -> Iterator[threading.Event]:
+    """While the block runs a thread ingests, and sweeps without any grace."""
+    done, failed = threading.Event(), []
+
+    def work() -> None:
+        try:
+            with Registry.open(registry.settings.home) as own:
+                for number in range(1, models + 1):
+                    take_in(own, write_model(folder / f"more{number}.gguf", seed=number))
+                    try:
+                        sweep(own.catalog, own.blobs, grace=timedelta(), dry_run=False)
+                    except Busy:
+                        continue
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield done
+    finally:
+        thread.join()
+    assert failed == []
+
+
+def backups_beside_a_writer(registry: Registry, folder: Path, models: int) -> int:
+    """Copies made until the writer is done, each opened and read whole; how many."""
+    made = 0
+    with busy(registry, folder, models) as done:
+        while not done.is_set() or made == 0:
+            try:
+                copied(registry, folder / "copy")
+            except Busy:
+                continue  # a sweep was first
+            assert_whole(folder / "copy")
+            made += 1
+    copied(registry, folder / "copy")
+    assert_whole(folder / "copy")
+    return made + 1
+
+
+def test_a_backup_beside_an_ingest_and_a_sweep_is_a_whole_registry(filled: Registry, tmp_path: Path) -> None:
+    assert backups_beside_a_writer(filled, tmp_path, models=3) >= 2
+    with Registry.open(tmp_path / "copy") as copy:
+        assert row_counts(copy)["models"] == 4
+
+
+@pytest.mark.slow
+def test_many_backups_beside_many_ingests_and_sweeps_are_whole_registries(filled: Registry, tmp_path: Path) -> None:
+    assert backups_beside_a_writer(filled, tmp_path, models=60) >= 5
+
+
+def test_a_restored_registry_gives_the_file_that_came_in(filled: Registry, tmp_path: Path) -> None:
+    report = copied(filled, tmp_path / "copy", read_back=True)
+    assert (report.faults, report.blobs) == ([], len(rows(filled)))
+    assert report.read_bytes == sum(row.size_bytes for row in rows(filled))
+    assert sorted(path.name for path in (tmp_path / "copy").iterdir()) == [MARK, "blobs", DATABASE]
+    (tmp_path / "copy").rename(tmp_path / "restored")
+    with Registry.open(tmp_path / "restored") as restored:
+        (back,) = assembled(restored, "local/little", tmp_path / "out")
+    assert back.read_bytes() == model_bytes()
+
+
+def test_a_second_backup_copies_what_is_new_and_drops_what_went(filled: Registry, tmp_path: Path) -> None:
+    first = copied(filled, tmp_path / "copy")
+    assert first.copied == len(blob_files(tmp_path / "copy")) > 0
+    again = copied(filled, tmp_path / "copy")
+    assert (again.copied, again.copied_bytes, again.removed) == (0, 0, 0)
+    before = {path.name: path.stat().st_ino for path in blob_files(tmp_path / "copy")}
+    needless = filled.blobs.put(b"needless" * 20_000)
+    leave(filled, needless)
+    assert copied(filled, tmp_path / "copy").copied == 1
+    let_time_pass(filled)
+    run_sweep(filled)
+    run_sweep(filled)
+    assert copied(filled, tmp_path / "copy").removed == 1
+    assert {path.name: path.stat().st_ino for path in blob_files(tmp_path / "copy")} == before
+
+
+def test_a_backup_that_dies_at_any_call_leaves_the_older_one_whole(filled: Registry, tmp_path: Path) -> None:
+    class Died(BaseException):
+        pass
+
+    calls: list[str] = []
+    copied(filled, tmp_path / "older")
+    take_in(filled, write_model(tmp_path / "more.gguf", seed=5))
+    shutil.copytree(tmp_path / "older", tmp_path / "counted")
+    copied(filled, tmp_path / "counted", files=SteppedFiles(lambda _call, name: calls.append(name)))
+    exchanged = len(calls) - calls[::-1].index("rename")
+    stops = [*range(1, exchanged, max(1, exchanged // 3)), exchanged, exchanged + 1]
+    for stop in stops:
+
+        def die(call: int, _name: str, stop: int = stop) -> None:
+            if call >= stop:
+                raise Died
+
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        shutil.copytree(tmp_path / "older", tmp_path / "copy")
+        with pytest.raises(Died):
+            copied(filled, tmp_path / "copy", files=SteppedFiles(die))
+        with Registry.open(tmp_path / "copy") as older:
+            assert row_counts(older)["models"] == (2 if stop > exchanged else 1), calls[stop - 1]
+            assert read_all(older).faults == []
+    copied(filled, tmp_path / "copy")
+    assert_whole(tmp_path / "copy")
+    assert not (tmp_path / "copy" / FRESH).exists()
+
+
+def test_a_rotten_copy_is_found_by_reading_back_and_made_anew(filled: Registry, tmp_path: Path) -> None:
+    copied(filled, tmp_path / "copy")
+    rotten = blob_files(tmp_path / "copy")[0]
+    sound = rotten.read_bytes()
+    overwrite(rotten, flipped(sound, 8 * len(sound) - 1))
+    assert copied(filled, tmp_path / "copy").copied == 0, "its size is right"
+    report = copied(filled, tmp_path / "copy", read_back=True)
+    assert (report.copied, report.faults) == (1, [])
+    assert rotten.read_bytes() == sound
+
+
+def test_what_the_registry_lacks_is_told_with_who_needs_it(filled: Registry, tmp_path: Path) -> None:
+    gone = next(row for row in rows(filled) if row.file is not None)
+    (filled.settings.blobs / (gone.file or "")).unlink()
+    ended = Organ(filled.settings.home)("backup", tmp_path / "copy")
+    assert ended.status == 1
+    assert f"{gone.digest}" in ended.out
+    assert "needed by local/little@1" in ended.out
+    (fault,) = copied(filled, tmp_path / "copy").faults
+    assert fault.digest == gone.digest
+
+
+def test_a_copy_keeps_a_sound_file_that_the_registry_has_lost(filled: Registry, tmp_path: Path) -> None:
+    copied(filled, tmp_path / "copy")
+    for path in filled.settings.blobs.glob("??/*"):
+        path.unlink()
+    assert copied(filled, tmp_path / "copy").faults == []
+    assert_whole(tmp_path / "copy")
+
+
+def test_no_backup_while_a_sweep_runs_nor_a_sweep_while_a_backup_does(filled: Registry, tmp_path: Path) -> None:
+    with filled.blobs.local.sweeping(), pytest.raises(Busy):
+        copied(filled, tmp_path / "copy")
+
+    def sweep_now(_call: int, name: str) -> None:
+        if name == "rename" and (tmp_path / "copy" / MARK).exists():
+            with pytest.raises(Busy):
+                run_sweep(filled)
+            swept.append(name)
+
+    swept: list[str] = []
+    copied(filled, tmp_path / "copy", files=SteppedFiles(sweep_now))
+    assert swept
+
+
+def test_a_backup_that_is_open_elsewhere_is_not_replaced(filled: Registry, tmp_path: Path) -> None:
+    copied(filled, tmp_path / "copy")
+    with Registry.open(tmp_path / "copy") as used:
+        with used.catalog.writing() as session:
+            add_contributor(session, "ann")
+        with used.catalog.reading() as session:
+            contributor_by_name(session, "ann")
+            with pytest.raises(Busy):
+                copied(filled, tmp_path / "copy")
+    copied(filled, tmp_path / "copy")
+    assert_whole(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("inside", ["", "blobs", "copies", "blobs/copies", ".."])
+def test_a_backup_never_goes_into_the_registry_itself(inside: str, filled: Registry) -> None:
+    with pytest.raises(NotAllowed):
+        copied(filled, filled.settings.home / inside)
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(filled: Registry, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for said in (None, "{}", "[]", "no json", '{"form": "something else"}'):
+        other.mkdir(exist_ok=True)
+        (other / "kept").write_text("kept")
+        if said is not None:
+            (other / MARK).write_text(said)
+        with pytest.raises(NotAllowed, match="is no backup"):
+            copied(filled, other)
+        assert not (other / DATABASE).exists()
+    with Registry.open(tmp_path / "second") as second, pytest.raises(NotAllowed):
+        copied(filled, second.settings.home)
+
+
+def test_a_disk_that_has_no_room_is_told_before_anything_is_copied(filled: Registry, tmp_path: Path) -> None:
+    class Full(Files):
+        def free_bytes(self, path: Path) -> int:
+            return 16 * 1024 * 1024 if path.name == "blobs" else super().free_bytes(path)
+
+    with pytest.raises(DiskFull):
+        copied(filled, tmp_path / "copy", files=Full())
+    assert blob_files(tmp_path / "copy") == []
+    assert isinstance(DiskFull("x"), StoreError)
+
+
+def test_uploads_and_log_ins_stay_behind_and_no_secret_is_copied(filled: Registry, tmp_path: Path) -> None:
+    moment = now()
+    with filled.catalog.writing() as session:
+        ann = add_contributor(session, "ann")
+        made = create_token(session, ann.id, ["upload"], "laptop")
+        session.add(
+            Upload(
+                public_id="u" * 22,
+                contributor_id=ann.id,
+                kind="file",
+                size_bytes=9,
+                received_bytes=3,
+                state="open",
+                created_at=moment,
+                expires_at=moment,
+            )
+        )
+        texts = {"manifest": "{}", "metadata_given": "{}", "findings": "[]"}
+        for state in ("checking", "published"):
+            own = {"contributor_id": ann.id, "namespace": "ann", "name": "m", "state": state, "size_bytes": 9}
+            session.add(Submission(**own, **texts, created_at=moment, changed_at=moment))
+    (filled.settings.uploads).mkdir()
+    (filled.settings.uploads / ("u" * 22)).write_bytes(b"abc")
+    copied(filled, tmp_path / "copy")
+    assert not (tmp_path / "copy" / "uploads").exists()
+    secret = made.text.encode()
+    assert not any(secret in path.read_bytes() for path in (tmp_path / "copy").rglob("*") if path.is_file())
+    with Registry.open(tmp_path / "copy") as copy, copy.catalog.reading() as session:
+        assert session.query(Upload).count() == 0
+        assert [(one.state, one.reason) for one in session.query(Submission).order_by(Submission.id)] == [
+            ("withdrawn", NOT_COPIED),
+            ("published", None),
+        ]
+    assert row_counts(filled)["uploads"] == 1, "the registry itself is as it was"
+
+
+def test_the_blobs_alone_are_copied_for_a_database_that_others_keep(filled: Registry, tmp_path: Path) -> None:
+    organ = Organ(filled.settings.home)
+    report = organ.done("backup", tmp_path / "copy", "--blobs-only", "--verify", "--json").values
+    assert report["copied"] == len(blob_files(tmp_path / "copy")) > 0
+    assert (report["database_bytes"], report["faults"], report["removed"]) == (0, [], 0)
+    assert not (tmp_path / "copy" / DATABASE).exists()
+    assert "pg_dump" in NO_SQLITE
+
+
+def test_the_command_says_what_the_copy_has(filled: Registry, tmp_path: Path) -> None:
+    organ = Organ(filled.settings.home)
+    first, second = organ.done("backup", tmp_path / "copy", "--verify").lines
+    assert first.startswith(f"{len(blob_files(tmp_path / 'copy'))} files copied (")
+    assert second.startswith(f"{tmp_path / 'copy'} has a database of ")
+    assert second.endswith("read back and hashed")
+    assert Organ(tmp_path / "copy").done("verify", "--read-data").out.endswith("all are sound\n")
+    assert json.loads((tmp_path / "copy" / MARK).read_text())["form"].startswith("organ registry backup")
+    refused = organ("backup", tmp_path)
+    assert (refused.status, refused.out) == (1, "")
+    assert "choose another" in refused.err

@@ -1,0 +1,53 @@
+"""What docs/deployment hands out fits the program: every command in it is one that `organ` takes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from cli.main import organ
+from registry.settings import Settings
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "deployment"
+
+
+def commands() -> dict[str, list[str]]:
+    """The arguments of `organ` in each file, by the file's name."""
+    found = {}
+    for path in sorted(FOLDER.glob("*.service")):
+        (line,) = re.findall(r"^ExecStart=\S+/organ (.+)$", path.read_text(), re.MULTILINE)
+        found[path.name] = line.split()
+    (line,) = re.findall(r"^CMD (.+)$", (FOLDER / "Containerfile").read_text(), re.MULTILINE)[-1:]
+    found["Containerfile"] = json.loads(line)
+    return found
+
+
+@pytest.mark.parametrize("name", commands())
+def test_a_command_of_a_deployment_is_one_that_organ_takes(name: str) -> None:
+    command, *arguments = commands()[name]
+    context = click.Context(organ)
+    known = organ.get_command(context, command)
+    assert known is not None
+    known.make_context(command, list(arguments), parent=context)
+
+
+def test_the_settings_of_a_deployment_mean_something() -> None:
+    text = (FOLDER / "organ-registry.service").read_text()
+    given = dict(re.findall(r"^Environment=(ORGAN_\w+)=(.+)$", text, re.MULTILINE))
+    settings = Settings.from_environment(given)
+    assert (settings.review, settings.quota_bytes) == ("manual", 100 * 10**9)
+    guide = "".join(path.read_text() for path in FOLDER.parent.glob("*.md"))
+    assert all(f"`{name}`" in guide for name in given)
+
+
+def test_the_proxy_takes_a_chunk_and_replaces_what_clients_say_of_themselves() -> None:
+    text = (FOLDER / "nginx.conf").read_text()
+    assert "client_max_body_size 65m;" in text
+    assert "proxy_request_buffering off;" in text
+    for name in ("X-Forwarded-For $remote_addr", "X-Forwarded-Proto $scheme", 'Forwarded ""', "Host $host"):
+        assert f"proxy_set_header {name};" in text, name
+    assert text.count("{") == text.count("}")

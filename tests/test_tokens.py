@@ -1,0 +1,50 @@
+"""Tokens: their shape, their checksum, and what is kept of them."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import BadToken
+from registry.tokens import new_page_token, new_token, parse_token
+
+MADE = new_token()
+
+
+def test_a_token_is_found_by_scanners_and_kept_as_a_digest() -> None:
+    assert re.fullmatch(r"orgp_[0-9A-Za-z]{58}", MADE.text)
+    assert MADE.text[5:14] == MADE.public_id
+    assert MADE.sha256 == hashlib.sha256(MADE.text.encode()).hexdigest()
+    assert MADE.text not in repr(MADE)
+
+
+def test_what_is_made_is_understood_and_no_two_are_alike() -> None:
+    sent = parse_token(MADE.text)
+    assert (sent.public_id, sent.sha256, sent.is_of_page) == (MADE.public_id, MADE.sha256, False)
+    page = new_page_token()
+    assert parse_token(page.text).is_of_page
+    assert len({new_token().text for _ in range(50)}) == 50
+
+
+def test_line_96_a_token_with_one_character_changed_is_refused_by_itself() -> None:
+    for place in range(5, len(MADE.text)):
+        other = "0" if MADE.text[place] != "0" else "1"
+        with pytest.raises(BadToken, match="mistyped"):
+            parse_token(MADE.text[:place] + other + MADE.text[place + 1 :])
+
+
+@given(st.text(max_size=80))
+def test_line_96_what_is_no_token_is_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(BadToken) as refused:
+        parse_token(text)
+    assert str(refused.value) == "this is no token: one begins with orgp_"
+
+
+@pytest.mark.parametrize("odd", [MADE.text + "\n", " " + MADE.text, MADE.text[:-1], MADE.text + "a", MADE.text.lower()])
+def test_line_96_nearly_a_token_is_none(odd: str) -> None:
+    with pytest.raises(BadToken):
+        parse_token(odd)

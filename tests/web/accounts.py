@@ -1,0 +1,52 @@
+"""Accounts for tests of the pages and the API: a contributor with a token, and a browser that is logged in by it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.register.accounts import add_contributor, create_token
+from registry.errors import NotFound
+from registry.registry import Registry
+
+_FORM_TOKEN = re.compile(r'name="form_token" value="([^"]+)"')
+
+
+def new_token(registry: Registry, name: str, *scopes: str, days: int | None = 30) -> str:
+    """A token of the contributor `name`, who is added if need be; for `upload` unless told otherwise."""
+    with registry.catalog.writing() as session:
+        try:
+            owner = contributor_by_name(session, name)
+        except NotFound:
+            owner = add_contributor(session, name)
+        return create_token(session, owner.id, scopes or ("upload",), "a label", days).text
+
+
+def bearing(token: str) -> dict[str, str]:
+    """The header by which the API knows who asks."""
+    return {"Authorization": f"Bearer {token}"}
+
+
+def form_token(client: FlaskClient, address: str = "/login", **options: Any) -> str:
+    """The token in the forms of a page; the client has its cookie from there on."""
+    found = _FORM_TOKEN.search(client.get(address, **options).text)
+    assert found is not None, address
+    return found[1]
+
+
+def send_form(client: FlaskClient, address: str, page: str = "/account", **fields: object) -> TestResponse:
+    """What answers the form of `page` that is sent to `address`."""
+    return client.post(address, data={"form_token": form_token(client, page), **fields})
+
+
+def logged_in(app: Flask, token: str) -> FlaskClient:
+    """A browser that is logged in."""
+    client = app.test_client()
+    answer = send_form(client, "/login", "/login", token=token)
+    assert answer.status_code == 303, answer.text
+    return client

@@ -1,0 +1,58 @@
+"""The shipped models in a registry that an administrator looks after: some wait, and one is to be removed."""
+
+from __future__ import annotations
+
+import json
+
+from flask.testing import FlaskClient
+
+from registry.catalog.clock import now
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.states import hide_model
+from registry.catalog.tables import Submission
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.web.accounts import bearing, new_token
+from web.api.admin import EXAMPLES
+from web.app import create_app
+
+WAITING = {
+    "90": "local/Zoo-C-1M-v1.0-Q8_0",
+    EXAMPLES["approve"]: "local/Zoo-A-2M-v0.1-Q8_0",
+    EXAMPLES["refuse"]: "local/Zoo-A-2M-v0.3-Q8_0",
+    "93": "local/Zoo-A-2M-Prose-v1.0-Q8_0",
+}
+"""Submissions by number: more than the examples decide on, so that there is a next page in any order."""
+
+
+def put_waiting(registry: Registry) -> None:
+    """Take models back into quarantine, and let a submission of ada's wait for each."""
+    finding = {"severity": "note", "code": "chat-template", "sentence": "It has a chat template."}
+    with registry.catalog.writing() as session:
+        for number, name in WAITING.items():
+            model = model_by_name(session, parse_model_name(name))
+            hide_model(session, model, "quarantined", "It waits.", "local")
+            submission = Submission(
+                id=int(number),
+                contributor_id=contributor_id(session, "ada"),
+                namespace=model.namespace,
+                name=model.name,
+                state="quarantined",
+                manifest="{}",
+                metadata_given="{}",
+                findings=json.dumps([finding]),
+                size_bytes=model.size_bytes,
+                model_id=model.id,
+                created_at=now(),
+                changed_at=now(),
+            )
+            session.add(submission)
+
+
+def administrator(registry: Registry) -> FlaskClient:
+    """A client that sends the token of an administrator with every request."""
+    client = create_app(registry).test_client()
+    sent = bearing(new_token(registry, "root", "admin"))
+    client.environ_base["HTTP_AUTHORIZATION"] = sent["Authorization"]
+    return client

@@ -1,0 +1,231 @@
+"""One's own account, in the browser and over the API; and contributors as everybody sees them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.tables import Model, Submission, Upload
+from registry.registry import Registry
+from tests.trips import ingest_file, little_model
+from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
+from tests.web.pages import parsed
+from web.app import create_app
+from web.settings import WebSettings
+
+ACCOUNT, TOKENS = "/api/v1/account", "/api/v1/account/tokens"
+TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}")
+
+
+@pytest.fixture
+def app(registry: Registry) -> Flask:
+    return create_app(registry)
+
+
+@pytest.fixture
+def token(registry: Registry) -> str:
+    return new_token(registry, "ada", "upload", "read")
+
+
+@pytest.fixture
+def busy(registry: Registry, token: str, tmp_path: Path) -> None:
+    """Ada has a model that is visible, a submission that waits, and an upload on its way."""
+    (tmp_path / "little.gguf").write_bytes(little_model())
+    ingest_file(registry, tmp_path / "little.gguf", "ada/little")
+    with registry.catalog.writing() as session:
+        ada, model, moment = contributor_by_name(session, "ada"), session.query(Model).one(), now()
+        model.contributor_id, model.downloads, model.grafts = ada.id, 7, 2
+        upload = Upload(public_id="u" * 22, contributor_id=ada.id, kind="file", size_bytes=70, received_bytes=10)
+        upload.state, upload.created_at, upload.expires_at = "open", moment, moment
+        texts = {"manifest": "{}", "metadata_given": "{}", "findings": "[]"}
+        sent = Submission(
+            contributor_id=ada.id, namespace="ada", name="next", state="quarantined", size_bytes=3, **texts
+        )
+        sent.created_at = sent.changed_at = moment
+        session.add_all([upload, sent])
+
+
+def set_state(registry: Registry, state: str, reason: str | None = None) -> None:
+    with registry.catalog.writing() as session:
+        model = session.query(Model).one()
+        model.state, model.state_reason = state, reason
+
+
+@pytest.mark.usefixtures("busy")
+def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
+    app: Flask, registry: Registry, token: str
+) -> None:
+    client = logged_in(app, token)
+    page = parsed(client.get("/account").text)
+    for shown in ("ada/little@1", "visible", "ada/next", "quarantined", "10 bytes of 70 bytes", "a label", "upload"):
+        assert shown in page.text or shown.replace("/", "/​") in page.text, shown
+    assert [one.attributes["aria-label"] for one in page.named("progress")] == ["Used of the quota"]
+    values = client.get("/account.json").get_json()
+    size = values["models"][0]["size_bytes"]
+    assert values["quota"] == {"limit_bytes": registry.settings.quota_bytes, "used_bytes": size + 70}
+    assert values["token"]["id"] == token[5:14]
+    assert not TOKEN.search(client.get("/account").text + client.get("/account.json").text)
+    set_state(registry, "yanked", "it was trained on the wrong texts")
+    assert "it was trained on the wrong texts" in client.get("/account").text
+    set_state(registry, "quarantined")
+    assert client.get("/account.json").get_json()["models"][0]["state"] == "quarantined"
+    assert "/models/ada/little@1" not in parsed(client.get("/account").text).links(), "it would lead nowhere"
+
+
+@pytest.mark.usefixtures("busy")
+def test_another_account_sees_nothing_of_it(app: Flask, registry: Registry, token: str) -> None:
+    other = logged_in(app, new_token(registry, "bob"))
+    values = other.get("/account.json").get_json()
+    assert [values[key] for key in ("models", "uploads", "submissions")] == [[], [], []]
+    assert len(values["tokens"]) == 1
+    assert values["quota"]["used_bytes"] == 0
+    assert "ada/" not in other.get("/account").text
+
+
+def test_a_token_made_on_the_page_is_shown_once_and_is_good(app: Flask, token: str) -> None:
+    client = logged_in(app, token)
+    answer = send_form(client, "/account/tokens", scope=["upload"], label="<b>box", days="30")
+    made = TOKEN.findall(answer.text)
+    assert (answer.status_code, len(made), answer.headers["Cache-Control"]) == (200, 1, "no-store")
+    assert "<b>box" not in answer.text
+    found = app.test_client().get(ACCOUNT, headers=bearing(made[0])).get_json()
+    assert (found["contributor"], found["scopes"], found["token"]["label"]) == ("ada", ["upload"], "<b>box")
+    assert found["token"]["expires_at"] is not None
+    assert made[0] not in client.get("/account").text
+    assert send_form(client, f"/account/tokens/{made[0][5:14]}/revoke").headers["Location"] == "/account"
+    assert app.test_client().get(ACCOUNT, headers=bearing(made[0])).status_code == 401
+
+
+FORMS: list[tuple[dict[str, Any], int]] = [
+    *(({"scope": more}, 403) for more in (["admin"], ["upload", "admin"], ["nonsense"])),
+    ({"scope": []}, 400),
+    *(({"scope": ["upload"], "days": odd}, 400) for odd in ("0", "9" * 50, "-1", "x", "\u0663")),
+    *(({"scope": ["upload"], "label": odd}, 400) for odd in ("a\0b", "a" * 97)),
+]
+
+
+def test_line_98_a_form_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
+    client = logged_in(app, token)
+    for fields, status in FORMS:
+        assert send_form(client, "/account/tokens", **fields).status_code == status, fields
+    assert len(client.get("/account.json").get_json()["tokens"]) == 1
+
+
+BODIES: list[tuple[Any, int]] = [
+    ({"scopes": ["admin"]}, 403),
+    ({"scopes": ["read", "admin"]}, 403),
+    *(({"scopes": odd}, 400) for odd in (None, [], "upload", [1], ["nonsense"], [["read"]], {})),
+    ({}, 400),
+    *(({"scopes": ["read"], "days": odd}, 400) for odd in (0, -1, True, 1.5, "1", 10**30, 3651)),
+    *(({"scopes": ["read"], "label": odd}, 400) for odd in (1, None, "a\0", "\ud800", "a" * 97)),
+    ({"scopes": ["read"], "more": 1}, 400),
+]
+
+
+def test_line_98_the_api_makes_no_token_of_more_than_its_maker_has(app: Flask, token: str) -> None:
+    client = app.test_client()
+    for body, status in BODIES:
+        answer = client.post(TOKENS, json=body, headers=bearing(token))
+        assert answer.status_code == status, (body, answer.text)
+    assert len(client.get(TOKENS, headers=bearing(token)).get_json()["items"]) == 1
+
+
+def test_line_98_every_scope_stands_for_itself(app: Flask, registry: Registry) -> None:
+    """Whoever has an account may look at it and hand on what they have; anything else needs its scope."""
+    client = app.test_client()
+    for scope in ("read", "upload", "admin"):
+        own = new_token(registry, "ada", scope)
+        assert client.get(ACCOUNT, headers=bearing(own)).get_json()["scopes"] == [scope]
+        made = client.post(TOKENS, json={"scopes": [scope], "days": None}, headers=bearing(own))
+        assert made.status_code == 201
+        assert made.get_json()["expires_at"] is None
+        report = client.post("/api/v1/reports", json={}, headers=bearing(own))
+        assert report.status_code == (202 if scope == "upload" else 403), scope
+
+
+def test_line_98_somebody_elses_token_is_as_absent_as_one_that_never_was(
+    app: Flask, registry: Registry, token: str
+) -> None:
+    client, other = app.test_client(), new_token(registry, "bob")
+    answers = [
+        client.delete(f"{TOKENS}/{one}", headers=bearing(other)) for one in (token[5:14], "aaaaaaaaa", "%00", "é")
+    ]
+    assert [one.status_code for one in answers] == [404] * 4
+    said = [one.get_json()["error"] for one in answers]
+    assert said[0].replace(token[5:14], "aaaaaaaaa") == said[1]
+    assert client.get(ACCOUNT, headers=bearing(token)).status_code == 200
+
+
+def test_line_97_a_token_that_revokes_itself_is_dead_at_the_next_request(app: Flask, token: str) -> None:
+    client = app.test_client()
+    answer = client.delete(f"{TOKENS}/{token[5:14]}", headers=bearing(token))
+    assert (answer.status_code, answer.get_json()["state"]) == (200, "revoked")
+    for path in (ACCOUNT, TOKENS, "/api/v1/models"):
+        assert client.get(path, headers=bearing(token)).status_code == 401, path
+
+
+def test_line_106_the_api_ignores_the_cookie_and_pages_ignore_the_token(app: Flask, token: str) -> None:
+    client = logged_in(app, token)
+    assert client.get(ACCOUNT).status_code == 401
+    assert client.post(TOKENS, json={"scopes": ["upload"]}).status_code == 401
+    assert app.test_client().get("/account.json", headers=bearing(token)).status_code == 401
+
+
+def test_a_page_gets_a_narrow_token_that_ends_with_its_session(app: Flask, token: str) -> None:
+    client, program = logged_in(app, token), app.test_client()
+    field = form_token(client, "/account")
+    assert client.post("/account/page-token", data={"x": ""}).status_code == 403
+    assert client.get("/account/page-token").status_code == 405
+    elsewhere = {"Origin": "http://elsewhere.example"}
+    assert client.post("/account/page-token", data={"form_token": field}, headers=elsewhere).status_code == 403
+    answer = client.post("/account/page-token", data={"form_token": field})
+    values = answer.get_json()
+    assert (answer.mimetype, answer.headers["Cache-Control"]) == ("application/json", "no-store")
+    assert (set(values), values["scopes"]) == ({"token", "expires_at", "scopes"}, ["upload"])
+    headers = bearing(values["token"])
+    assert program.get(ACCOUNT, headers=headers).get_json()["scopes"] == ["upload"]
+    assert program.post(TOKENS, json={"scopes": ["upload"]}, headers=headers).status_code == 403
+    assert program.delete(f"{TOKENS}/{token[5:14]}", headers=headers).status_code == 403
+    assert send_form(client, "/logout").status_code == 303
+    assert program.get(ACCOUNT, headers=headers).status_code == 401
+
+
+def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(app: Flask, registry: Registry) -> None:
+    reader = logged_in(app, new_token(registry, "ada", "read"))
+    assert send_form(reader, "/account/page-token").status_code == 403
+    own = create_app(registry, WebSettings(personal=True)).test_client()
+    answer = send_form(own, "/account/page-token")
+    assert answer.get_json() == {"token": None, "expires_at": None, "scopes": ["upload"]}
+    assert own.get(ACCOUNT).get_json()["contributor"] == "local"
+    assert "/logout" not in parsed(own.get("/").text).links()
+
+
+@pytest.mark.usefixtures("busy")
+def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(app: Flask, registry: Registry) -> None:
+    client = app.test_client()
+    expected = {"name": "ada", "models": 1, "chimeras": 0, "downloads": 7, "grafts": 2}
+    found = client.get("/api/v1/contributors/ADA").get_json()
+    assert found.pop("since")
+    assert found == expected
+    assert [one["name"] for one in client.get("/contributors.json").get_json()["items"]] == ["ada"]
+    assert client.get("/contributors.csv").text.splitlines()[0] == "name,since,models,chimeras,downloads,grafts"
+    assert "/models/ada/little@1" in parsed(client.get("/contributors/ada").text).links()
+    assert "/contributors/ada" in parsed(client.get("/contributors").text).links()
+
+
+@pytest.mark.usefixtures("busy")
+def test_line_98_who_has_nothing_visible_counts_as_absent(app: Flask, registry: Registry) -> None:
+    client = app.test_client()
+    set_state(registry, "quarantined")
+    for path in ("/contributors/{}.json", "/api/v1/contributors/{}"):
+        known, unknown = (client.get(path.format(name)) for name in ("ada", "eve"))
+        assert known.status_code == unknown.status_code == 404
+        assert known.get_json()["error"].replace("ada", "eve") == unknown.get_json()["error"]
+    assert client.get("/contributors.json").get_json()["items"] == []
+    assert client.get("/contributors/%00").status_code == 404

@@ -1,0 +1,359 @@
+"""Administration on pages and over the API: who may, what waits, what is decided, and what the event log says."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import select
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.register.accounts import add_contributor
+from registry.catalog.register.events import record_event
+from registry.catalog.register.states import hide_model
+from registry.catalog.tables import Event, Model, Submission
+from registry.names import parse_model_name
+from registry.registry import Registry
+from tests.trips import ingest_file, little_model, row_counts
+from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
+from tests.web.api.against import assert_as_described, assert_refused
+from tests.web.conftest import FORMULA, HOSTILE
+from tests.web.pages import parsed
+from web.api.document import document as make_document
+from web.api.operation import operations
+from web.app import create_app
+from web.settings import WebSettings
+
+ROOT = "/api/v1/admin"
+PAGES = ("/admin", "/admin/quarantine", "/admin/events", "/admin/contributors")
+TWINS = ("/admin.json", "/admin/quarantine.json", "/admin/events.json", "/admin/events.csv", "/admin/contributors.json")
+READS = (f"{ROOT}/quarantine", f"{ROOT}/events", f"{ROOT}/contributors")
+WRITES: tuple[tuple[str, str, Any], ...] = (
+    ("POST", f"{ROOT}/submissions/1/approve", None),
+    ("POST", f"{ROOT}/submissions/1/refuse", {"reason": "No."}),
+    ("POST", f"{ROOT}/models/ann/m0/remove", {"version": 1, "reason": "No."}),
+    ("POST", f"{ROOT}/contributors", {"name": "new"}),
+    ("PATCH", f"{ROOT}/contributors/ann", {"state": "suspended"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A registry in which two models of ann wait, with clients of each kind."""
+
+    registry: Registry
+    app: Flask
+    admin: FlaskClient
+    token: str
+    uploader: str
+
+    def ask(self, method: str, path: str, body: Any = None, token: str | None = None) -> Any:
+        """The answer of the API, to the administrator unless told otherwise."""
+        headers = bearing(token or self.token)
+        more = {} if body is None else {"data": json.dumps(body), "content_type": "application/json"}
+        return self.app.test_client().open(path, method=method, headers=headers, **more)
+
+    def states(self) -> tuple[list[str], list[str]]:
+        """Of the submissions and of the models."""
+        with self.registry.catalog.reading() as session:
+            return (
+                list(session.scalars(select(Submission.state).order_by(Submission.id))),
+                list(session.scalars(select(Model.state).order_by(Model.id))),
+            )
+
+
+def put_waiting(registry: Registry, folder: Path, number: int, finding: dict[str, str]) -> None:
+    """A model of ann's that waits, with a submission."""
+    path = folder / f"m{number}.gguf"
+    path.write_bytes(little_model(HOSTILE, seed=number))
+    ingest_file(registry, path, f"ann/m{number}")
+    with registry.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name(f"ann/m{number}"))
+        hide_model(session, model, "quarantined", "It waits.", "local")
+        submission = Submission(
+            contributor_id=contributor_by_name(session, "ann").id,
+            namespace="ann",
+            name=f"m{number}",
+            state="quarantined",
+            manifest="{}",
+            metadata_given="{}",
+            findings=json.dumps([finding]),
+            size_bytes=model.size_bytes,
+            model_id=model.id,
+            created_at=now(),
+            changed_at=now(),
+        )
+        session.add(submission)
+
+
+@pytest.fixture(scope="module")
+def waiting(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> tuple[Path, str, str]:
+    """The home of a registry in which two models wait, and the tokens of who uploads and of an administrator."""
+    home = tmp_path_factory.mktemp("waiting") / "home"
+    home.mkdir()
+    shutil.copy(migrated_database, home)
+    with Registry.open(home) as registry:
+        uploader, token = new_token(registry, "ann", "upload"), new_token(registry, "root", "admin")
+        for number in range(2):
+            put_waiting(registry, home.parent, number, {"severity": "warn", "code": "odd", "sentence": HOSTILE})
+    return home, uploader, token
+
+
+def opened(registry: Registry, uploader: str, token: str) -> Site:
+    app = create_app(registry)
+    return Site(registry, app, logged_in(app, token), token, uploader)
+
+
+@pytest.fixture
+def site(waiting: tuple[Path, str, str], tmp_path: Path) -> Iterator[Site]:
+    home, uploader, token = waiting
+    shutil.copytree(home, tmp_path / "home")
+    with Registry.open(tmp_path / "home") as registry:
+        yield opened(registry, uploader, token)
+
+
+@pytest.fixture(scope="module")
+def still(waiting: tuple[Path, str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A site that tests do not change."""
+    home, uploader, token = waiting
+    folder = tmp_path_factory.mktemp("still") / "home"
+    shutil.copytree(home, folder)
+    with Registry.open(folder) as registry:
+        yield opened(registry, uploader, token)
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return make_document("1")
+
+
+def told(name: str) -> Any:
+    return next(one for one in operations() if one.name == name)
+
+
+def test_for_who_is_no_administrator_there_are_no_such_pages(site: Site) -> None:
+    someone = logged_in(site.app, site.uploader)
+    absent = re.sub("nowhere", "", someone.get("/nowhere").text)
+    for address in PAGES:
+        answer = someone.get(address)
+        assert answer.status_code == 404
+        assert answer.text == absent, address
+    assert {someone.get(address).status_code for address in TWINS} == {404}
+    anybody = site.app.test_client()
+    for address in PAGES:
+        answer = anybody.get(address)
+        assert (answer.status_code, answer.headers["Location"]) == (303, f"/login?next={address}")
+    assert {anybody.get(address).status_code for address in TWINS} == {401}
+    at_home = create_app(site.registry, WebSettings(personal=True)).test_client()
+    assert {at_home.get(address).status_code for address in PAGES} == {404}, "the command does it there"
+    reader = create_app(site.registry, WebSettings(read_only=True)).test_client()
+    assert {reader.get(address).status_code for address in PAGES} == {404}
+    assert {site.admin.get(address).status_code for address in PAGES + TWINS} == {200}
+
+
+def test_nobody_but_an_administrator_writes(site: Site) -> None:
+    before, counts = site.states(), row_counts(site.registry)
+    for method, path, body in (*WRITES, *(("GET", path, None) for path in READS)):
+        assert site.ask(method, path, body, site.uploader).status_code == 403, path
+        more = {} if body is None else {"json": body}
+        assert site.app.test_client().open(path, method=method, **more).status_code == 401, path
+    someone = logged_in(site.app, site.uploader)
+    token = form_token(someone, "/account")
+    forms = ("submissions/1/approve", "submissions/1/refuse", "contributors/ann/state", "contributors/ann/quota")
+    for form in forms:
+        fields = {"form_token": token, "reason": "No.", "state": "suspended", "quota": "1G"}
+        assert someone.post(f"/admin/{form}", data=fields).status_code == 403, form
+        assert site.admin.post(f"/admin/{form}", data={**fields, "form_token": "x"}).status_code == 403, form
+    assert site.states() == before
+    after = row_counts(site.registry)
+    assert {name for name in counts if counts[name] != after[name]} <= {"web_sessions", "events"}
+
+
+def test_what_waits_stands_on_its_page_with_findings_and_forms(site: Site) -> None:
+    text = site.admin.get("/admin/quarantine").text
+    page = parsed(text)
+    assert page.text.count(HOSTILE) >= 4, "titles and findings, as text"
+    assert "<script>alert" not in text
+    assert [
+        one.attributes["action"] for one in page.named("form") if "/admin/" in (one.attributes["action"] or "")
+    ] == [f"/admin/submissions/{number}/{verb}" for number in (1, 2) for verb in ("approve", "refuse")]
+    assert "2 wait for your word" in parsed(site.admin.get("/admin").text).text
+    listed = site.ask("GET", f"{ROOT}/quarantine?limit=1")
+    assert listed.get_json()["items"] == site.admin.get("/admin/quarantine.json?limit=1").get_json()["items"]
+    assert 'rel="next"' in listed.headers["Link"]
+    following = site.admin.get(f"/admin/quarantine.json?after={listed.get_json()['next']}").get_json()
+    assert [one["name"] for one in following["items"]] == ["ann/m1"]
+
+
+def test_publishing_and_refusing_from_the_page(site: Site) -> None:
+    assert site.app.test_client().get("/models/ann/m0").status_code == 404
+    answer = send_form(site.admin, "/admin/submissions/1/approve", "/admin/quarantine")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/admin/quarantine")
+    answer = send_form(site.admin, "/admin/submissions/2/refuse", "/admin/quarantine", reason=HOSTILE)
+    assert answer.status_code == 303
+    assert site.states() == (["published", "refused"], ["visible", "removed"])
+    assert site.app.test_client().get("/models/ann/m0").status_code == 200
+    assert "Nothing waits." in site.admin.get("/admin/quarantine").text
+    again = send_form(site.admin, "/admin/submissions/1/approve", "/admin/contributors")
+    assert again.status_code == 409
+    assert send_form(site.admin, "/admin/submissions/77/approve", "/admin/contributors").status_code == 404
+    log = parsed(site.admin.get("/admin/events?contributor=root").text).text
+    assert "approve" in log
+    assert HOSTILE in log
+
+
+def test_the_api_decides_and_says_what_became_of_it(site: Site, document: dict[str, Any]) -> None:
+    listed = site.ask("GET", f"{ROOT}/quarantine?limit=1")
+    assert_as_described(document, told("quarantine"), listed)
+    answer = site.ask("POST", f"{ROOT}/submissions/1/approve")
+    found = assert_as_described(document, told("approve_submission"), answer)
+    assert (found["state"], found["address"]) == ("published", "/models/ann/m0@1")
+    answer = site.ask("POST", f"{ROOT}/submissions/2/refuse", {"reason": "Not theirs."})
+    found = assert_as_described(document, told("refuse_submission"), answer)
+    assert (found["state"], found["address"], found["reason"]) == ("refused", None, "Not theirs.")
+    assert_refused(document, site.ask("POST", f"{ROOT}/submissions/1/approve"), 409, None)
+    for number in ("0", "x", "9" * 20, "%00", "77"):
+        assert_refused(document, site.ask("POST", f"{ROOT}/submissions/{number}/approve"), 404, None)
+    answer = site.ask("POST", f"{ROOT}/models/ann/m0/remove", {"version": 1, "reason": "Not theirs."})
+    found = assert_as_described(document, told("remove_model"), answer)
+    assert (found["model"], found["state"], found["organs"]) == ("ann/m0@1", "removed", found["places"])
+    assert found["blobs"] > 0
+    assert site.states()[1] == ["removed", "removed"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "field"),
+    [
+        ("/submissions/1/refuse", {}, 400, "reason"),
+        ("/submissions/1/refuse", {"reason": " "}, 400, "reason"),
+        ("/submissions/1/refuse", {"reason": 5}, 400, "reason"),
+        ("/submissions/1/refuse", {"reason": "x" * 1001}, 400, None),
+        ("/submissions/1/refuse", {"reason": "a\0b"}, 400, None),
+        ("/submissions/1/refuse", {"reason": "\ud800"}, 400, None),
+        ("/models/ann/m0/remove", {"reason": "x"}, 400, "version"),
+        ("/models/ann/m0/remove", {"version": True, "reason": "x"}, 400, "version"),
+        ("/models/ann/m0/remove", {"version": 2**63, "reason": "x"}, 400, "version"),
+        ("/models/ann/m0/remove", {"version": 1}, 400, "reason"),
+        ("/models/ann/m0/remove", {"version": 7, "reason": "x"}, 404, None),
+        ("/models/ann/m0@1/remove", {"version": 1, "reason": "x"}, 400, "name"),
+        ("/models/ann/nothing/remove", {"version": 1, "reason": "x"}, 404, None),
+        ("/contributors", {}, 400, "name"),
+        ("/contributors", {"name": "ANN"}, 400, None),
+        ("/contributors", {"name": "admin"}, 400, "name"),
+        ("/contributors", {"name": "a/b"}, 400, "name"),
+        ("/contributors", {"name": "a\0"}, 400, "name"),
+        ("/contributors", {"name": "new", "quota": -1}, 400, "quota"),
+        ("/contributors", {"name": "new", "quota": 2**63}, 400, "quota"),
+        ("/contributors", {"name": "new", "quota": "1G"}, 400, "quota"),
+        ("/contributors", {"name": "new", "more": 1}, 400, "more"),
+    ],
+)
+def test_what_means_nothing_is_refused_by_its_field(
+    path: str, body: Any, status: int, field: str | None, still: Site, document: dict[str, Any]
+) -> None:
+    assert_refused(document, still.ask("POST", ROOT + path, body), status, field)
+    assert still.states() == (["quarantined"] * 2, ["quarantined"] * 2)
+
+
+def test_contributors_are_added_suspended_and_given_room(site: Site, document: dict[str, Any]) -> None:
+    answer = site.ask("POST", f"{ROOT}/contributors", {"name": "eve", "quota": 5})
+    found = assert_as_described(document, told("add_contributor"), answer)
+    assert (found["quota"], found["has_own_quota"]) == ({"limit_bytes": 5, "used_bytes": 0}, True)
+    answer = site.ask("PATCH", f"{ROOT}/contributors/EVE", {"quota": None})
+    assert assert_as_described(document, told("change_contributor"), answer)["has_own_quota"] is False
+    listed = assert_as_described(
+        document, told("contributor_accounts"), site.ask("GET", f"{ROOT}/contributors?limit=2")
+    )
+    assert listed["items"][0]["name"] == "eve"
+    assert listed["next"] is not None
+    someone = logged_in(site.app, site.uploader)
+    assert someone.get("/account").status_code == 200
+    assert (
+        send_form(site.admin, "/admin/contributors/ann/state", "/admin/contributors", state="suspended").status_code
+        == 303
+    )
+    assert someone.get("/account").status_code == 303, "from the next request on"
+    assert site.ask("GET", "/api/v1/account", token=site.uploader).status_code == 401
+    assert "Resume" in site.admin.get("/admin/contributors").text
+    assert (
+        send_form(site.admin, "/admin/contributors/ann/state", "/admin/contributors", state="active").status_code == 303
+    )
+    assert send_form(site.admin, "/admin/contributors/ann/quota", "/admin/contributors", quota="2G").status_code == 303
+    rows = {one["name"]: one for one in site.admin.get("/admin/contributors.json").get_json()["items"]}
+    assert (rows["ann"]["state"], rows["ann"]["quota"]["limit_bytes"]) == ("active", 2 * 10**9)
+    assert send_form(site.admin, "/admin/contributors/ann/quota", "/admin/contributors", quota="").status_code == 303
+    for form, fields, status in (
+        ("ann/state", {"state": "gone"}, 400),
+        ("ann/quota", {"quota": "much"}, 400),
+        ("local/state", {"state": "suspended"}, 403),
+        ("nobody/state", {"state": "suspended"}, 404),
+    ):
+        assert (
+            send_form(site.admin, f"/admin/contributors/{form}", "/admin/contributors", **fields).status_code == status
+        )
+    for body in ({}, {"state": "gone"}, {"state": None}):
+        assert_refused(
+            document, site.ask("PATCH", f"{ROOT}/contributors/ann", body), 400, None if not body else "state"
+        )
+    assert_refused(document, site.ask("PATCH", f"{ROOT}/contributors/nobody", {"quota": 5}), 404, None)
+
+
+def test_the_event_log_is_narrowed_paged_and_a_sheet(site: Site, document: dict[str, Any]) -> None:
+    with site.registry.catalog.writing() as session:
+        add_contributor(session, "eve", by="root")
+        record_event(session, "root", "odd", FORMULA)
+    first = assert_as_described(document, told("events"), site.ask("GET", f"{ROOT}/events?limit=1"))
+    assert first["items"][0]["text"] == FORMULA
+    twin = site.admin.get("/admin/events.json?contributor=ROOT&action=contributor+added")
+    assert [one["text"] for one in twin.get_json()["items"]] == ["eve"]
+    assert site.ask("GET", f"{ROOT}/events?contributor=root&action=odd").get_json()["items"] == first["items"]
+    assert site.ask("GET", f"{ROOT}/events?contributor=%00&action={HOSTILE}").get_json()["items"] == []
+    page = site.admin.get("/admin/events?contributor=root&limit=1").text
+    following = next(link for link in parsed(page).links() if "after=" in link)
+    assert "contributor=root" in following
+    assert site.admin.get(following).status_code == 200
+    moved = following.replace("contributor=root", "contributor=ann")
+    assert site.admin.get(moved).status_code == 400, "a place in one list is none in another"
+    with site.admin.get("/admin/events.csv") as answer:
+        rows = list(csv.reader(io.StringIO(answer.text)))
+    assert rows[0] == ["id", "at", "contributor", "action", "model", "text"]
+    assert rows[1][-1] == f"'{FORMULA}"
+
+
+def test_no_token_no_session_and_no_address_is_in_the_event_log(site: Site) -> None:
+    site.ask("POST", "/api/v1/account/tokens", {"label": "new", "scopes": ["admin"]})
+    with site.registry.catalog.reading() as session:
+        texts = [f"{one.action} {one.text}" for one in session.scalars(select(Event))]
+    actions = {text.split(" ")[0] for text in texts}
+    assert {"contributor", "token", "ingest", "quarantine", "logged"} <= actions
+    assert not [text for text in texts if "orgp_" in text or "orgs_" in text or "127.0.0.1" in text]
+
+
+def test_nothing_in_the_product_changes_or_removes_an_event() -> None:
+    root = Path(__file__).resolve().parents[2]
+    own = {"registry/catalog/tables/history.py", "registry/catalog/tables/__init__.py"}
+    changing = re.compile(
+        r"(?:update|delete)\(\s*Event\b|Event\.__table__|\bevents\b.*(?:UPDATE|DELETE)", re.IGNORECASE
+    )
+    assert changing.search("session.execute(delete(Event).where(Event.id == 1))")
+    users, found = set(), []
+    for folder in ("registry", "ingest", "cli", "web"):
+        for path in (root / folder).rglob("*.py"):
+            text = path.read_text("utf-8")
+            found += [str(path)] * bool(changing.search(text))
+            if re.search(r"^from registry\.catalog\.tables import.*\bEvent\b|^    Event,$", text, re.MULTILINE):
+                users.add(str(path.relative_to(root)))
+    assert found == []
+    assert users - own == {"registry/catalog/register/events.py", "registry/catalog/queries/events.py"}

@@ -1,0 +1,197 @@
+"""Logging in and out: the cookie, the way back, and that a session ends where it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from flask import Flask
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import account_by_token
+from registry.catalog.register.accounts import open_page_token, open_session, revoke_token, set_contributor_state
+from registry.registry import Registry
+from registry.tokens import parse_token
+from tests.web.accounts import form_token, logged_in, new_token, send_form
+from tests.web.pages import parsed
+from web.app import create_app
+from web.identity import COOKIE, SECURE_COOKIE
+from web.returning import checked_next
+from web.settings import WebSettings
+
+
+@pytest.fixture
+def app(registry: Registry) -> Iterator[Flask]:
+    """The catalog as others reach it."""
+    return create_app(registry)
+
+
+@pytest.fixture
+def token(registry: Registry) -> str:
+    return new_token(registry, "ada")
+
+
+def test_who_logs_in_is_greeted_by_name_and_goes_back_to_where_they_were(app: Flask, token: str) -> None:
+    client = app.test_client()
+    assert "/login" in parsed(client.get("/models").text).links()
+    page = client.get("/login", headers={"Referer": "http://localhost/models?q=kind:model"})
+    assert '<input type="hidden" name="next" value="/models?q=kind:model">' in page.text
+    assert '<input type="password" id="token"' in page.text
+    answer = send_form(client, "/login", "/login", token=f" {token}\n", next="/models?q=kind:model")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/models?q=kind:model")
+    assert answer.headers["Cache-Control"] == "no-store"
+    head = parsed(client.get("/models").text)
+    assert {"/account", "/logout"} <= head.links()
+    assert "/login" not in head.links()
+    assert "ada" in head.text
+
+
+def test_a_wrong_token_gets_the_page_again_with_one_sentence(app: Flask, token: str) -> None:
+    client = app.test_client()
+    for wrong in ("", "x", token[:-1] + "!", token[:14] + ("0" if token[14] != "0" else "1") + token[15:]):
+        answer = send_form(client, "/login", "/login", token=wrong, next="/models")
+        assert answer.status_code == 401
+        page = parsed(answer.text)
+        assert len([one for one in page.elements if one.attributes.get("role") == "alert"]) == 1
+        assert "WWW-Authenticate" not in answer.headers, "browsers would ask for a password of their own"
+        assert not wrong or wrong == "x" or wrong not in answer.text
+        assert COOKIE not in str(answer.headers.getlist("Set-Cookie"))
+
+
+def test_line_102_the_cookie_is_for_no_script_and_over_tls_for_this_name_alone(app: Flask, token: str) -> None:
+    def cookie(base: str) -> list[str]:
+        client = app.test_client()
+        field = form_token(client, base_url=base)
+        answer = client.post("/login", base_url=base, data={"form_token": field, "token": token})
+        return str(answer.headers["Set-Cookie"]).split("; ")
+
+    plain, secure = cookie("http://localhost"), cookie("https://localhost")
+    assert (plain[0].partition("=")[0], secure[0].partition("=")[0]) == ("organ_session", "__Host-organ_session")
+    for flags in (plain, secure):
+        assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(flags)
+        assert not [one for one in flags if one.startswith("Domain")]
+    assert "Secure" in secure
+    assert "Secure" not in plain
+
+
+def test_line_102_each_log_in_is_a_new_session_and_the_one_before_ends(app: Flask, token: str) -> None:
+    client = app.test_client()
+    client.set_cookie(COOKIE, "chosen-by-somebody-else")
+    assert send_form(client, "/login", "/login", token=token).status_code == 303
+    first = client.get_cookie(COOKIE)
+    assert first is not None
+    assert first.value != "chosen-by-somebody-else"
+    assert send_form(client, "/login", "/login", token=token).status_code == 303
+    second = client.get_cookie(COOKIE)
+    assert second is not None
+    for old in (first.value, "chosen-by-somebody-else"):
+        thief = app.test_client()
+        thief.set_cookie(COOKIE, old)
+        assert thief.get("/account").status_code == 303
+    assert client.get("/account").status_code == 200
+
+
+def test_line_102_log_out_ends_the_session_on_the_server(app: Flask, token: str) -> None:
+    client = logged_in(app, token)
+    kept = client.get_cookie(COOKIE)
+    assert kept is not None
+    assert client.get("/logout").status_code == 405
+    answer = send_form(client, "/logout")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+    assert client.get_cookie(COOKIE) is None
+    client.set_cookie(COOKIE, kept.value)
+    assert client.get("/account").status_code == 303
+
+
+def test_line_97_a_browser_is_logged_out_by_what_ends_its_token(app: Flask, registry: Registry, token: str) -> None:
+    client = logged_in(app, token)
+    for state, status in (("suspended", 303), ("active", 200)):
+        with registry.catalog.writing() as session:
+            set_contributor_state(session, "ada", state)
+        assert client.get("/account").status_code == status
+    with registry.catalog.writing() as session:
+        revoke_token(session, token[5:14])
+    assert client.get("/account").status_code == 303
+    assert "Log in" in client.get("/").text
+
+
+def test_line_106_a_page_of_elsewhere_logs_nobody_in_or_out(app: Flask, token: str) -> None:
+    """Neither into an account of its choosing, which would have them send their models there."""
+    client = app.test_client()
+    assert client.post("/login", data={"token": token}).status_code == 403
+    field = form_token(client)
+    for headers in ({"Origin": "http://elsewhere.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert client.post("/login", data={"token": token, "form_token": field}, headers=headers).status_code == 403
+    inside = logged_in(app, token)
+    for sent in ({}, {"form_token": field}):
+        assert inside.post("/logout", data={"x": "", **sent}).status_code == 403, "none, and one of another browser"
+    assert inside.get("/account").status_code == 200
+
+
+ELSEWHERE = [
+    *("//elsewhere.example", "/\\elsewhere.example", "\\/elsewhere.example", "https://elsewhere.example/"),
+    *(
+        "javascript:alert(1)",
+        "/\t/elsewhere.example",
+        "/\n",
+        " /",
+        "",
+        "models",
+        "/" + "a" * 2000,
+        "/ü",
+        "/a b",
+        "/a\\b",
+    ),
+]
+
+
+def test_the_way_back_leads_to_no_other_site(app: Flask, token: str) -> None:
+    client = app.test_client()
+    for address in ELSEWHERE:
+        assert checked_next(address) is None, address
+        assert 'name="next"' not in client.get("/login", query_string={"next": address}).text, address
+    for address in ("//elsewhere.example", "/\\elsewhere.example"):
+        answer = send_form(client, "/login", "/login", token=token, next=address)
+        assert (answer.status_code, answer.headers["Location"]) == (303, "/account")
+
+
+def test_what_led_to_the_page_from_elsewhere_or_from_itself_is_no_way_back(app: Flask) -> None:
+    for came in ("http://elsewhere.example/models", "http://localhost/login", "http://[", "nonsense"):
+        assert 'name="next"' not in app.test_client().get("/login", headers={"Referer": came}).text, came
+
+
+def test_the_token_of_a_page_logs_nobody_in(app: Flask, registry: Registry, token: str) -> None:
+    with registry.catalog.writing() as session:
+        account = account_by_token(session, parse_token(token), now())
+        assert account is not None
+        open_session(session, account)
+        page = open_page_token(session, 1, ["upload"])
+    answer = send_form(app.test_client(), "/login", "/login", token=page.text)
+    assert answer.status_code == 401
+    assert "token of a page" in parsed(answer.text).text
+
+
+def test_a_server_that_only_reads_lets_nobody_in(registry: Registry, token: str) -> None:
+    client = create_app(registry, WebSettings(read_only=True)).test_client()
+    assert client.get("/login").status_code == 404
+    assert client.post("/login", data={"token": token}).status_code == 403
+    assert "/login" not in parsed(client.get("/").text).links()
+
+
+def test_a_page_that_needs_an_account_leads_to_the_page_for_logging_in(app: Flask) -> None:
+    client = app.test_client()
+    answer = client.get("/account")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=/account")
+    assert client.get("/account.json").status_code == 401
+
+
+def test_line_103_tls_in_front_is_believed_of_as_many_proxies_as_there_are(registry: Registry, token: str) -> None:
+    told = {"X-Forwarded-Proto": "https", "X-Forwarded-For": "192.0.2.7"}
+    for proxies, name in ((0, COOKIE), (1, SECURE_COOKIE)):
+        client = create_app(registry, WebSettings(proxies=proxies)).test_client()
+        page = client.get("/login", headers=told)
+        cookie = page.headers["Set-Cookie"]
+        field = page.text.partition('name="form_token" value="')[2].partition('"')[0]
+        data, headers = {"form_token": field, "token": token}, {**told, "Cookie": cookie.partition(";")[0]}
+        answer = client.post("/login", data=data, headers=headers)
+        assert answer.headers["Set-Cookie"].startswith(f"{name}="), proxies

@@ -1,0 +1,128 @@
+"""Descriptions as HTML: what is harmless is dressed, everything else is the text that it is."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from web.markdown import BRACKETS_MAX, MARKS_MAX, NESTING_MAX, markdown
+
+TAGS = frozenset(
+    ["p", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "code", "em", "strong", "a", "hr", "br"]
+)
+
+
+class Reader(HTMLParser):
+    """Fails at any tag and attribute that is not ours; remembers where links lead, and how deep it went."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.links: list[str | None] = []
+        self.open: list[str] = []
+        self.deepest = 0
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in TAGS, tag
+        told = dict(attrs)
+        if tag == "a":
+            assert told.keys() == {"href", "rel"}
+            assert {"nofollow", "noopener"} <= set((told["rel"] or "").split())
+            self.links.append(told["href"])
+        elif tag == "ol":
+            assert told.keys() <= {"start"}
+        else:
+            assert told.keys() <= ({"class"} if tag == "p" else set())
+        if tag not in ("hr", "br"):
+            self.open.append(tag)
+            self.deepest = max(self.deepest, len(self.open))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_comment(self, data: str) -> None:
+        raise AssertionError(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(markdown(text))
+    reader.close()
+    assert not reader.open
+    assert all(re.match(r"https?://[^\"<>\s]+\Z", link or "", re.IGNORECASE) for link in reader.links)
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("text", "html"),
+    [
+        (
+            "# Weaver\n\nSpins *fine* **yarns**.",
+            "<h3>Weaver</h3>\n<p>Spins <em>fine</em> <strong>yarns</strong>.</p>\n",
+        ),
+        ("- a\n- b", "<ul>\n<li>a</li>\n<li>b</li>\n</ul>\n"),
+        ("7. a", '<ol start="7">\n<li>a</li>\n</ol>\n'),
+        ("```py\n<b>\n```", "<pre><code>&lt;b&gt;\n</code></pre>\n"),
+        ("a & b < c", "<p>a &amp; b &lt; c</p>\n"),
+        ("", ""),
+    ],
+)
+def test_plain_markdown_is_dressed(text: str, html: str) -> None:
+    read(text)
+    assert markdown(text) == html
+
+
+@pytest.mark.parametrize("text", ["[a](https://example.org/x?y=1)", "<https://example.org/x?y=1>"])
+def test_links_lead_outside_with_nothing_of_ours(text: str) -> None:
+    assert read(text).links == ["https://example.org/x?y=1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[a](javascript:alert(1))", "[a](JaVaScRiPt:alert(1))", "[a](&#106;avascript:alert(1))", "[a](java\tscript:x)",
+        "[a](data:text/html,<script>)", "[a](vbscript:x)", "[a](file:///etc/passwd)", "[a](/account)", "[a](//evil)",
+        "[a](https://user:pass@evil)", "<javascript:alert(1)>", "<mailto:a@b.c>",
+        "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<!-- x -->", "<?php ?>", "<![CDATA[x]]>",
+        "<a href='https://x'>y</a>", "a <b>c</b>", "&lt;script&gt;", "&#60;script&#62;", "&lt;img src=x&gt;",
+        "[a]: javascript:alert(1)\n\n[a]", "[x][a]\n\n[a]: https://example.org", "![a](javascript:x)", "\0<script>",
+        "```\"><script>alert(1)</script>\nx\n```", "# <script>", "`<script>`", "[<script>](javascript:x)",
+    ],
+)  # fmt: skip
+def test_what_could_do_harm_stays_text(text: str) -> None:
+    assert read(text).links == []
+
+
+def test_a_quote_in_an_address_does_not_end_it() -> None:
+    assert read('[a](https://x"onmouseover=alert(1))').links == ["https://x%22onmouseover=alert(1)"]
+
+
+def test_there_are_no_images() -> None:
+    assert read("![a](https://example.org/x.png)").links == ["https://example.org/x.png"]
+    assert "img" not in markdown("![a](https://example.org/x.png)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 10_000, "[a](" * 5_000, "*" * 10_000, "*_" * 5_000, ">" * 10_000, "> - " * 5_000, "<" * 10_000, "`" * 10_000,
+     "".join(f"{'`' * length} " for length in range(90)), "&amp;" * 5_000, "\\" * 10_000, "<http://a.b>" * 1_000],
+)  # fmt: skip
+def test_what_is_made_to_be_slow_or_deep_is_bounded(text: str) -> None:
+    assert read(text).deepest <= NESTING_MAX + 3
+    assert len(markdown(text)) < 100_000
+
+
+def test_beyond_the_bounds_it_is_shown_as_typed() -> None:
+    for text in ("[" * (BRACKETS_MAX + 1) + "<b>", "_" * (MARKS_MAX + 1) + "<b>"):
+        assert markdown(text) == f'<p class="wrap as-typed">{text[:-3]}&lt;b&gt;</p>'
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from([*"[]()<>!*_`#-&;:\\\"' \n", "a", "http://x", "javascript:", "<b", "&#"]), max_size=60))
+def test_whatever_is_typed_gives_tags_of_ours_alone(parts: list[str]) -> None:
+    read("".join(parts))

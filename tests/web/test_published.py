@@ -1,0 +1,216 @@
+"""After publishing, by page and by API: edited, yanked, restored; versions; who grafted; and who may."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+
+from registry.catalog.register.states import hide_model
+from registry.registry import Registry
+from tests.catalog.counts import named
+from tests.homes import Homes
+from tests.kin import kin_file, kin_tensors
+from tests.trips import ingest_file
+from tests.web.accounts import bearing, logged_in, new_token, send_form
+from tests.web.pages import parsed
+from web.app import create_app
+
+API = "/api/v1/models"
+MODEL = "ada/weaver"
+HOSTILE = "# Big\n\n<script>alert(1)</script> [a](javascript:x) [b](https://example.org/)"
+
+
+def weavers(registry: Registry, folder: Path) -> None:
+    """Two versions of ada's weaver, and a base with a graft of the first."""
+    for name, full, alike in (("first", MODEL, 1.0), ("second", MODEL, 0.9), ("base", "local/base", 0.8)):
+        path = folder / f"{name}.gguf"
+        path.write_bytes(kin_file("Weaver", kin_tensors(alike=alike)))
+        ingest_file(registry, path, full)
+    recipe = registry.compose("local/base").graft(f"{MODEL}@1", type="organ", blocks=1)
+    recipe.accept("likely-degraded").accept("unrelated-lineage").named("local/mixed").plan().register()
+
+
+@pytest.fixture
+def app(registry: Registry, homes: Homes) -> Flask:
+    homes.into(registry, weavers)
+    return create_app(registry)
+
+
+@pytest.fixture
+def ada(app: Flask, registry: Registry) -> Iterator[FlaskClient]:
+    """A client of the API with ada's token."""
+    token = new_token(registry, "ada", "upload")
+    with app.test_client() as client:
+        client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {token}"
+        yield client
+
+
+@pytest.fixture
+def anybody(app: Flask) -> FlaskClient:
+    return app.test_client()
+
+
+def found(client: FlaskClient, query: str) -> list[str]:
+    return [one["name"] for one in client.get(API, query_string={"q": query}).get_json()["items"]]
+
+
+def test_an_owner_edits_and_searches_follow(ada: FlaskClient, anybody: FlaskClient) -> None:
+    edits = {"title": "Spinner", "tags": ["wool"], "license": "mit", "base": "local/base"}
+    answer = ada.patch(f"{API}/{MODEL}", json=edits)
+    assert (answer.status_code, answer.get_json()["base"]) == (200, "local/base")
+    assert found(anybody, "spinner wool license:mit") == ["ada/weaver@2"]
+    model = anybody.get(f"{API}/{MODEL}").get_json()
+    assert (model["title"], model["tags"], model["state"]) == ("Spinner", ["wool"], "visible")
+    assert [one["model"] for one in model["lineage"] if one["evidence"] == "declared"] == ["local/base@1"]
+    assert ada.patch(f"{API}/{MODEL}", json={"version": 1, "title": None}).get_json()["name"] == "ada/weaver@1"
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"title": "a\nb", "license": "nothing known", "tags": "x"}, ["title", "license", "tags"]),
+        ({"version": 0}, ["version"]),
+        ({"version": True}, ["version"]),
+        ({"name": "other"}, ["name"]),
+    ],
+)
+def test_everything_that_is_wrong_is_told_by_field(ada: FlaskClient, body: dict[str, Any], fields: list[str]) -> None:
+    answer = ada.patch(f"{API}/{MODEL}", json=body)
+    assert (answer.status_code, [one["field"] for one in answer.get_json()["errors"]]) == (400, fields)
+
+
+def test_a_yanked_version_is_got_by_its_name_and_found_by_nothing(ada: FlaskClient, anybody: FlaskClient) -> None:
+    answer = ada.post(f"{API}/{MODEL}/yank", json={"version": 1, "reason": "Trained on <the> test set."})
+    assert (answer.status_code, answer.get_json()["state"]) == (200, "yanked")
+    assert found(anybody, "model:ada/weaver") == ["ada/weaver@2"]
+    page = anybody.get("/models/ada/weaver@1")
+    assert page.status_code == 200
+    assert "Trained on <the> test set." in parsed(page.text).text
+    assert "Yanked" not in anybody.get("/models/ada/weaver").text.partition("Versions")[0]
+    assert anybody.get("/api/v1/organs?q=model:ada/weaver@1").get_json()["items"] == []
+    answer = ada.post(f"{API}/{MODEL}/restore", json={})
+    assert (answer.get_json()["name"], answer.get_json()["state"]) == ("ada/weaver@1", "visible")
+    assert found(anybody, "model:ada/weaver sort:-created") == ["ada/weaver@2", "ada/weaver@1"]
+
+
+@pytest.mark.parametrize("body", [{}, {"reason": 7}, {"reason": " "}, {"reason": "x" * 1001}, {"reason": "a\0b"}])
+def test_a_yank_without_a_good_reason_is_refused(ada: FlaskClient, body: dict[str, Any]) -> None:
+    assert ada.post(f"{API}/{MODEL}/yank", json=body).status_code == 400
+
+
+def test_who_may_what(app: Flask, registry: Registry, anybody: FlaskClient) -> None:
+    tokens = {
+        "anybody": {},
+        "reader": bearing(new_token(registry, "ada", "read")),
+        "other": bearing(new_token(registry, "bob", "upload")),
+        "admin": bearing(new_token(registry, "root", "admin")),
+        "owner": bearing(new_token(registry, "ada", "upload")),
+    }
+    deeds = (("patch", "", {"title": "x"}), ("post", "/yank", {"reason": "why"}), ("post", "/restore", {}))
+    expected = {
+        "anybody": [401, 401, 401],
+        "reader": [403, 403, 403],
+        "other": [403, 403, 403],
+        "admin": [403, 200, 200],
+        "owner": [200, 200, 200],
+    }
+    for who, statuses in expected.items():
+        got = [
+            anybody.open(f"{API}/{MODEL}{at}", method=how, json=body, headers=tokens[who]).status_code
+            for how, at, body in deeds
+        ]
+        assert got == statuses, who
+
+
+def test_a_quarantined_model_is_absent_for_all_but_its_owner(
+    ada: FlaskClient, anybody: FlaskClient, registry: Registry
+) -> None:
+    with registry.catalog.writing() as session:
+        for _ in range(2):
+            hide_model(session, named(session, MODEL), "quarantined", "to be looked at", "root")
+    bob = bearing(new_token(registry, "bob", "upload"))
+    absent = anybody.get(f"{API}/ada/nothing").get_json()["error"]
+    for at in ("", "/versions", "/descendants"):
+        answer = anybody.get(f"{API}/{MODEL}{at}", headers=bob)
+        assert (answer.status_code, answer.get_json()["error"]) == (404, absent.replace("nothing", "weaver"))
+    assert anybody.patch(f"{API}/{MODEL}", json={"title": "x"}, headers=bob).status_code == 404
+    assert anybody.post(f"{API}/{MODEL}/yank", json={"reason": "x"}, headers=bob).status_code == 404
+    assert [one["state"] for one in ada.get(f"{API}/{MODEL}/versions").get_json()["items"]] == ["quarantined"] * 2
+    assert ada.patch(f"{API}/{MODEL}", json={"title": "x"}).status_code == 200
+    assert ada.post(f"{API}/{MODEL}/restore", json={}).status_code == 409
+    for address in ("/lineage.json?model=local/base", f"{API}/local/base/lineage", "/models.json", "/organs.json"):
+        assert "weaver" not in anybody.get(address).text, address
+
+
+def test_versions_tell_what_changed(anybody: FlaskClient) -> None:
+    second, first = anybody.get(f"{API}/{MODEL}/versions").get_json()["items"]
+    changes = second["changes"]
+    assert (second["version"], changes["since"], first["changes"]) == (2, "ada/weaver@1", None)
+    assert (changes["added"], changes["gone"], changes["size_bytes"]) == (0, 0, 0)
+    assert 0 < changes["changed"] <= second["tensors"]
+    assert f"{changes['changed']} organs differ" in anybody.get(f"/models/{MODEL}").text
+
+
+def test_descendants_tell_who_grafted_what(anybody: FlaskClient) -> None:
+    (one,) = anybody.get(f"{API}/{MODEL}@1/descendants").get_json()["items"]
+    assert (one["name"], one["contributor"], one["role"]) == ("local/mixed@1", "local", "donor")
+    assert (one["acts"], one["organs"]) == (["grafted"], 2)
+    (base,) = anybody.get(f"{API}/local/base/descendants").get_json()["items"]
+    assert (base["role"], base["organs"]) == ("base", 8)
+    assert found(anybody, "grafts>=1 sort:-grafts") == ["ada/weaver@1"]
+    page = parsed(anybody.get(f"/models/{MODEL}@1").text)
+    assert "Used in" in page.text
+    assert "/models/local/mixed@1" in page.links()
+
+
+def test_the_form_saves_and_the_description_is_shown_as_safe_markdown(app: Flask, registry: Registry) -> None:
+    browser = logged_in(app, new_token(registry, "ada", "upload"))
+    edit = f"/models/{MODEL}/edit"
+    assert f"{edit[:-5]}@2/edit" in parsed(browser.get(f"/models/{MODEL}").text).links()
+    fields = {"title": "Spinner", "description": HOSTILE, "license": "MIT", "tags": "wool, yarn", "base": ""}
+    answer = send_form(browser, edit, edit, **fields)
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/models/ada/weaver@2")
+    html = browser.get(f"/models/{MODEL}").text
+    assert "<h3>Big</h3>" in html
+    assert '<a href="https://example.org/" rel="nofollow' in html
+    assert "<script>alert" not in html
+    assert browser.get(f"{edit}.json").get_json()["tags"] == ["wool", "yarn"]
+
+
+def test_nothing_that_was_typed_is_lost(app: Flask, registry: Registry) -> None:
+    browser = logged_in(app, new_token(registry, "ada", "upload"))
+    edit = f"/models/{MODEL}/edit"
+    answer = send_form(browser, edit, edit, title="T" * 201, license="what <you> like", tags="a,b", base=MODEL)
+    assert answer.status_code == 400
+    page = parsed(answer.text)
+    values = {one.attributes.get("name"): one.attributes.get("value") for one in page.named("input")}
+    assert (values["title"], values["license"], values["tags"]) == ("T" * 201, "what <you> like", "a,b")
+    assert {"title", "license"} == {
+        (one.attributes.get("name")) for one in page.named("input") if one.attributes.get("aria-invalid")
+    }
+    answer = send_form(browser, edit, edit, title="kept", base=f"{MODEL}@2")
+    assert "cannot be its own base" in answer.text
+    assert 'value="kept"' in answer.text
+
+
+def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(app: Flask, registry: Registry) -> None:
+    for name, scope in (("ada", "upload"), ("root", "admin")):
+        browser = logged_in(app, new_token(registry, name, scope))
+        page = f"/models/{MODEL}@2"
+        assert send_form(browser, f"{page}/yank", page, reason="Wrong.").headers["Location"] == page
+        assert "Wrong." in browser.get(page).text
+        assert send_form(browser, f"{page}/restore", page).headers["Location"] == page
+        assert "Wrong." not in browser.get(page).text
+        assert browser.post(f"{page}/yank", data={"reason": "forged"}).status_code == 403
+    bob = logged_in(app, new_token(registry, "bob", "upload"))
+    assert "/yank" not in bob.get(f"/models/{MODEL}").text
+    for at in ("yank", "restore", "edit"):
+        assert send_form(bob, f"/models/{MODEL}/{at}", reason="x").status_code == 403
+    assert bob.get(f"/models/{MODEL}/edit").status_code == 403
+    answer = app.test_client().get(f"/models/{MODEL}/edit")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=/models/ada/weaver/edit")

@@ -1,0 +1,151 @@
+"""Submissions over the API: whose they are, what they answer, and what others see of them: nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from ingest.submissions.manifest import BODY_MAX_BYTES
+from registry.catalog.queries.submissions import submission_by_id
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.submitting import attended, of_pieces, whole
+from tests.trips import block_metadata, block_tensors, little_model
+from tests.web.accounts import bearing, new_token
+from web.app import create_app
+
+MODEL = little_model("Tiny")
+Asker = dict[str, str]
+
+
+@pytest.fixture
+def client(registry: Registry) -> Iterator[FlaskClient]:
+    with create_app(registry).test_client() as client:
+        yield client
+
+
+@pytest.fixture
+def ann(registry: Registry) -> Asker:
+    return bearing(new_token(registry, "ann"))
+
+
+@pytest.fixture
+def eve(registry: Registry) -> Asker:
+    return bearing(new_token(registry, "eve"))
+
+
+def put(client: FlaskClient, who: Asker, body: Any, name: str = "ann/tiny") -> TestResponse:
+    return client.put(f"/api/v1/models/{name}", json=body, headers=who)
+
+
+def get(client: FlaskClient, who: Asker, address: str) -> TestResponse:
+    return client.get(f"/api/v1{address}", headers=who)
+
+
+def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
+    registry: Registry, client: FlaskClient, ann: Asker, eve: Asker
+) -> None:
+    body = {"files": [whole(registry, "ann", MODEL)], "metadata": {"license": "MIT"}, "publish": False}
+    answer = put(client, ann, body, "ANN/tiny")
+    assert answer.status_code == 202
+    made = answer.get_json()
+    here = f"/submissions/{made['id']}"
+    assert answer.headers["Location"] == f"/api/v1{here}"
+    assert (made["namespace"], made["state"], made["progress"], made["proposed"]) == ("ann", "checking", 0.0, None)
+    assert put(client, ann, body).get_json()["id"] == made["id"]
+    attended(registry, made["id"], publish=False)
+    looked = get(client, ann, here).get_json()
+    assert (looked["state"], looked["proposed"]["license"], looked["model"]) == ("ready", "MIT", None)
+    assert [one["id"] for one in get(client, ann, "/submissions").get_json()["items"]] == [made["id"]]
+    absent = get(client, eve, "/submissions/999").get_json()["error"].replace("999", "#")
+    for method, address in (("GET", here), ("DELETE", here), ("POST", f"{here}/publish")):
+        body_of = {"json": {}} if method == "POST" else {}
+        refused = client.open(f"/api/v1{address}", method=method, headers=eve, **body_of)
+        assert (refused.status_code, refused.get_json()["error"].replace(str(made["id"]), "#")) == (404, absent)
+    assert get(client, eve, "/submissions").get_json()["items"] == []
+    renamed = client.post(f"/api/v1{here}/publish", headers=ann, json={"metadata": {"title": "T"}, "name": "small"})
+    assert (renamed.status_code, renamed.get_json()["state"]) == (202, "publishing")
+    assert client.delete(f"/api/v1{here}", headers=ann).status_code == 409
+    attended(registry, made["id"])
+    done = get(client, ann, here).get_json()
+    assert (done["state"], done["model"], done["address"]) == ("published", "ann/small@1", "/models/ann/small@1")
+    page = get(client, {}, "/models/ann/small").get_json()
+    assert (page["title"], page["license"]) == ("T", "MIT")
+
+
+def test_names_and_namespaces_are_ones_own_and_sound(registry: Registry, client: FlaskClient, ann: Asker) -> None:
+    body = {"files": [whole(registry, "ann", MODEL)]}
+    assert put(client, ann, body, "eve/tiny").status_code == 403
+    assert put(client, {}, body).status_code == 401
+    assert put(client, bearing(new_token(registry, "ann", "read")), body).status_code == 403
+    for name in ("a@2", "a.gguf", "..", "a%00b", "x" * 97):
+        assert put(client, ann, body, f"ann/{name}").status_code in (400, 404), name
+    with registry.catalog.reading() as session, pytest.raises(Exception, match="no submission"):
+        submission_by_id(session, 1)
+
+
+def test_what_is_wrong_is_told_by_field_and_large_bodies_are_not_read(client: FlaskClient, ann: Asker) -> None:
+    missing = put(client, ann, {"files": [of_pieces(MODEL, [(0, 10)])]})
+    assert missing.status_code == 400
+    assert missing.get_json()["errors"][0]["field"] == "files[0].pieces[0]"
+    bad = put(client, ann, {"files": [{"name": "../x"}], "publish": 3})
+    assert [one["field"] for one in bad.get_json()["errors"]] == ["files[0]", "publish"]
+    pieces = [[number, 1, "0" * 64] for number in range(60_000)]
+    many = json.dumps({"files": [{"name": "a.gguf", "size_bytes": 60_000, "sha256": "0" * 64, "pieces": pieces}]})
+    sent = {"headers": ann, "content_type": "application/json"}
+    assert len(many) > 4_000_000
+    assert client.put("/api/v1/models/ann/tiny", data=many, **sent).status_code == 400
+    assert client.put("/api/v1/models/ann/tiny", data=" " * (BODY_MAX_BYTES + 1), **sent).status_code == 413
+
+
+def test_line_59_others_see_nothing_of_a_model_that_waits(registry: Registry, ann: Asker, eve: Asker) -> None:
+    manual = Registry(_reviewed(registry), registry.catalog, registry.blobs)
+    client = create_app(manual).test_client()
+    made = put(client, ann, {"files": [whole(manual, "ann", MODEL)]}).get_json()
+    attended(manual, made["id"])
+    waits = get(client, ann, f"/submissions/{made['id']}").get_json()
+    assert (waits["state"], waits["model"], waits["address"]) == ("quarantined", "ann/tiny@1", None)
+    digest = of_pieces(MODEL, [(len(MODEL) - 256, 256)])["pieces"][0][2]
+    known = client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=ann).get_json()["known"]
+    for asker in ({}, eve):
+        for address in ("/models/ann/tiny", "/models/ann/tiny@1", f"/organs/{digest}", "/models/ann/tiny/organs"):
+            assert get(client, asker, address).status_code == 404, address
+        for address in ("/models", "/organs", "/models?q=tiny"):
+            assert get(client, asker, address).get_json()["items"] == [], address
+        for address in (
+            "/models/ann/tiny",
+            "/models/ann/tiny.gguf",
+            f"/organs/{digest}.raw",
+            "/ann/tiny/resolve/main/x",
+        ):
+            assert client.get(address, headers=asker).status_code in (401, 404), address
+    assert known == [digest]
+    assert client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=eve).get_json()["known"] == []
+    assert client.delete(f"/api/v1/submissions/{made['id']}", headers=ann).get_json()["state"] == "withdrawn"
+    assert client.post("/api/v1/uploads/lookup", json={"digests": [digest]}, headers=ann).get_json()["known"] == []
+
+
+def _reviewed(registry: Registry) -> Any:
+    return replace(registry.settings, review="manual")
+
+
+def test_a_partial_model_is_no_file_of_a_model(registry: Registry, client: FlaskClient, ann: Asker) -> None:
+    some = [one for one in block_tensors() if "ffn" in one[0].name]
+    partial = file_bytes(block_metadata("Part"), some)
+    for name, data, base in (("base", MODEL, None), ("part", partial, "ann/base")):
+        body = {"files": [whole(registry, "ann", data, f"{name}.gguf")], "metadata": {"base": base}}
+        attended(registry, put(client, ann, body, f"ann/{name}").get_json()["id"])
+    refused = client.get("/models/ann/part.gguf")
+    assert refused.status_code == 409
+    assert "graft it into its base, ann/base@1" in refused.text
+    page = client.get("/models/ann/part").text
+    assert "only some of its model" in page
+    assert "/compose?base=ann/base" in page
+    with client.get("/models/ann/part/files/part.gguf") as whole_file:
+        assert whole_file.data == partial

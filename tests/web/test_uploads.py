@@ -1,0 +1,466 @@
+"""Uploads over the API: what a client may get wrong, and what it may not see."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import tracemalloc
+from base64 import b64encode
+from collections.abc import Iterator
+from io import RawIOBase
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
+from werkzeug.wrappers import Request
+
+from registry.digest import digest_of
+from registry.registry import Registry
+from registry.store.files import Files
+from tests.faults.cases import with_files
+from tests.web.api.against import assert_as_described, assert_refused, faults
+from tests.web.senders import OCTETS, UPLOADS, Sender, content_digest, token_of
+from web.api.document import document as make_document
+from web.api.operation import operations
+from web.app import create_app
+from web.settings import WebSettings
+from web.streams import allow_streams
+
+DATA = bytes(range(256)) * 40
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return make_document("1")
+
+
+@pytest.fixture
+def ada(registry: Registry) -> Iterator[Sender]:
+    """A contributor who may upload."""
+    with create_app(registry).test_client() as client:
+        yield Sender(client, token_of(registry, "ada"))
+
+
+@pytest.fixture
+def bob(registry: Registry, ada: Sender) -> Sender:
+    """Another one."""
+    return Sender(ada.client, token_of(registry, "bob"))
+
+
+def told(name: str) -> Any:
+    return next(one for one in operations() if one.name == name)
+
+
+def spooled(registry: Registry, upload: str) -> bytes:
+    return (registry.settings.uploads / upload).read_bytes()
+
+
+def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: Sender, document: dict[str, Any]) -> None:
+    asked = {"digests": [digest_of(DATA), digest_of(b"never")]}
+    answer = ada.ask("POST", "/lookup", asked)
+    assert assert_as_described(document, told("lookup_uploads"), answer) == {"known": []}
+    upload = ada.begun(DATA)
+    for begin in range(0, len(DATA), 4000):
+        answer = ada.chunk(upload, DATA, begin, min(begin + 4000, len(DATA)))
+        assert assert_as_described(document, told("receive_chunk"), answer)["state"] == "open"
+    listed = assert_as_described(document, told("uploads"), ada.ask("GET"))
+    assert [one["id"] for one in listed["items"]] == [upload]
+    done = assert_as_described(document, told("finish_upload"), ada.finish(upload, f"?digest={digest_of(DATA)}"))
+    assert (done["state"], done["received_bytes"], done["digest"]) == ("complete", len(DATA), digest_of(DATA))
+    assert done["chunk_bytes"] == {"least": 8 * MEBIBYTE, "most": 64 * MEBIBYTE}
+    assert ada.ask("POST", "/lookup", asked).get_json() == {"known": [digest_of(DATA)]}
+    assert ada.ask("GET").get_json() == {"items": [], "next": None}
+    assert ada.finish(upload).status_code == 201
+    assert assert_as_described(document, told("cancel_upload"), ada.ask("DELETE", f"/{upload}"))["id"] == upload
+    assert ada.ask("GET", f"/{upload}").status_code == 404
+    assert ada.ask("POST", "/lookup", asked).get_json() == {"known": []}
+
+
+def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: Sender, registry: Registry) -> None:
+    pieces = [[5, digest_of(b"first")], [6, digest_of(b"second")]]
+    pack = ada.begun(b"firstsecond", kind="pack", digest=None, pieces=pieces)
+    assert ada.chunk(pack, b"firstsecond", 0, 11).status_code == 202
+    assert ada.finish(pack).get_json()["state"] == "complete"
+    known = ada.ask("POST", "/lookup", {"digests": [pieces[1][1]]})
+    assert known.get_json() == {"known": [pieces[1][1]]}
+    file = ada.begun(DATA, kind="file", digest=None, name="a.gguf")
+    assert ada.begun(DATA, kind="file", digest=None, name="a.gguf") == file
+    assert ada.chunk(file, DATA, 0, len(DATA)).status_code == 202
+    assert ada.finish(file, f"?digest={digest_of(b'other')}").status_code == 400
+    assert ada.finish(file).get_json()["digest"] == digest_of(DATA)
+    assert spooled(registry, file) == DATA
+
+
+def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
+    ada: Sender, registry: Registry, document: dict[str, Any]
+) -> None:
+    upload = ada.begun(DATA)
+    answer = ada.chunk(upload, DATA, 100, 200)
+    assert (answer.status_code, answer.headers.get("Range")) == (416, None)
+    ada.chunk(upload, DATA, 0, 1000)
+    for begin, end in ((1001, 2000), (999, 1001), (0, 1001)):
+        answer = ada.chunk(upload, DATA, begin, end)
+        assert (answer.status_code, answer.headers["Range"]) == (416, "bytes=0-999")
+        assert faults(document, "UploadRefused", answer.get_json()) == []
+        assert answer.get_json()["received_bytes"] == 1000
+        assert answer.headers["Cache-Control"] == "no-store"
+    assert spooled(registry, upload) == DATA[:1000]
+
+
+def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: Sender, registry: Registry) -> None:
+    upload = ada.begun(DATA)
+    first = ada.chunk(upload, DATA, 0, 1000).get_json()
+    ada.chunk(upload, DATA, 1000, 2000)
+    for begin, end in ((0, 1000), (1000, 2000), (500, 1500), (0, 2000)):
+        again = ada.chunk(upload, DATA, begin, end)
+        assert (again.status_code, again.get_json()["received_bytes"]) == (202, 2000)
+    assert first["received_bytes"] == 1000
+    assert spooled(registry, upload) == DATA[:2000]
+    ada.chunk(upload, DATA, 2000, len(DATA))
+    ada.finish(upload)
+    assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
+
+
+def test_line_81_a_second_client_at_an_upload_gets_409(ada: Sender, document: dict[str, Any]) -> None:
+    upload = ada.begun(DATA)
+    with paused_chunk(ada, upload, DATA) as paused:
+        for answer in (ada.chunk(upload, DATA, 0, 100), ada.finish(upload), ada.ask("DELETE", f"/{upload}")):
+            assert answer.status_code in (409, 400)
+            assert "another client" in answer.get_json()["error"]
+        assert faults(document, "Error", ada.chunk(upload, DATA, 0, 100).get_json()) == []
+        assert ada.received(upload) == 0
+    assert paused.answered() == 202
+    assert ada.received(upload) == len(DATA)
+
+
+def test_line_82_a_chunk_of_another_digest_is_refused_and_changes_nothing(
+    ada: Sender, registry: Registry, document: dict[str, Any]
+) -> None:
+    upload = ada.begun(DATA)
+    ada.chunk(upload, DATA, 0, 1000)
+    answer = ada.chunk(upload, DATA, 1000, 2000, Content_Digest=content_digest(b"other"))
+    sentence = assert_refused(document, answer, 400, None)
+    assert content_digest(DATA[1000:2000]) in sentence
+    assert ada.received(upload) == 1000
+    assert ada.chunk(upload, DATA, 1000, len(DATA)).status_code == 202
+    assert ada.finish(upload).status_code == 201
+    assert spooled(registry, upload) == DATA
+
+
+def test_line_83_an_upload_of_another_digest_is_refused_and_stays(ada: Sender, document: dict[str, Any]) -> None:
+    upload = ada.begun(DATA)
+    wrong = bytes(len(DATA))
+    assert_refused(document, ada.finish(upload), 400, None)
+    assert ada.chunk(upload, wrong, 0, len(DATA)).status_code == 202
+    assert digest_of(wrong) in assert_refused(document, ada.finish(upload), 400, None)
+    assert_refused(document, ada.finish(upload, "?digest=x"), 400, "digest")
+    assert ada.ask("GET", f"/{upload}").get_json()["state"] == "open"
+    assert ada.ask("DELETE", f"/{upload}").status_code == 200
+
+
+def test_line_84_an_upload_goes_on_behind_its_last_chunk(ada: Sender, registry: Registry) -> None:
+    upload = ada.begun(DATA)
+    ada.chunk(upload, DATA, 0, 3000)
+    with paused_chunk(ada, upload, DATA, begin=3000, cut=True) as paused:
+        pass
+    assert paused.answered() == 400
+    again = ada.ask("POST", body={"kind": "piece", "size_bytes": len(DATA), "digest": digest_of(DATA)}).get_json()
+    assert (again["id"], again["received_bytes"]) == (upload, 3000)
+    ada.chunk(upload, DATA, 3000, len(DATA))
+    assert ada.finish(upload).status_code == 201
+    assert spooled(registry, upload) == DATA
+
+
+HEADERS: list[tuple[dict[str, str], int, str | None]] = [
+    ({"Content-Range": ""}, 400, "Content-Range"),
+    ({"Content-Range": "bytes 0-99"}, 400, "Content-Range"),
+    ({"Content-Range": "bytes */10240"}, 400, "Content-Range"),
+    ({"Content-Range": "bytes 99-0/10240"}, 400, "Content-Range"),
+    ({"Content-Range": "bytes 0-99/99"}, 400, "Content-Range"),
+    ({"Content-Range": "bytes 0-98/10240"}, 400, "Content-Range"),
+    ({"Content-Range": "bytes 0-100/10240"}, 400, "Content-Range"),
+    ({"Content-Range": "bytes 0-99/10241"}, 400, None),
+    ({"Content-Range": "items 0-99/10240"}, 400, "Content-Range"),
+    ({"Content-Range": f"bytes 0-{'9' * 40}/{'9' * 41}"}, 400, "Content-Range"),
+    ({"Content-Range": "bytes ٠-٩٩/10240"}, 400, "Content-Range"),
+    ({"Content-Digest": ""}, 400, "Content-Digest"),
+    ({"Content-Digest": "sha-256=abc"}, 400, "Content-Digest"),
+    ({"Content-Digest": "md5=:AAAA:"}, 400, "Content-Digest"),
+    ({"Content-Digest": f"sha-256=:{'A' * 42}B:"}, 400, "Content-Digest"),
+    ({"Content-Type": "application/json"}, 415, None),
+    ({"Content-Type": "multipart/form-data; boundary=x"}, 415, None),
+    ({"Content-Type": "application/x-www-form-urlencoded"}, 415, None),
+    ({"Content-Encoding": "gzip"}, 415, None),
+    ({"Content-Encoding": "identity, gzip"}, 415, None),
+    ({"Transfer-Encoding": "chunked"}, 411, None),
+    ({"Content-Length": "67108865"}, 413, None),
+    ({"Content-Length": "99999999999999999999"}, 413, None),
+    ({"Content-Length": "-1"}, 400, "Content-Range"),
+    ({"Content-Length": "+10"}, 400, "Content-Range"),
+    ({"Content-Length": "x"}, 400, "Content-Range"),
+]
+
+
+def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
+    ada: Sender, registry: Registry, document: dict[str, Any]
+) -> None:
+    upload = ada.begun(DATA)
+    for headers, status, field in HEADERS:
+        answer = raw_chunk(ada, upload, Unread(), headers)
+        assert_refused(document, answer, status, field)
+    assert spooled(registry, upload) == b""
+    both = f"sha-512=:{'A' * 86}==:, {content_digest(DATA[:100])}"
+    assert ada.chunk(upload, DATA, 0, 100, Content_Digest=both).status_code == 202
+
+
+def test_line_87_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
+    registry: Registry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("registry.catalog.register.uploads.OPEN_MAX", 3)
+    ada = Sender(create_app(registry).test_client(), token_of(registry, "ada", quota=10_000))
+    large = {"kind": "file", "size_bytes": 10_001}
+    assert "10,000 are left" in assert_refused(document, ada.ask("POST", body=large), 413, None)
+    assert "are the most" in assert_refused(document, ada.ask("POST", body=large | {"size_bytes": 1 << 61}), 413, None)
+    for number in range(3):
+        ada.begun(b"x", kind="file", digest=None, name=str(number))
+    answer = ada.ask("POST", body={"kind": "file", "size_bytes": 1})
+    assert "3 uploads are open" in assert_refused(document, answer, 429, None)
+    assert int(answer.headers["Retry-After"]) > 0
+    assert len(list(registry.settings.uploads.iterdir())) == 3
+    answer = ada.client.patch(f"{UPLOADS}/{'a' * 22}", headers={"Content-Length": str(1 << 40)}, content_type=OCTETS)
+    assert answer.status_code == 401, "who it is comes first"
+
+
+BODIES: list[tuple[Any, str | None]] = [
+    ({}, "kind"),
+    ({"kind": "folder", "size_bytes": 1}, "kind"),
+    ({"kind": ["file"], "size_bytes": 1}, "kind"),
+    *(({"kind": "file", "size_bytes": size}, "size_bytes") for size in (0, -1, 1.5, "1", True, None, 1 << 62)),
+    ({"kind": "piece", "size_bytes": 1}, None),
+    ({"kind": "piece", "size_bytes": 1, "digest": "0" * 63}, "digest"),
+    ({"kind": "piece", "size_bytes": 1, "digest": 7}, "digest"),
+    *(
+        ({"kind": "file", "size_bytes": 1, "name": name}, "name")
+        for name in ("", "../a", "a/b", "a\\b", "..", ".", "a\r\nb", "a\0", "x" * 256, "\ud800", "a\u202eb", 7)
+    ),
+    ({"kind": "file", "size_bytes": 1, "path": "/etc"}, "path"),
+    *(({"kind": "pack", "size_bytes": 1, "pieces": pieces}, "pieces") for pieces in ([], {}, "x", 1)),
+    *(
+        ({"kind": "pack", "size_bytes": 1, "pieces": [piece]}, "pieces[0]")
+        for piece in ([], [1], [1, "x"], [0, "0" * 64], 1)
+    ),
+    ({"kind": "pack", "size_bytes": 2, "pieces": [[1, "0" * 64]]}, None),
+    ({"kind": "pack", "size_bytes": 65_536, "pieces": [[65_536, "0" * 64]]}, None),
+    ([], None),
+]
+
+
+def test_line_89_what_is_declared_is_checked_and_a_name_is_never_a_path(
+    ada: Sender, registry: Registry, document: dict[str, Any]
+) -> None:
+    for body, field in BODIES:
+        assert_refused(document, ada.ask("POST", body=body), 400, field)
+    assert not registry.settings.uploads.exists()
+
+
+def test_line_95_a_packed_body_is_refused_unread(ada: Sender, registry: Registry, document: dict[str, Any]) -> None:
+    bomb = gzip.compress(bytes(4 * MEBIBYTE))
+    upload = ada.begun(bytes(len(bomb)), kind="file", digest=None)
+    answer = ada.chunk(upload, bomb, 0, len(bomb), Content_Encoding="gzip")
+    assert_refused(document, answer, 415, None)
+    for path in ("", "/lookup"):
+        answer = ada.client.post(
+            UPLOADS + path, data=bomb, content_type="application/json",
+            headers={"Authorization": f"Bearer {ada.token}", "Content-Encoding": "gzip"},
+        )  # fmt: skip
+        assert_refused(document, answer, 415, None)
+    assert spooled(registry, upload) == b""
+
+
+def test_line_98_an_upload_of_somebody_elses_is_answered_as_one_that_never_was(ada: Sender, bob: Sender) -> None:
+    upload, never = ada.begun(DATA), "n" * 22
+    for method in ("GET", "PATCH", "PUT", "DELETE"):
+        found = []
+        for name in (upload, never):
+            answer = bob.chunk(name, DATA, 0, 10) if method == "PATCH" else bob.ask(method, f"/{name}")
+            found.append((answer.status_code, answer.text.replace(name, "")))
+        assert found[0] == found[1]
+        assert found[0][0] == 404, method
+    assert bob.ask("GET").get_json()["items"] == []
+    assert bob.ask("POST", "/lookup", {"digests": [digest_of(DATA)]}).get_json() == {"known": []}
+    assert bob.begun(DATA) != upload
+
+
+def test_line_98_only_a_token_for_uploading_uploads(ada: Sender, registry: Registry) -> None:
+    upload = ada.begun(DATA)
+    readers = Sender(ada.client, token_of(registry, "rita", ("read", "admin"))), Sender(ada.client, "orgp_none")
+    for sender, status in zip(readers, (403, 401), strict=True):
+        answers = [
+            *(sender.ask("POST", path, {}) for path in ("", "/lookup")),
+            *(sender.ask(method, f"/{upload}") for method in ("GET", "PUT", "DELETE")),
+            sender.ask("GET"),
+            sender.chunk(upload, DATA, 0, 10),
+        ]
+        assert {answer.status_code for answer in answers} == {status}
+    anybody = ada.client.patch(f"{UPLOADS}/{upload}", data=b"x", content_type=OCTETS)
+    assert anybody.status_code == 401
+    assert ada.received(upload) == 0
+
+
+def test_a_server_that_only_reads_takes_no_upload_and_a_personal_one_takes_those_of_its_machine(
+    registry: Registry, ada: Sender
+) -> None:
+    upload = ada.begun(DATA)
+    only_reading = Sender(create_app(registry, WebSettings(read_only=True)).test_client(), ada.token)
+    assert only_reading.chunk(upload, DATA, 0, 10).status_code == 403
+    assert only_reading.ask("POST", body={"kind": "file", "size_bytes": 1}).status_code == 403
+    personal = create_app(registry, WebSettings(personal=True)).test_client()
+    assert personal.get(UPLOADS).get_json()["items"] == []
+    made = personal.post(UPLOADS, json={"kind": "file", "size_bytes": 1}).get_json()["id"]
+    headers = {"Content-Range": "bytes 0-0/1"}
+    assert personal.patch(f"{UPLOADS}/{made}", data=b"x", content_type=OCTETS, headers=headers).status_code == 202
+    assert personal.get(f"{UPLOADS}/{made}").get_json()["received_bytes"] == 1
+    assert personal.get(f"{UPLOADS}/{upload}").status_code == 404
+    foreign = {**headers, "Origin": "https://elsewhere.example"}
+    assert personal.patch(f"{UPLOADS}/{made}", data=b"x", content_type=OCTETS, headers=foreign).status_code == 403
+
+
+def test_bodies_of_uploads_have_places_and_leave_threads_for_others(ada: Sender, document: dict[str, Any]) -> None:
+    allow_streams(ada.client.application, 4)
+    uploads = [ada.begun(DATA, kind="file", digest=None, name=str(number)) for number in range(3)]
+    with paused_chunk(ada, uploads[0], DATA) as one, paused_chunk(ada, uploads[1], DATA) as two:
+        answer = ada.chunk(uploads[2], DATA, 0, 10)
+        assert_refused(document, answer, 503, None)
+        assert answer.headers["Retry-After"] == "5"
+        assert ada.client.get("/healthz").status_code == 200
+        assert ada.client.get("/models").status_code == 200, "they hold no turn either"
+        assert ada.ask("GET", f"/{uploads[2]}").status_code == 200
+    assert one.answered() == two.answered() == 202
+    assert ada.chunk(uploads[2], DATA, 0, 10).status_code == 202
+
+
+def test_a_full_disk_is_told_as_something_that_passes_and_without_its_path(
+    registry: Registry, document: dict[str, Any]
+) -> None:
+    class Full(Files):
+        def write_at(self, descriptor: int, pieces: Any, offset: int) -> int:
+            raise OSError(28, "No space left on device")
+
+        def free_bytes(self, path: Path) -> int:
+            return 0
+
+    token = token_of(registry, "ada")
+    ada = Sender(create_app(registry).test_client(), token)
+    full = Sender(create_app(with_files(registry, Full())).test_client(), token)
+    upload = ada.begun(DATA)
+    for answer in (full.chunk(upload, DATA, 0, 10), full.ask("POST", body={"kind": "file", "size_bytes": 1})):
+        assert "no room" in assert_refused(document, answer, 503, None)
+        assert str(registry.settings.home) not in answer.text
+    assert ada.received(upload) == 0
+
+
+def test_a_chunk_is_never_whole_in_memory(ada: Sender, registry: Registry) -> None:
+    size = 24 * MEBIBYTE
+    upload = ada.begun(b"", kind="file", digest=None, size_bytes=size)
+    headers = {"Content-Range": f"bytes 0-{size - 1}/{size}", "Content-Length": str(size)}
+    ada.client.get("/healthz")
+    tracemalloc.start()
+    try:
+        assert raw_chunk(ada, upload, Zeros(), headers).status_code == 202
+        assert tracemalloc.get_traced_memory()[1] < 8 * MEBIBYTE
+    finally:
+        tracemalloc.stop()
+    assert (registry.settings.uploads / upload).stat().st_size == size
+
+
+class Unread(RawIOBase):
+    """A body that nobody may read."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _buffer: Any) -> int:
+        raise AssertionError("the body was read")
+
+
+class Zeros(RawIOBase):
+    """A body without end."""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        buffer[:] = bytes(len(buffer))
+        return len(buffer)
+
+
+class paused_chunk(RawIOBase):  # noqa: N801  # used as a block
+    """A chunk under way, from `begin` to the end, until the end of the block; with `cut`, it is never complete."""
+
+    def __init__(self, sender: Sender, upload: str, data: bytes, begin: int = 0, *, cut: bool = False) -> None:
+        self._halves = [data[begin : begin + 10], b"" if cut else data[begin + 10 :]]
+        self._begun, self._go_on = threading.Event(), threading.Event()
+        self._status = 0
+        headers = {
+            "Content-Range": f"bytes {begin}-{len(data) - 1}/{len(data)}",
+            "Content-Length": str(len(data) - begin),
+        }
+        self._thread = threading.Thread(target=self._send, args=(sender, upload, headers))
+
+    def _send(self, sender: Sender, upload: str, headers: dict[str, str]) -> None:
+        self._status = raw_chunk(sender, upload, self, headers).status_code
+
+    def __enter__(self) -> paused_chunk:
+        self._thread.start()
+        assert self._begun.wait(20)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._go_on.set()
+        self._thread.join()
+
+    def answered(self) -> int:
+        return self._status
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._halves:
+            return 0
+        half = self._halves.pop(0)
+        if not self._begun.is_set():
+            self._begun.set()
+        else:
+            assert self._go_on.wait(20)
+        buffer[: len(half)] = half
+        return len(half)
+
+
+def raw_chunk(sender: Sender, upload: str, body: RawIOBase, headers: dict[str, str]) -> TestResponse:
+    """Send a chunk that begins as one of 100 bytes, with `headers` for what it says of itself."""
+    said = {"Content-Range": f"bytes 0-99/{len(DATA)}", "Content-Type": OCTETS, **headers}
+    environ = EnvironBuilder(f"{UPLOADS}/{upload}", method="PATCH").get_environ()
+    environ |= {"HTTP_AUTHORIZATION": f"Bearer {sender.token}", "wsgi.input": body, "wsgi.input_terminated": True}
+    environ["CONTENT_LENGTH"] = said.pop("Content-Length", "100" if "Transfer-Encoding" not in said else "")
+    environ["CONTENT_TYPE"] = said.pop("Content-Type")
+    environ |= {
+        f"HTTP_{name.upper().replace('-', '_')}": value.encode().decode("latin-1") for name, value in said.items()
+    }
+    answer = run_wsgi_app(sender.client.application, environ, buffered=True)
+    return TestResponse(*answer, request=Request(environ))
+
+
+def test_base64_of_a_digest_is_what_rfc_9530_says() -> None:
+    assert content_digest(b"") == "sha-256=:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=:"
+    assert len(b64encode(bytes(32))) == 44
+
+
+def test_the_reference_shows_how_to_send_a_chunk(ada: Sender) -> None:
+    client: FlaskClient = ada.client
+    page = client.get("/api").text
+    assert "Content-Range: bytes 0-4/5" in page
+    assert "--data-binary @CHUNK" in page

@@ -1,0 +1,69 @@
+"""Schemas of uploads."""
+
+from __future__ import annotations
+
+from registry.catalog.register.uploads import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
+from registry.catalog.vocabulary import UPLOAD_KINDS, UPLOAD_STATES
+from web.api.schemas.values import BYTES, DIGEST, TEXT, TIME, Schema, described, list_of, nullable, record, ref
+
+_KIND: Schema = {
+    "type": "string",
+    "enum": list(UPLOAD_KINDS),
+    "description": "`piece`: one piece of a model's file. `pack`: many small ones. `file`: a whole file.",
+}
+_SIZE: Schema = {"type": "integer", "minimum": 1, "description": "Bytes."}
+_UPLOAD: dict[str, Schema] = {
+    "id": described(TEXT, "What its address ends in."),
+    "kind": _KIND,
+    "name": described(nullable(TEXT), "Of a file: what its sender calls it."),
+    "digest": described(nullable(DIGEST), "SHA-256 of all of it, where it is known."),
+    "size_bytes": _SIZE,
+    "received_bytes": described(BYTES, "What has come and is on the disk: where the next chunk begins."),
+    "state": {"type": "string", "enum": list(UPLOAD_STATES)},
+    "expires_at": described(TIME, "When it is removed unless more comes, or a model is made of it."),
+    "chunk_bytes": record(
+        "How large a chunk may be. Smaller ones than `least` are taken too, and take longer.",
+        {"least": _SIZE, "most": _SIZE},
+    ),
+}
+_PIECE: Schema = {
+    "type": "array",
+    "prefixItems": [{"type": "integer", "minimum": 1, "maximum": PACK_PIECE_MAX_BYTES - 1}, DIGEST],
+    "items": False,
+    "minItems": 2,
+}
+_WANTED: dict[str, Schema] = {"kind": _KIND, "size_bytes": _SIZE}
+_MORE: dict[str, Schema] = {
+    "digest": described(nullable(DIGEST), "SHA-256 of all of it. A piece must have it."),
+    "name": {"type": ["string", "null"], "minLength": 1, "maxLength": 255, "description": "Of a file; never a path."},
+    "pieces": {
+        "type": ["array", "null"],
+        "items": _PIECE,
+        "minItems": 1,
+        "maxItems": PACK_PIECES_MAX,
+        "description": f"Of a pack: size and digest of each, in order; at most {PACK_MAX_BYTES:,} bytes together.",
+    },
+}
+
+UPLOAD_SCHEMAS: dict[str, Schema] = {
+    "Upload": record("Bytes on their way in.", _UPLOAD),
+    "Uploads": record(
+        "The asker's uploads that are under way.",
+        {"items": list_of(ref("Upload")), "next": described(nullable(TEXT), "Always null: they are one page.")},
+    ),
+    "UploadAsked": record("What is going to be sent.", {**_WANTED, **_MORE}, optional=_MORE),
+    "UploadRefused": record(
+        "What is wrong, and how far the upload is.",
+        {
+            "ok": {"type": "boolean", "const": False},
+            "error": described(TEXT, "One sentence for a person."),
+            "errors": list_of(record("One thing that is wrong.", {"field": nullable(TEXT), "sentence": TEXT})),
+            "status": {"type": "integer", "const": 416},
+            **_UPLOAD,
+        },
+    ),
+    "DigestsKnown": record(
+        "Which digests need not be sent.",
+        {"known": list_of(DIGEST, "Of pieces that are here already, for all that the asker may know.")},
+    ),
+}

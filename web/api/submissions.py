@@ -1,0 +1,138 @@
+"""Submissions: a model of pieces that were sent or are here, looked at, published, withdrawn."""
+
+from __future__ import annotations
+
+from flask import request
+
+from ingest.submissions.manifest import BODY_MAX_BYTES, MEMBERS, BadManifest, parse_given, parse_manifest
+from registry.present.submissions import submission_values, submissions_values
+from registry.present.values import Values
+from web import submitting
+from web.api.blueprint import ROOT
+from web.api.body import asked_object
+from web.api.operation import Parameter, operation
+from web.api.parameters import AFTER, LIMIT, NAMESPACE
+from web.api.refusals import Refused
+from web.api.writing import ACCEPTED, writing_operation
+from web.asked import asked_after, asked_limit
+from web.identity import UPLOAD
+
+GROUP = "Submissions"
+EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}
+"""Submissions that the examples are about."""
+EXAMPLE_MANIFEST = (
+    '{"files": [{"name": "Tiny.gguf", "size_bytes": 96, "sha256": '
+    '"2ea9ab9198d1638007400cd2c3bef1cc745b864b76011a0e1bc52180ac6452d4", "pieces": []}], '
+    '"metadata": {"license": "apache-2.0", "base": "local/Zoo-A-2M-v1.0-F16"}, "publish": true}'
+)
+NEW_NAME = Parameter(
+    "name",
+    "What the model is to be called; a name that stands for other bytes gets its next version.",
+    {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "maxLength": 96},
+    "Tiny",
+    where="path",
+    required=True,
+)
+
+
+def _submission(example: str) -> Parameter:
+    schema = {"type": "string", "pattern": "^[0-9]{1,19}$"}
+    return Parameter("submission", "The number of the submission.", schema, example, where="path", required=True)
+
+
+@writing_operation(
+    "/models/{namespace}/{name}",
+    method="put",
+    group=GROUP,
+    summary="Submit a model",
+    parameters=(NAMESPACE, NEW_NAME),
+    body="SubmissionRequest",
+    answer="Submission",
+    status=ACCEPTED,
+    example=EXAMPLE_MANIFEST,
+)
+def submit_model(namespace: str, name: str) -> Values:
+    """Its files, each put together from pieces that were sent before or are here already, zeros between them, or a
+    whole upload. They are looked at as a job; then the model is published, or with `publish` false, waits to be. Only
+    in one's own namespace. Asked again while it has not ended, the same submission is answered.
+    """
+    request.max_content_length = BODY_MAX_BYTES
+    asked = asked_object(MEMBERS)
+    try:
+        manifest = parse_manifest(asked)
+        return submission_values(submitting.submit(namespace, name, manifest))
+    except BadManifest as error:
+        raise _refused(error) from error
+
+
+@operation(
+    "/submissions",
+    group=GROUP,
+    summary="One's own submissions, newest first",
+    parameters=(LIMIT, AFTER),
+    answer="Submissions",
+    scope=UPLOAD,
+    example=f"{ROOT}/submissions?limit=1",
+)
+def submissions() -> Values:
+    """What was submitted, and what became of it."""
+    return submissions_values(submitting.own_submissions(asked_limit(), asked_after()))
+
+
+@operation(
+    "/submissions/{submission}",
+    group=GROUP,
+    summary="One submission",
+    parameters=(_submission(EXAMPLES["shown"]),),
+    answer="Submission",
+    refusals=(404,),
+    scope=UPLOAD,
+    example=f"{ROOT}/submissions/{EXAMPLES['shown']}",
+)
+def submission(submission: str) -> Values:
+    """How far it is, what was found, and what its headers say. Those of others count as absent."""
+    return submission_values(submitting.own_submission(submitting.parsed_submission(submission)))
+
+
+@writing_operation(
+    "/submissions/{submission}/publish",
+    group=GROUP,
+    summary="Publish what was looked at",
+    parameters=(_submission(EXAMPLES["ready"]),),
+    body="PublicationRequest",
+    answer="Submission",
+    status=ACCEPTED,
+    refusals=(404, 409),
+    example='{"metadata": {"title": "Tiny", "license": "MIT"}}',
+)
+def publish_submission(submission: str) -> Values:
+    """With what is said of it beside its header, and under another name if one is given. 409 for one that is not
+    `ready`."""
+    asked = asked_object(("metadata", "name"))
+    try:
+        given = parse_given(asked.get("metadata"))
+    except BadManifest as error:
+        raise _refused(error) from error
+    submission_id = submitting.parsed_submission(submission)
+    return submission_values(submitting.publish(submission_id, given, submitting.checked_name(asked.get("name"))))
+
+
+@writing_operation(
+    "/submissions/{submission}",
+    method="delete",
+    group=GROUP,
+    summary="Withdraw a submission",
+    parameters=(_submission(EXAMPLES["withdrawn"]),),
+    answer="Submission",
+    refusals=(404, 409),
+    example=f"{ROOT}/submissions/{EXAMPLES['withdrawn']}",
+)
+def withdraw_submission(submission: str) -> Values:
+    """While it is looked at, is ready, or waits for an administrator; 409 otherwise. What was sent is kept until it
+    expires."""
+    return submission_values(submitting.withdraw(submitting.parsed_submission(submission)))
+
+
+def _refused(error: BadManifest) -> Refused:
+    first, *more = [(where or None, f"{sentence[:1].upper()}{sentence[1:]}.") for where, sentence in error.reasons]
+    return Refused(*first, more=more)

@@ -1,0 +1,244 @@
+"""Uploads: what need not be sent, and sessions in which the rest comes, chunk by chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flask import Response, g, request
+
+from ingest.uploads import sessions
+from ingest.uploads.sessions import WrongOffset, is_received
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.queries.uploads import known_digests, open_uploads
+from registry.catalog.register.accounts import LOCAL
+from registry.catalog.register.contributors import contributor_id
+from registry.digest import parse_digest
+from registry.errors import Busy, DiskFull, NotFound
+from registry.present.uploads import upload_values, uploads_values
+from registry.present.values import Values
+from web.answers import json_answer, reading, registry, settings
+from web.api.blueprint import ROOT, api
+from web.api.body import asked_object
+from web.api.declaring import asked_declaration
+from web.api.operation import Parameter, operation
+from web.api.organs import asked_digests
+from web.api.writing import ACCEPTED, writing_operation
+from web.errors import error_answer
+from web.identity import UPLOAD, identity
+from web.receiving import DIGEST_HEADER, RANGE_HEADER, BadHeader, asked_chunk, drop, portions, receiving
+
+GROUP = "Uploads"
+FULL = "the server has no room for this just now; try again later"
+EXAMPLES = {
+    "open": "exampleUploadOpen-0001",
+    "full": "exampleUploadFull-0001",
+    "done": "exampleUploadDone-0001",
+    "gone": "exampleUploadGone-0001",
+}
+EXAMPLE_BYTES = "organ"
+"""All bytes of the uploads of the examples."""
+EXAMPLE_DIGEST = "e0fb6e6c6305332dbd13cc4d4ee1f9782b60609b633b26510df200e9c311ea23"
+UPLOAD_ID = Parameter(
+    "upload",
+    "The upload, as its `id` says.",
+    {"type": "string", "pattern": "^[0-9A-Za-z_-]{22}$"},
+    EXAMPLES["open"],
+    where="path",
+    required=True,
+)
+_RANGE = Parameter(
+    RANGE_HEADER,
+    "Which bytes: the first, the last, and how many there are in all.",
+    {"type": "string", "pattern": "^bytes [0-9]{1,18}-[0-9]{1,18}/[0-9]{1,18}$"},
+    "bytes 0-4/5",
+    where="header",
+    required=True,
+)
+_CHUNK_DIGEST = Parameter(
+    DIGEST_HEADER,
+    "SHA-256 of the chunk (RFC 9530): a chunk that was damaged on its way is refused.",
+    {"type": "string", "pattern": "^sha-256=:[0-9A-Za-z+/]{43}=:$"},
+    "",
+    where="header",
+)
+_DIGEST = Parameter(
+    "digest",
+    "SHA-256 of all of it, for a file that was declared without.",
+    {"type": "string", "pattern": "^(sha256:)?[0-9a-f]{64}$"},
+    "",
+)
+
+
+@writing_operation(
+    "/uploads/lookup",
+    group=GROUP,
+    summary="Which pieces need not be sent",
+    body="Digests",
+    answer="DigestsKnown",
+    example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
+)
+def lookup_uploads() -> Values:
+    """Up to 1,000 digests at once. Known are organs, header runs and metadata arrays of models that anybody can see,
+    and of the asker's own, and pieces that the asker has sent before. Everything else counts as absent.
+    """
+    digests = asked_digests(asked_object(("digests",)).get("digests"))
+    asker = asker_id()
+    with reading(settings().search_seconds) as session:
+        known = known_digests(session, asker, digests, now())
+    return {"known": [digest for digest in dict.fromkeys(digests) if digest in known]}
+
+
+@writing_operation(
+    "/uploads",
+    group=GROUP,
+    summary="Begin an upload",
+    body="UploadAsked",
+    answer="Upload",
+    status=ACCEPTED,
+    example=f'{{"kind": "piece", "size_bytes": 5, "digest": "{EXAMPLE_DIGEST}"}}',
+)
+def begin_upload() -> Values:
+    """Declare what is going to be sent. One that is under way for the same already is answered as it is, so that a
+    program that starts again goes on where it was. 413 for more than the quota allows, 429 for too many at once.
+    """
+    declared = asked_declaration()
+    asker = asker_id()
+    with _room():
+        return upload_values(sessions.open_upload(registry(), asker, declared))
+
+
+@operation(
+    "/uploads",
+    group=GROUP,
+    summary="Uploads under way",
+    answer="Uploads",
+    example=f"{ROOT}/uploads",
+    scope=UPLOAD,
+)
+def uploads() -> Values:
+    """The asker's own that are not finished, newest first."""
+    g.unkept = True
+    asker = asker_id()
+    with reading() as session:
+        return uploads_values(open_uploads(session, asker, now()))
+
+
+@operation(
+    "/uploads/{upload}",
+    group=GROUP,
+    summary="How far an upload is",
+    parameters=(UPLOAD_ID,),
+    answer="Upload",
+    refusals=(404,),
+    example=f"{ROOT}/uploads/{EXAMPLES['open']}",
+    scope=UPLOAD,
+)
+def upload(upload: str) -> Values:
+    """`received_bytes` is where the next chunk begins. An upload of somebody else's is answered as one that never
+    was."""
+    g.unkept = True
+    return upload_values(sessions.look_up(registry(), asker_id(), upload))
+
+
+@writing_operation(
+    "/uploads/{upload}",
+    method="patch",
+    group=GROUP,
+    summary="Send a chunk",
+    parameters=(UPLOAD_ID, _RANGE, _CHUNK_DIGEST),
+    bytes_example=EXAMPLE_BYTES,
+    answer="Upload",
+    status=ACCEPTED,
+    refusals=(404, 409, 411, 416),
+    example=f"{ROOT}/uploads/{EXAMPLES['full']}",
+)
+def receive_chunk(upload: str) -> Values:
+    """The body is the bytes. When this is answered they are on the disk. A chunk that has come before is answered as
+    one that came now; one that begins elsewhere than at `received_bytes` gets 416, and 409 is for one that comes while
+    another is on its way. Whatever is refused leaves the upload as it was.
+    """
+    chunk, asker = asked_chunk(), asker_id()
+    found = sessions.look_up(registry(), asker, upload)
+    is_repeated = is_received(found, chunk)
+    with receiving():
+        if is_repeated:
+            drop(chunk)
+            return upload_values(found)
+        with _room():
+            return upload_values(sessions.receive(registry(), asker, upload, chunk, portions(chunk)))
+
+
+@writing_operation(
+    "/uploads/{upload}",
+    method="put",
+    group=GROUP,
+    summary="Finish an upload",
+    parameters=(UPLOAD_ID, _DIGEST),
+    answer="Upload",
+    status=201,
+    refusals=(404, 409),
+    example=f"{ROOT}/uploads/{EXAMPLES['done']}",
+)
+def finish_upload(upload: str) -> Values:
+    """All has been sent: its bytes are read again and held against the digests that were declared. 400 where they are
+    others; then it stays as it is until it is deleted or expires. To finish twice changes nothing.
+    """
+    text, asker = request.args.get("digest"), asker_id()
+    digest = None if text is None else parse_digest(text)
+    with receiving(), _room():
+        return upload_values(sessions.finish(registry(), asker, upload, digest))
+
+
+@writing_operation(
+    "/uploads/{upload}",
+    method="delete",
+    group=GROUP,
+    summary="Remove an upload",
+    parameters=(UPLOAD_ID,),
+    answer="Upload",
+    refusals=(404, 409),
+    example=f"{ROOT}/uploads/{EXAMPLES['gone']}",
+)
+def cancel_upload(upload: str) -> Values:
+    """With all that has come of it, finished or not. The answer is what it was."""
+    return upload_values(sessions.cancel(registry(), asker_id(), upload))
+
+
+@api.errorhandler(WrongOffset)
+def refused_offset(error: WrongOffset) -> Response:
+    """416 with the upload as it is."""
+    refusal = error_answer(416, str(error), field=RANGE_HEADER)
+    answer = json_answer(refusal.get_json() | upload_values(error.upload), 416)
+    if error.upload.received_bytes:
+        answer.headers["Range"] = f"bytes=0-{error.upload.received_bytes - 1}"
+    return answer
+
+
+@api.errorhandler(BadHeader)
+def refused_header(error: BadHeader) -> Response:
+    """400 that names the header."""
+    return error_answer(400, str(error), field=error.name)
+
+
+def asker_id() -> int:
+    """The contributor who asks, who may write; `local`, on a server of one's own, is made when it is first needed."""
+    account = identity().account
+    if account is not None:
+        return account.contributor_id
+    try:
+        with reading() as session:
+            return contributor_by_name(session, LOCAL).id
+    except NotFound:
+        with registry().catalog.writing() as session:
+            return contributor_id(session, LOCAL)
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    """A full disk is for the server's keeper to know in full; who sends something is told to come again."""
+    try:
+        yield
+    except DiskFull as error:
+        raise Busy(FULL) from error

@@ -1,0 +1,66 @@
+"""Whose a model is: what its owner, and an administrator, may do with it; everybody else learns what anybody would."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.published import own_model
+from registry.catalog.tables import Model
+from registry.errors import Conflict, NotAllowed
+from registry.names import ModelName
+from web.identity import ADMIN, UPLOAD, identity
+from web.writing import may_write
+
+NOT_YOURS = "this model is in the namespace of somebody else"
+
+
+def is_shown_all(namespace: str) -> bool:
+    """Whether who asks is told of quarantined models in `namespace`."""
+    return identity().owns(namespace) or identity().may(ADMIN)
+
+
+def may_edit(namespace: str) -> bool:
+    """Whether who asks may change what is said of the models in `namespace`."""
+    return identity().owns(namespace) and may_write(UPLOAD)
+
+
+def may_yank(namespace: str) -> bool:
+    """Whether who asks may yank and restore the models in `namespace`."""
+    return may_edit(namespace) or may_write(ADMIN)
+
+
+def known_model(session: Session, name: ModelName, first: str = "visible") -> Model:
+    """The model of that name, as far as who asks may know of it; raises NotFound, with one sentence for all.
+
+    Where no version is named its owner means the newest in the state `first`.
+    """
+    return own_model(session, name, first) if is_shown_all(name.namespace) else model_by_name(session, name)
+
+
+def model_to_edit(session: Session, name: ModelName) -> Model:
+    """The same for who may edit it: raises NotFound, NotAllowed (403) where it is somebody else's."""
+    return _checked(known_model(session, name), may_edit(name.namespace))
+
+
+def model_to_yank(session: Session, name: ModelName) -> Model:
+    """The same for who may yank it."""
+    return _checked(known_model(session, name), may_yank(name.namespace))
+
+
+def model_to_restore(session: Session, name: ModelName) -> Model:
+    """The same for who may restore it. Raises Conflict for one that waits for an administrator, but to that one."""
+    model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
+    if model.state == "quarantined" and not may_write(ADMIN):
+        raise Conflict(f"{model.full_name} waits for an administrator, who publishes it or refuses it")
+    return model
+
+
+def _checked(model: Model, may: bool) -> Model:
+    if not may:
+        raise NotAllowed(_why(model.namespace))
+    return model
+
+
+def _why(namespace: str) -> str:
+    return f"this needs a token with the scope {UPLOAD}" if identity().owns(namespace) else NOT_YOURS

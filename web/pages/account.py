@@ -1,0 +1,88 @@
+"""One's own account: models in every state, what is under way, the quota, tokens; and tokens for scripts of pages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from flask import Response, abort, redirect, request, url_for
+
+from registry.catalog.clock import now
+from registry.catalog.register.accounts import PAGE_TOKEN, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, open_page_token
+from registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
+from registry.errors import BadInput, NotAllowed
+from registry.present.values import Values
+from web.accounts import end_own_token, make_own_token, own_account
+from web.answers import Page, json_answer, paged, plain_page, registry
+from web.forms import writing_form
+from web.identity import ANY, UPLOAD, identity
+from web.pages.blueprint import pages
+from web.rates import PAGE_TOKENS, rates
+
+DAYS = (("30", "30 days"), ("90", "90 days"), (str(TOKEN_DAYS_DEFAULT), "a year"), ("", "for ever"))
+"""How long a new token may be good: what the form sends, and its words."""
+TOKENS_SHOWN = ("good", "expired")
+"""States of tokens that are listed at once; revoked ones are folded away."""
+
+
+@paged(pages, "/account")
+def account() -> Page:
+    """What is here of who is logged in; anybody else is asked to log in."""
+    _ask_to_log_in()
+    values = own_account(whole=True)
+    return Page("account.html", values, extra=lambda: _around(values))
+
+
+@writing_form(pages, "/account/tokens", scope=ANY)
+def make_token() -> Page:
+    """A new token, shown on this page alone."""
+    days = request.form.get("days", str(TOKEN_DAYS_DEFAULT))
+    if days and not (days.isascii() and days.isdigit() and len(days) <= len(str(TOKEN_DAYS_MAX))):
+        raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
+    scopes, label = request.form.getlist("scope"), request.form.get("label", "")
+    values = make_own_token(label, scopes, int(days) if days else None)
+    return Page("token.html", values)
+
+
+@writing_form(pages, "/account/tokens/<token>/revoke", scope=ANY)
+def revoke_token(token: str) -> str:
+    """It is good for nothing any more; and the account again."""
+    end_own_token(token)
+    return url_for("pages.account")
+
+
+@writing_form(pages, "/account/page-token", scope=UPLOAD)
+def page_token() -> Response:
+    """A token for the script of a page, as JSON: narrow, short, and gone with the session. On a server of one's own
+    there is none, nor is one needed."""
+    account = identity().account
+    if account is None:
+        return json_answer({"token": None, "expires_at": None, "scopes": [UPLOAD]})
+    if account.session_id is None:
+        raise NotAllowed("a page's token needs a session")
+    rates().hit(PAGE_TOKENS, str(account.contributor_id))
+    with registry().catalog.writing() as session:
+        made = open_page_token(session, account.session_id, [UPLOAD])
+    expires = _earlier(now() + PAGE_TOKEN, account.expires_at)
+    return json_answer({"token": made.text, "expires_at": expires.isoformat(), "scopes": [UPLOAD]})
+
+
+def _ask_to_log_in() -> None:
+    if identity().name is None and plain_page():
+        abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
+
+
+def _earlier(first: datetime, second: datetime | None) -> datetime:
+    return first if second is None else min(first, second)
+
+
+def _around(values: Values) -> Values:
+    limit, used = values["quota"]["limit_bytes"], values["quota"]["used_bytes"]
+    return {
+        "left_bytes": max(0, limit - used),
+        "reachable": REACHABLE_STATES,
+        "shown_tokens": [one for one in values["tokens"] if one["state"] in TOKENS_SHOWN],
+        "revoked_tokens": [one for one in values["tokens"] if one["state"] not in TOKENS_SHOWN],
+        "may_give": [scope for scope in SCOPES if scope in values["scopes"]],
+        "days": DAYS,
+        "days_default": str(TOKEN_DAYS_DEFAULT),
+    }

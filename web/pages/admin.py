@@ -1,0 +1,128 @@
+"""Administration: what waits, the event log, contributors. For who is no administrator there are no such pages."""
+
+from __future__ import annotations
+
+from flask import request, url_for
+
+from registry.amounts import parse_size
+from registry.catalog.queries.administration import (
+    all_contributors,
+    numbers_for_administrators,
+    waiting_submissions,
+)
+from registry.catalog.queries.events import newest_events
+from registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from registry.errors import BadInput
+from registry.present.administration import accounts_values, numbers_values, waiting_values
+from registry.present.events import EVENT_KEYS, events_values
+from registry.present.values import Values
+from web import administering
+from web.administering import admitted
+from web.answers import Page, Sheet, paged, reading, registry, settings
+from web.asked import asked_after, asked_limit
+from web.forms import writing_form
+from web.identity import ADMIN
+from web.links import with_parameters
+from web.pages.blueprint import pages
+
+EVENTS_SHOWN = 10
+"""On the first page."""
+FIELD_MAX = 4096
+"""Characters of a form's field; what is longer is cut, and refused for its length further in."""
+
+
+@paged(pages, "/admin")
+def admin() -> Page:
+    """What waits, in numbers, and what was done last."""
+    admitted()
+    with reading(settings().search_seconds) as session:
+        values = numbers_values(numbers_for_administrators(session))
+        values["events"] = events_values(newest_events(session, EVENTS_SHOWN))["items"]
+    return Page("admin.html", values)
+
+
+@paged(pages, "/admin/quarantine")
+def admin_quarantine() -> Page:
+    """Each submission that waits, with what was found."""
+    admitted()
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        values = waiting_values(waiting_submissions(session, limit, after))
+    return Page("admin_quarantine.html", values, extra=lambda: _around(values), next=values["next"])
+
+
+@writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
+def admin_approve(submission: str) -> str:
+    """Publish it, and show what waits now."""
+    administering.approve(submission)
+    return url_for("pages.admin_quarantine")
+
+
+@writing_form(pages, "/admin/submissions/<submission>/refuse", scope=ADMIN)
+def admin_refuse(submission: str) -> str:
+    """Refuse it, and show what waits now."""
+    administering.refuse(submission, _field("reason"))
+    return url_for("pages.admin_quarantine")
+
+
+@paged(pages, "/admin/events", csv=True)
+def admin_events() -> Page:
+    """The event log, newest first; of a `contributor` and an `action` where they are given."""
+    admitted()
+    limit, after = asked_limit(), asked_after()
+    contributor, action = request.args.get("contributor", "").strip(), request.args.get("action", "").strip()
+    with reading(settings().search_seconds) as session:
+        values = events_values(newest_events(session, limit, after, contributor, action))
+    narrowed = {"contributor": contributor, "action": action}
+    return Page(
+        "admin_events.html",
+        values,
+        extra=lambda: _around(values, narrowed) | {"narrowed": narrowed},
+        sheet=lambda: Sheet(EVENT_KEYS, [[one[key] for key in EVENT_KEYS] for one in values["items"]]),
+        next=values["next"],
+    )
+
+
+@paged(pages, "/admin/contributors")
+def admin_contributors() -> Page:
+    """Contributors with state and quota."""
+    admitted()
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        page = all_contributors(session, limit, after)
+        values = accounts_values(session, page, registry().settings.quota_bytes)
+    return Page("admin_contributors.html", values, extra=lambda: _around(values), next=values["next"])
+
+
+@writing_form(pages, "/admin/contributors/<contributor>/state", scope=ADMIN)
+def admin_state(contributor: str) -> str:
+    """Suspend a contributor, or let them in again."""
+    state = _field("state")
+    if state not in CONTRIBUTOR_STATES:
+        raise BadInput(f"a contributor is {' or '.join(CONTRIBUTOR_STATES)}")
+    administering.change(contributor, state)
+    return url_for("pages.admin_contributors")
+
+
+@writing_form(pages, "/admin/contributors/<contributor>/quota", scope=ADMIN)
+def admin_quota(contributor: str) -> str:
+    """Another quota; an empty one is what the server gives to everybody."""
+    text = _field("quota").strip()
+    administering.change(contributor, quota_bytes=parse_size(text) if text else None)
+    return url_for("pages.admin_contributors")
+
+
+def _field(name: str) -> str:
+    return request.form.get(name, "")[:FIELD_MAX]
+
+
+def _around(values: Values, narrowed: dict[str, str] | None = None) -> Values:
+    kept = dict(narrowed or {})
+    limit = request.args.get("limit", "")
+    around: Values = {
+        "following": values["next"] and with_parameters(request.path, {**kept, "after": values["next"]}, limit=limit),
+        "first": with_parameters(request.path, kept, limit=limit) if request.args.get("after") else None,
+    }
+    if narrowed is not None:
+        around["csv"] = with_parameters(url_for("pages.admin_events_csv"), kept, limit="1000")
+    return around

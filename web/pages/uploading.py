@@ -1,0 +1,111 @@
+"""Uploading in the browser: files on their way, what was found in them, what their contributor says, and publishing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flask import request, url_for
+
+from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, Given, parse_given
+from ingest.uploads import sessions
+from registry.catalog.clock import now
+from registry.catalog.queries.uploads import open_uploads
+from registry.errors import BadInput, BadName, NotComposable
+from registry.present.submissions import submission_values, submissions_values
+from registry.present.uploads import uploads_values
+from registry.present.values import Values
+from web import submitting
+from web.accounts import own_account
+from web.answers import Page, paged, reading, registry
+from web.api.blueprint import ROOT
+from web.api.uploads import asker_id
+from web.forms import writing_form
+from web.identity import UPLOAD, need
+from web.pages.blueprint import pages
+from web.writing import may_write
+
+SHOWN = 20
+"""Submissions on the page for uploading; all of them are on the account's."""
+
+
+@paged(pages, "/upload")
+def upload() -> Page:
+    """Where files are dropped, and what is under way of who asks."""
+    if not may_write(UPLOAD):
+        return Page("upload.html", {"namespace": None, "uploads": [], "waiting": []}, _around)
+    namespace, owner_id = need(UPLOAD).name, asker_id()
+    with reading() as session:
+        under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
+        uploads = uploads_values(under_way)["items"]
+    waiting = submissions_values(submitting.own_submissions(SHOWN, None))["items"]
+    values = {"namespace": namespace, "uploads": uploads, "waiting": waiting}
+    return Page("upload.html", values, lambda: _around() | {"quota": own_account()["quota"]})
+
+
+@paged(pages, "/submissions/<submission>")
+def submission(submission: str) -> Page:
+    """One's own submission: how far it is, what was found, and what remains to be said."""
+    number = submitting.parsed_submission(submission)
+    values = submission_values(submitting.own_submission(number))
+    return Page("submission.html", values, lambda: {"said": _proposed(values), "problems": []})
+
+
+@writing_form(pages, "/submissions/<submission>/publish")
+def publish_submission(submission: str) -> str | Page:
+    """Publish it with what the form says; what is wrong with that is told beside what was typed."""
+    number = submitting.parsed_submission(submission)
+    try:
+        name = request.form.get("name", "").strip()
+        submitting.publish(number, _given(), name or None)
+    except BadManifest as error:
+        return _again(number, [sentence for _, sentence in error.reasons])
+    except (BadInput, BadName, NotComposable) as error:
+        return _again(number, [str(error)])
+    return url_for("pages.submission", submission=submission)
+
+
+@writing_form(pages, "/submissions/<submission>/withdraw")
+def withdraw_submission(submission: str) -> str:
+    """Take it back, and show it again."""
+    submitting.withdraw(submitting.parsed_submission(submission))
+    return url_for("pages.submission", submission=submission)
+
+
+@writing_form(pages, "/uploads/<upload>/cancel")
+def cancel_upload(upload: str) -> str:
+    """Remove what has come of a file."""
+    sessions.cancel(registry(), asker_id(), upload)
+    return url_for("pages.upload")
+
+
+def _around() -> Values:
+    return {
+        "api": request.script_root + ROOT,
+        "submissions": f"{request.script_root}/submissions",
+        "login": url_for("pages.login", next=url_for("pages.upload")),
+        "origin": request.host_url.rstrip("/"),
+        "quota": None,
+    }
+
+
+def _given() -> Given:
+    """What the form says of the model; an empty field says nothing. Raises BadManifest."""
+    values: Values = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
+    if values["tags"] is not None:
+        values["tags"] = [tag.strip() for tag in values["tags"].split(",") if tag.strip()]
+    if values["description"] is not None:
+        values["description"] = values["description"].replace("\r\n", "\n")
+    return parse_given({name: value for name, value in values.items() if value is not None})
+
+
+def _again(number: int, problems: Sequence[str]) -> Page:
+    values = submission_values(submitting.own_submission(number))
+    said = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
+    return Page("submission.html", values, lambda: {"said": said, "problems": problems}, status=400)
+
+
+def _proposed(values: Values) -> Values:
+    """What the form begins with: what the header says, or what was said before."""
+    proposed = values["proposed"] or {}
+    said = {name: proposed.get(name) or "" for name in METADATA_MEMBERS}
+    return said | {"name": values["name"], "tags": ", ".join(proposed.get("tags") or ())}

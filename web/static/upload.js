@@ -1,0 +1,295 @@
+// Uploading in the browser: chunks of the API, one after another, each with its digest, and durable when it is answered.
+// What was sent is gone on with after a reload, when the same file is chosen again and its beginning is the same.
+"use strict";
+
+const CHUNK_BYTES = 8 * 1024 * 1024;
+const TRIES = 6;
+const POLL_MS = 700;
+const API = document.querySelector("[data-api]").dataset.api;
+const SHARD = /^(.+)-\d{5}-of-(\d{5})\.gguf$/i;
+
+const box = document.getElementById("drop");
+const list = document.getElementById("sending");
+const said = document.getElementById("said");
+let token = null;
+let hasToken = false;
+
+box.querySelector("input").addEventListener("change", (event) => {
+  take([...event.target.files]);
+  event.target.value = "";
+});
+for (const name of ["dragenter", "dragover"]) {
+  box.addEventListener(name, (event) => {
+    event.preventDefault();
+    box.classList.add("over");
+  });
+}
+for (const name of ["dragleave", "drop"]) box.addEventListener(name, () => box.classList.remove("over"));
+box.addEventListener("drop", (event) => {
+  event.preventDefault();
+  take([...event.dataTransfer.files]);
+});
+window.addEventListener("beforeunload", (event) => {
+  if (list.querySelector("[data-busy]")) event.preventDefault();
+});
+
+// Shards of one set become one model; every other file becomes one by itself.
+function take(files) {
+  const models = new Map();
+  for (const file of files) {
+    const shard = SHARD.exec(file.name);
+    const key = shard ? `${shard[1]} of ${shard[2]}` : file.name;
+    const name = shard ? shard[1] : file.name.replace(/\.gguf$/i, "");
+    if (!models.has(key)) models.set(key, { name, files: [] });
+    models.get(key).files.push(file);
+  }
+  for (const model of models.values()) new Sending(model).run();
+}
+
+class Sending {
+  constructor({ name, files }) {
+    this.name = name.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/\.{2,}/g, ".").replace(/^[._-]+|[._-]+$/g, "").slice(0, 96) || "unnamed";
+    this.files = files;
+    this.total = files.reduce((sum, file) => sum + file.size, 0);
+    this.sent = 0;
+    this.paused = null;
+    this.row = document.getElementById("row").content.firstElementChild.cloneNode(true);
+    this.row.querySelector("[data-name]").textContent = files.length > 1 ? `${name}, ${files.length} shards` : files[0].name;
+    this.bar = this.row.querySelector("progress");
+    this.note = this.row.querySelector("[data-note]");
+    this.button = this.row.querySelector("[data-pause]");
+    this.button.addEventListener("click", () => this.toggle());
+    this.row.querySelector("[data-cancel]").addEventListener("click", () => this.cancel());
+    list.append(this.row);
+  }
+
+  async run() {
+    this.row.dataset.busy = "";
+    try {
+      if (this.files.some((file) => !/\.gguf$/i.test(file.name))) throw new Refusal("A GGUF file ends in .gguf.");
+      if (this.files.some((file) => file.size === 0)) throw new Refusal("The file is empty.");
+      const uploads = [];
+      for (const file of this.files) uploads.push({ name: file.name, upload: await this.send(file) });
+      await this.submit(uploads);
+    } catch (error) {
+      if (error instanceof Cancelled) return;
+      this.tell(error instanceof Refusal ? error.message : `It could not be sent: ${error.message}`, true);
+      this.button.hidden = true;
+    } finally {
+      delete this.row.dataset.busy;
+    }
+  }
+
+  async send(file) {
+    const before = this.sent;
+    const upload = await this.begin(file);
+    const key = `organ upload ${upload.id}`;
+    let known = read(key);
+    while (upload.state === "open" && upload.received_bytes < file.size) {
+      await this.gate();
+      const begin = upload.received_bytes;
+      const chunk = await bytesOf(file.slice(begin, begin + CHUNK_BYTES));
+      const digest = await digestOf(chunk);
+      const answer = await this.put(upload, chunk, digest, begin, file.size);
+      known = { modified: file.lastModified, chain: await chained(known?.chain ?? "", digest) };
+      upload.received_bytes = answer.received_bytes;
+      if (answer.received_bytes !== begin + chunk.byteLength) known = null; // somebody else sends here too
+      write(key, known);
+      this.show(before + upload.received_bytes);
+    }
+    if (upload.state === "open") {
+      this.tell("the server checks what has come");
+      await call("PUT", `/uploads/${upload.id}`);
+    }
+    forget(key);
+    this.show((this.sent = before + file.size));
+    return upload.id;
+  }
+
+  // Where the server is with this file. What it has is kept only if it is the beginning of this very file.
+  async begin(file) {
+    const wanted = { kind: "file", name: file.name, size_bytes: file.size };
+    const upload = await call("POST", "/uploads", wanted);
+    if (upload.received_bytes === 0 || upload.state !== "open" || (await this.isBeginning(upload, file))) return upload;
+    await call("DELETE", `/uploads/${upload.id}`);
+    forget(`organ upload ${upload.id}`);
+    return call("POST", "/uploads", wanted);
+  }
+
+  async isBeginning(upload, file) {
+    const known = read(`organ upload ${upload.id}`);
+    if (!known || known.modified !== file.lastModified) return false;
+    if (!window.crypto.subtle) return true;
+    this.tell("looking how far it was");
+    let chain = "";
+    for (let begin = 0; begin < upload.received_bytes; begin += CHUNK_BYTES) {
+      const end = Math.min(begin + CHUNK_BYTES, upload.received_bytes);
+      chain = await chained(chain, await digestOf(await bytesOf(file.slice(begin, end))));
+    }
+    return chain === known.chain;
+  }
+
+  async put(upload, chunk, digest, begin, size) {
+    const headers = { "Content-Type": "application/octet-stream", "Content-Range": `bytes ${begin}-${begin + chunk.byteLength - 1}/${size}` };
+    if (digest) headers["Content-Digest"] = `sha-256=:${digest}:`;
+    for (let attempt = 1; ; attempt += 1) {
+      try {
+        return await call("PATCH", `/uploads/${upload.id}`, chunk, headers);
+      } catch (error) {
+        if (error instanceof Refusal || attempt === TRIES) throw error;
+        this.tell(`the connection is gone; it is tried again (${attempt})`);
+        await sleep(500 * 2 ** attempt);
+        await this.gate();
+        const there = await call("GET", `/uploads/${upload.id}`).catch(() => null);
+        if (there && there.received_bytes !== begin) return there;
+      }
+    }
+  }
+
+  async submit(files) {
+    this.button.hidden = true;
+    this.tell("looking at it");
+    const address = `/models/${encodeURIComponent(box.dataset.namespace)}/${encodeURIComponent(this.name)}`;
+    let submission = await call("PUT", address, { files, metadata: {}, publish: false });
+    while (submission.state === "checking") {
+      await sleep(POLL_MS);
+      submission = await call("GET", `/submissions/${submission.id}`);
+    }
+    const link = document.createElement("a");
+    link.href = `${box.dataset.submissions}/${submission.id}`;
+    link.textContent = submission.state === "refused" ? "refused: see why" : "see what was found, and publish it";
+    this.note.replaceChildren(link);
+    this.row.querySelector("[data-cancel]").hidden = true;
+    this.announce(`${this.name}: ${link.textContent}`);
+    delete this.row.dataset.busy;
+    if (list.children.length === 1) window.location.assign(link.href);
+  }
+
+  toggle() {
+    if (this.paused) {
+      this.paused.open();
+      this.paused = null;
+    } else {
+      let open;
+      const opened = new Promise((resolve) => (open = resolve));
+      this.paused = { open, opened };
+      this.tell("paused");
+    }
+    this.button.textContent = this.paused ? "Go on" : "Pause";
+  }
+
+  async gate() {
+    if (this.cancelled) throw new Cancelled();
+    if (this.paused) await this.paused.opened;
+    if (this.cancelled) throw new Cancelled();
+  }
+
+  // What is durable stays for a week: choosing the file again goes on with it.
+  cancel() {
+    this.cancelled = true;
+    if (this.paused) this.paused.open();
+    this.row.remove();
+    this.announce(`${this.name} is left; choose it again to go on`);
+  }
+
+  show(sent) {
+    this.bar.value = this.total ? sent / this.total : 1;
+    if (!this.paused) this.tell(`${Math.floor(100 * this.bar.value)}% of ${sizeText(this.total)}`);
+  }
+
+  tell(text, isFault = false) {
+    this.note.textContent = text;
+    this.note.classList.toggle("fault", isFault);
+    if (isFault) this.announce(text);
+  }
+
+  announce(text) {
+    said.textContent = text;
+  }
+}
+
+class Refusal extends Error {}
+class Cancelled extends Error {}
+
+async function call(method, path, body = undefined, headers = {}) {
+  for (let attempt = 1; ; attempt += 1) {
+    const own = { ...headers };
+    if (!hasToken) await newToken();
+    if (token) own.Authorization = `Bearer ${token}`;
+    const isJson = body !== undefined && !(body instanceof ArrayBuffer);
+    if (isJson) own["Content-Type"] = "application/json";
+    const answer = await fetch(API + path, { method, headers: own, body: isJson ? JSON.stringify(body) : body, credentials: "omit", cache: "no-store" });
+    if (answer.status === 401 && attempt === 1) {
+      hasToken = false; // an hour has gone by
+      continue;
+    }
+    if ((answer.status === 429 || answer.status === 503) && attempt < TRIES) {
+      await sleep(1000 * Math.min(30, Number(answer.headers.get("Retry-After")) || attempt));
+      continue;
+    }
+    const values = await answer.json().catch(() => null);
+    if (answer.status === 416 && values) return values.upload ?? call("GET", path);
+    if (answer.ok && values) return values;
+    if (answer.status >= 500 || !values) throw new Error(`the server answers ${answer.status}`);
+    throw new Refusal(values.error ?? `the server answers ${answer.status}`);
+  }
+}
+
+// A token of narrow scope for this page alone: in memory, and sent as a header. A server of one's own needs none.
+async function newToken() {
+  const answer = await fetch(box.dataset.token, { method: "POST", body: new URLSearchParams(new FormData(document.getElementById("page"))) });
+  if (!answer.ok) throw new Refusal("You are not logged in any more: log in, and choose the file again.");
+  token = (await answer.json()).token;
+  hasToken = true;
+}
+
+async function bytesOf(blob) {
+  try {
+    return await blob.arrayBuffer();
+  } catch {
+    throw new Refusal("The file cannot be read any more: it was changed or moved.");
+  }
+}
+
+async function digestOf(bytes) {
+  if (!window.crypto.subtle) return "";
+  const digest = new Uint8Array(await window.crypto.subtle.digest("SHA-256", bytes));
+  return window.btoa(String.fromCharCode(...digest));
+}
+
+async function chained(before, digest) {
+  return digestOf(new TextEncoder().encode(before + digest).buffer);
+}
+
+function read(key) {
+  try {
+    return JSON.parse(window.localStorage.getItem(key));
+  } catch {
+    return null;
+  }
+}
+
+function write(key, value) {
+  try {
+    window.localStorage.setItem(key, JSON.stringify(value));
+  } catch {
+    // without a store, a reload begins anew
+  }
+}
+
+function forget(key) {
+  try {
+    window.localStorage.removeItem(key);
+  } catch {
+    // as above
+  }
+}
+
+function sizeText(bytes) {
+  const step = bytes < 1e6 ? [1e3, "kB"] : bytes < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+  return `${(bytes / step[0]).toFixed(1)} ${step[1]}`;
+}
+
+function sleep(ms) {
+  return new Promise((resolve) => window.setTimeout(resolve, ms));
+}
