@@ -64,8 +64,8 @@ def serve(
 
     Requests are answered that ask for this machine by a name of the loopback, by HOST, or by a NAME that is allowed.
     What writes or runs something needs an account; where HOST is the loopback, no NAME is allowed and no proxy is in
-    front, whoever works at this machine needs none, unless --accounts says so. A process beside the server does what is queued. SIGTERM lets what
-    is under way end, for 30 seconds at most.
+    front, whoever works at this machine needs none, unless --accounts says so. A process beside the server does what
+    is queued. SIGTERM lets what is under way end, for 30 seconds at most.
     """
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"

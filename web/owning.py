@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.published import own_model
+from registry.catalog.queries.published import own_model, yanked_by
 from registry.catalog.tables import Model
 from registry.errors import Conflict, NotAllowed
 from registry.names import ModelName
@@ -49,10 +49,14 @@ def model_to_yank(session: Session, name: ModelName) -> Model:
 
 
 def model_to_restore(session: Session, name: ModelName) -> Model:
-    """The same for who may restore it. Raises Conflict for one that waits for an administrator, but to that one."""
+    """The same for who may restore it. Raises Conflict for one that waits for an administrator, but to that one, and
+    for one that an administrator yanked."""
     model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} waits for an administrator, who publishes it or refuses it")
+    yanker = yanked_by(session, model.id) if model.state == "yanked" else None
+    if yanker is not None and yanker.lower() != model.namespace.lower() and not may_write(ADMIN):
+        raise Conflict(f"{model.full_name} was yanked by an administrator, who alone restores it")
     return model
 
 
