@@ -180,6 +180,7 @@ def test_a_model_is_yanked_with_a_reason_and_restored(shop: Shop, open_page: Ope
     page.get_by_role("main").get_by_role("link", name=re.compile("ada.Zoo")).first.click()
     assert page.get_by_role("link", name="out", exact=True).get_attribute("href") == "https://example.org"
     assert page.locator("a[href^=javascript]").count() == 0
+    page.get_by_text("Yank this version").click()
     page.get_by_label(re.compile("[Rr]eason|[Ww]hy")).fill("trained on the wrong text")
     page.get_by_role("button", name=re.compile("Yank")).click()
     page.get_by_text("trained on the wrong text").first.wait_for()

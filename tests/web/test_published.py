@@ -103,14 +103,13 @@ def test_a_yank_without_a_good_reason_is_refused(ada: FlaskClient, body: dict[st
     assert ada.post(f"{API}/{MODEL}/yank", json=body).status_code == 400
 
 
-def test_what_an_administrator_yanked_an_administrator_alone_restores(
-    app: Flask, registry: Registry, ada: FlaskClient
-) -> None:
+def test_what_an_administrator_yanked_an_administrator_alone_restores(app: Flask, registry: Registry) -> None:
+    client = app.test_client()
     root = {"headers": bearing(new_token(registry, "root", "admin"))}
-    keeper = app.test_client()
-    assert keeper.post(f"{API}/{MODEL}/yank", json={"version": 1, "reason": "not theirs"}, **root).status_code == 200
-    assert ada.post(f"{API}/{MODEL}/restore", json={"version": 1}).status_code == 409
-    assert keeper.post(f"{API}/{MODEL}/restore", json={"version": 1}, **root).get_json()["state"] == "visible"
+    ada = {"headers": bearing(new_token(registry, "ada", "upload"))}
+    assert client.post(f"{API}/{MODEL}/yank", json={"version": 1, "reason": "not theirs"}, **root).status_code == 200
+    assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}, **ada).status_code == 409
+    assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}, **root).get_json()["state"] == "visible"
 
 
 def test_who_may_what(app: Flask, registry: Registry, anybody: FlaskClient) -> None:
