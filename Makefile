@@ -6,7 +6,7 @@ DEMO   ?= .demo
 BROWSE ?= tests/browser
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow test-browser screenshots fuzz fuzz-api crash kill faulty-disk lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow test-browser screenshots fuzz fuzz-api crash kill cut-push hostile faulty-disk lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
@@ -55,6 +55,13 @@ crash: $(BIN)/pytest  ## power cuts in every legal state, sweeps beside others: 
 
 kill: $(BIN)/pytest  ## a thousand kills at random moments: a quarter of an hour
 	$(BIN)/python -m tests.faults.killing --kills 1000
+
+cut-push: $(BIN)/pytest  ## a push of 1.2 GB through a line that is cut, to a server that is killed: some minutes
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	$(BIN)/python -m tests.faults.cutting_push
+
+hostile: $(BIN)/pytest  ## two hundred hostile uploads through a running server: some minutes
+	$(BIN)/python -m tests.faults.hostile_uploads --cases 200
 
 faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py

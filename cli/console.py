@@ -17,6 +17,7 @@ from rich.text import Text
 from cli.tables import table_lines
 from registry.errors import (
     BadQuery,
+    BadToken,
     BadValue,
     CatalogError,
     CorruptBlob,
@@ -50,6 +51,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (StoreUnwritable, "check the owner and the permissions, or choose another place"),
     (BadQuery, "organ search --help and organ models --help list the fields"),
     (NothingRegistered, "nothing is registered yet; try: organ ingest FILE.gguf"),
+    (BadToken, "try: organ login URL"),
     (NoSuchJob, "try: organ jobs"),
     (NoSuchContributor, "try: organ contributor list"),
     (NoSuchToken, "try: organ token list"),

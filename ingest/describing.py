@@ -12,6 +12,11 @@ from registry.errors import BadValue
 
 FIELDS = ("title", "description", "license", "base", "tags")
 
+BREAKS = "\n\t"
+"""Control characters that a description may have."""
+_HARMLESS = "\u00a0\u200c\u200d"
+"""Blanks that break no line, and what holds signs together: Python takes them for control characters."""
+
 Wrong = tuple[str, str]
 """A field and a sentence."""
 
@@ -33,10 +38,15 @@ def read_edits(given: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
     return (Edits() if wrong else Edits(**read)), wrong
 
 
+def has_controls(text: str, breaks: str = "") -> bool:
+    """Whether `text` has control characters, line breaks or the like, other than `breaks`."""
+    return any(not (sign.isprintable() or sign in breaks or sign in _HARMLESS) for sign in text)
+
+
 def _line(what: str, limit: int) -> Callable[[object], str]:
     def read(value: object) -> str:
         text = _text(value, what, limit)
-        if not text.isprintable():
+        if has_controls(text):
             raise BadValue(f"{what} is one line of plain text, without control characters")
         return text
 
@@ -45,7 +55,7 @@ def _line(what: str, limit: int) -> Callable[[object], str]:
 
 def _description(value: object) -> str:
     text = _text(value, "the description", DESCRIPTION_MAX)
-    if any(not (sign.isprintable() or sign in "\n\t") for sign in text):
+    if has_controls(text, BREAKS):
         raise BadValue("the description has control characters; line breaks and tabs are the ones that may be there")
     return text
 

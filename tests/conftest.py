@@ -12,10 +12,24 @@ from hypothesis import settings
 
 from registry.registry import Registry
 from tests.homes import Homes
+from tests.leaks import everything_watched, now_watching
 
 # The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
 settings.register_profile("repeatable", derandomize=True)
 settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Look for tokens from now on."""
+    watched = everything_watched()
+    watched.__enter__()
+    config.add_cleanup(lambda: watched.__exit__(None, None, None))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Let a test fail in which a token got out, its fixtures and servers among it."""
+    now_watching().check()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ each time anew: a token that is revoked is good for nothing in the next moment, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
@@ -15,7 +16,7 @@ from flask import Flask, Response, g, request
 from registry.catalog.clock import now
 from registry.catalog.queries.accounts import Account, account_by_session, account_by_token
 from registry.catalog.register.accounts import LOCAL, is_use_due, note_use
-from registry.errors import BadToken, NotAllowed
+from registry.errors import BadToken, NotAllowed, OrganError
 from registry.tokens import parse_token, secret_sha256
 from web.answers import reading, registry, settings
 from web.rates import FAILED_TOKENS, asker_address, rates
@@ -133,9 +134,10 @@ def is_proxied() -> bool:
 
 
 def used(account: Account) -> Identity:
-    """Who asks by `account`; that its token was used is noted now and then."""
+    """Who asks by `account`; that its token was used is noted now and then, where that can be."""
     if is_use_due(account, now()) and not settings().read_only:
-        with registry().catalog.writing() as session:
+        # Who only reads is answered also while the disk is full or somebody else writes for long.
+        with suppress(OrganError), registry().catalog.writing() as session:
             note_use(session, account)
     return Identity(account.name, account.scopes, account)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.events import yanked_by
 from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.published import own_model, yanked_by
+from registry.catalog.queries.published import own_model
 from registry.catalog.tables import Model
 from registry.errors import Conflict, NotAllowed
 from registry.names import ModelName
@@ -44,8 +45,10 @@ def model_to_edit(session: Session, name: ModelName) -> Model:
 
 
 def model_to_yank(session: Session, name: ModelName) -> Model:
-    """The same for who may yank it."""
-    return _checked(known_model(session, name), may_yank(name.namespace))
+    """The same for who may yank it. Raises Conflict for one that an administrator yanked: that word stands."""
+    model = _checked(known_model(session, name), may_yank(name.namespace))
+    _check_yanker(session, model)
+    return model
 
 
 def model_to_restore(session: Session, name: ModelName) -> Model:
@@ -54,10 +57,16 @@ def model_to_restore(session: Session, name: ModelName) -> Model:
     model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
     if model.state == "quarantined" and not may_write(ADMIN):
         raise Conflict(f"{model.full_name} waits for an administrator, who publishes it or refuses it")
-    yanker = yanked_by(session, model.id) if model.state == "yanked" else None
-    if yanker is not None and yanker.lower() != model.namespace.lower() and not may_write(ADMIN):
-        raise Conflict(f"{model.full_name} was yanked by an administrator, who alone restores it")
+    _check_yanker(session, model)
     return model
+
+
+def _check_yanker(session: Session, model: Model) -> None:
+    """What its owner yanked, or who asks, the owner has a say in; what an administrator did, administrators alone."""
+    yanker = yanked_by(session, model.id) if model.state == "yanked" else None
+    own = (model.namespace.lower(), (identity().name or "").lower())
+    if yanker is not None and yanker.lower() not in own and not may_write(ADMIN):
+        raise Conflict(f"{model.full_name} was yanked by an administrator, who alone restores it")
 
 
 def _checked(model: Model, may: bool) -> Model:

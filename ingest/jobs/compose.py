@@ -6,6 +6,9 @@ import json
 
 from ingest.jobs.arguments import check_members, text_or_none
 from ingest.jobs.kind import WORK, JobKind, Tell, Values
+from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.queries.quota import check_model_fits
+from registry.catalog.register.accounts import LOCAL
 from registry.compose.library import RegisteredLibrary
 from registry.compose.making import check_own, chimera_name, make
 from registry.compose.plan import Plan
@@ -32,12 +35,14 @@ def waiting(recipe: Recipe) -> Values:
 def plan_kept(registry: Registry, arguments: Values, contributor: str) -> Values:
     """The arguments with a digest of what their recipe comes to.
 
-    Raises NotAllowed for a name in the namespace of somebody else, NotComposable, and what is wrong with the base.
+    Raises NotAllowed for a name in the namespace of somebody else, NotComposable, OverQuota, and what is wrong with the
+    base.
     """
     recipe = _recipe(arguments)
     check_own(chimera_name(recipe, "", contributor), contributor)
     plan = planned(registry, recipe, PLAN_SECONDS)
     plan.check()
+    _check_quota(registry, plan, contributor)
     return {**arguments, "plan": plan.digest}
 
 
@@ -53,6 +58,7 @@ def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: st
     plan = registry.compose(_recipe(arguments)).plan()
     if plan.plan.digest != arguments.get("plan", plan.plan.digest):
         raise BadInput("what is registered has changed, and it would come out otherwise than planned: plan it again")
+    _check_quota(registry, plan.plan, contributor)  # others of theirs may have been made since
     computed = sum(part.spec.size_bytes for part in plan.parts if part.computation is not None)
     # Computing a byte takes about ten times as long as hashing one.
     total, done = plan.size_bytes + 10 * computed, 0
@@ -71,6 +77,15 @@ def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: st
         "created": made.created,
         "address": f"/chimeras/{made.lock_id}",
     }
+
+
+def _check_quota(registry: Registry, plan: Plan, contributor: str) -> None:
+    """Raise OverQuota where the file does not fit; `local` has no quota."""
+    if contributor == LOCAL:
+        return
+    with registry.catalog.reading() as session:
+        owner = contributor_by_name(session, contributor)
+        check_model_fits(session, owner, registry.settings.quota_bytes, plan.size_bytes)
 
 
 def _checked(arguments: Values) -> Values:

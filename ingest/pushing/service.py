@@ -25,9 +25,10 @@ from ingest.pushing.submitting import followed, hand_in, looked_up, manifest
 from ingest.pushing.waiting import patiently
 from ingest.records import is_complete, model_digest
 from ingest.sources import ModelSource
+from registry.catalog.register.accounts import LOCAL
 from registry.client.connection import API, Connection
 from registry.digest import Digest
-from registry.errors import BadInput, BadName, NotFound
+from registry.errors import BadInput, BadName, NotAllowed, NotFound
 from registry.names import ModelName, parse_model_name
 
 LANES = 4
@@ -109,13 +110,17 @@ def push(
 
 
 def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:
-    """What the model will be called: as asked for, else the file's name in the namespace of the account."""
+    """What the model will be called: as asked for, else the file's name in the namespace of the account.
+
+    Raises BadName, and NotAllowed for a namespace that is another's, before anything is read or sent.
+    """
+    own = namespace_of(connection.get(f"{API}/account"))
     asked = options.name or source.name.name
-    if "/" not in asked:
-        asked = f"{namespace_of(connection.get(f'{API}/account'))}/{asked}"
-    name = parse_model_name(asked)
+    name = parse_model_name(asked if "/" in asked else f"{own}/{asked}")
     if name.version is not None:
         raise BadName("a name that is pushed has no @version: the next free one is given")
+    if own != LOCAL and name.namespace.lower() != own.lower():
+        raise NotAllowed(f"{name.namespace} is not your namespace: a model of yours is {own}/{name.name}")
     return name
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from ingest.submissions.keeping import kept_given, said_json
+from ingest.submissions.keeping import kept_given, said_json, wants_publishing
 from ingest.submissions.manifest import Given, Manifest
 from ingest.submissions.pieces import InSpool, LocatedFile, locate
-from registry.catalog.queries.quota import quota_of
-from registry.catalog.queries.submissions import count_open_submissions, open_submissions
+from registry.catalog.queries.quota import check_model_fits
+from registry.catalog.queries.submissions import count_open_submissions, same_submissions
 from registry.catalog.register.accounts import LOCAL
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.events import record_event
@@ -38,8 +38,9 @@ _WITHDRAWABLE = ("checking", "ready", "quarantined")
 def submit(registry: Registry, contributor: str, name: ModelName, manifest: Manifest) -> int:
     """Let a model be looked at, and published if the manifest says so; the id of the submission.
 
-    The same asked for again, while it has not ended, is the same submission. Who calls has checked that the namespace
-    is the contributor's. Raises BadManifest for pieces that are not here, OverQuota, TooMany, QueueFull.
+    The same asked for again, while it has not ended, is the same submission; one that was only looked at is published
+    now if the manifest says so. Who calls has checked that the namespace is the contributor's. Raises BadManifest for
+    pieces that are not here, OverQuota, TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, contributor)
@@ -53,6 +54,9 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
     with registry.catalog.writing() as session:
         same = _same(session, owner_id, name, kept, manifest)
         if same is not None:
+            if manifest.publish and same.state == "ready":
+                change_submission(session, same, "publishing", said=said)
+                _enqueue(session, same, PUBLISH, contributor)
             return same.id
         if contributor != LOCAL:
             _check_room(session, registry, owner_id, files)
@@ -60,7 +64,7 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
             session, owner_id, name.namespace, name.name, manifest=kept, said=said, size_bytes=size_bytes
         )
         record_event(session, contributor, "submit", f"{name}, submission {row.id}, {size_bytes:,} bytes")
-        renew_uploads(session, owner_id, manifest.digests(), manifest.uploads())
+        renew_uploads(session, owner_id, (), _uploads_of(files))
         _enqueue(session, row, PUBLISH if manifest.publish else INSPECT, contributor)
         return row.id
 
@@ -101,24 +105,29 @@ def withdraw(registry: Registry, contributor: str, submission_id: int) -> None:
 
 
 def _same(session: Session, owner_id: int, name: ModelName, kept: str, manifest: Manifest) -> Submission | None:
-    for row in open_submissions(session, owner_id):
-        called = (row.namespace, row.name) == (name.namespace, name.name)
-        if called and row.manifest == kept and kept_given(row) == manifest.given:
+    for row in same_submissions(session, owner_id, name, kept):
+        is_asked_for = row.state == "ready" or wants_publishing(row) or not manifest.publish
+        if is_asked_for and kept_given(row) == manifest.given:
             return row
     return None
 
 
+def _uploads_of(files: list[LocatedFile]) -> set[str]:
+    """The uploads that some of the files' pieces lie in."""
+    return {piece.at.path.name for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
+
+
 def _check_room(session: Session, registry: Registry, owner_id: int, files: list[LocatedFile]) -> None:
-    """Raise TooMany, OverQuota. What lies in uploads counts already; what is known here counts with its whole size."""
+    """Raise TooMany, OverQuota. What lies in uploads counts already, but once, however often a file has it; what is
+    known here counts with its whole size.
+    """
     if count_open_submissions(session, owner_id) >= OPEN_MAX:
         sentence = f"{OPEN_MAX} submissions have not ended: publish or withdraw some first"
         raise TooMany(sentence, AGAIN_SECONDS)
-    sent_bytes = sum(piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InSpool))
-    more_bytes = sum(file.size_bytes for file in files) - sent_bytes
-    quota = quota_of(session, session.get_one(Contributor, owner_id), registry.settings.quota_bytes)
-    if more_bytes > quota.left_bytes:
-        left = f"of the quota of {quota.limit_bytes:,} bytes {quota.left_bytes:,} are left"
-        raise OverQuota(f"{left}, and it takes {more_bytes:,} more")
+    size_bytes = sum(file.size_bytes for file in files)
+    sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
+    owner = session.get_one(Contributor, owner_id, with_for_update=True)
+    check_model_fits(session, owner, registry.settings.quota_bytes, size_bytes, sum(sent.values()))
 
 
 def _enqueue(session: Session, row: Submission, kind: str, contributor: str) -> None:

@@ -18,7 +18,7 @@ from ingest.publishing import publish_model
 from ingest.submissions.confined import Order, Stopped, Worker, in_child
 from ingest.submissions.findings import REFUSE, Finding, findings_json, parse_findings
 from ingest.submissions.forgetting import forget_bytes
-from ingest.submissions.keeping import kept_given, said_json
+from ingest.submissions.keeping import kept_given, manifest_in, said_json
 from ingest.submissions.neighbours import REMOVED
 from registry.catalog.queries.submissions import abandoned_submissions, submission_by_id
 from registry.catalog.register.events import record_event
@@ -29,7 +29,7 @@ from registry.catalog.register.submissions import (
     release_ingest,
     submissions_waiting_for,
 )
-from registry.catalog.tables import Model, Submission
+from registry.catalog.tables import Contributor, Model, Submission
 from registry.errors import OrganError
 from registry.registry import Registry
 
@@ -37,6 +37,7 @@ LOOKED_AT = ("checking", "publishing")
 LOOKED_SHARE = 0.05
 """Of a job that also publishes: reading the headers, about."""
 OUR_FAULT = "It could not be looked at, and that is our fault, not yours. What you sent is kept: submit it again."
+REMOVED_MEANWHILE = "An administrator removed it while it was looked at."
 CANCELLED = "The job that looked at it was cancelled."
 
 Tell = Callable[[float, str], None]
@@ -159,6 +160,7 @@ def _conclude(registry: Registry, order: Order, heard: _Heard) -> None:
         if row.state not in LOOKED_AT:
             _let_go(session, heard.model_id)
             return
+        owner_id, kept = row.contributor_id, row.manifest  # which goes when it has ended
         if heard.model_id is not None:
             _settle(session, registry, row, session.get_one(Model, heard.model_id), heard.findings)
         elif heard.refused:
@@ -167,12 +169,16 @@ def _conclude(registry: Registry, order: Order, heard: _Heard) -> None:
             change_submission(session, row, "ready")
         ended = row.state != "ready"
     if ended:
-        forget_bytes(registry, order.submission)
+        forget_bytes(registry, owner_id, manifest_in(kept))
 
 
 def _settle(session: Session, registry: Registry, row: Submission, model: Model, found: list[Finding]) -> None:
     """A model was made: it is published, unless somebody is to look at it first."""
-    awaits = registry.settings.review != "auto" or any(one.code == REMOVED for one in found)
+    if model.state == "removed":
+        _refuse(session, row, [Finding(REFUSE, "removed", REMOVED_MEANWHILE), *found])
+        return
+    is_suspended = session.get_one(Contributor, row.contributor_id).state != "active"
+    awaits = is_suspended or registry.settings.review != "auto" or any(one.code == REMOVED for one in found)
     if model.state == "quarantined" and not awaits:
         publish_model(session, model, _name_of(session, row))
     state = "quarantined" if model.state == "quarantined" else "published"

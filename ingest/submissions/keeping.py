@@ -16,8 +16,13 @@ published as soon as it is looked at."""
 
 
 def kept_manifest(row: Submission) -> Manifest:
-    """The files that it is of."""
-    return parse_manifest(json.loads(row.manifest))
+    """The files that it is of; one that has ended has none any more (BadManifest)."""
+    return manifest_in(row.manifest)
+
+
+def manifest_in(text: str) -> Manifest:
+    """The manifest that is kept as `text`."""
+    return parse_manifest(json.loads(text))
 
 
 def kept_given(row: Submission) -> Given:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ingest.describing import BREAKS, has_controls
 from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from registry.catalog.vocabulary import checked_text
 from registry.digest import Digest
@@ -242,23 +243,30 @@ def _given(values: Any, reasons: _Reasons) -> Given:
         return Given()
     reasons.check_members(values, METADATA_MEMBERS, "metadata.")
     limits = {"title": TITLE_MAX, "description": DESCRIPTION_MAX, "license": LICENSE_MAX, "base": BASE_MAX}
-    texts = {name: _text(values.get(name), limit, f"metadata.{name}", reasons) for name, limit in limits.items()}
+    texts = {
+        name: _text(values.get(name), limit, f"metadata.{name}", reasons, BREAKS if name == "description" else "")
+        for name, limit in limits.items()
+    }
     tags = _tags(values.get("tags"), reasons)
     return Given(texts["title"], texts["description"], texts["license"], texts["base"], tags)
 
 
-def _text(value: Any, limit: int, where: str, reasons: _Reasons) -> str | None:
-    """A text without the blanks around it; None for one that is absent or empty."""
+def _text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:
+    """A text without the blanks around it, of one line but for `breaks`; None for one that is absent or empty."""
     if value is None:
         return None
     if not isinstance(value, str):
         reasons.add(where, "this is a text")
         return None
     try:
-        return checked_text(value.strip(), "it", limit) or None
+        text = checked_text(value.replace("\r\n", "\n").strip(), "it", limit)
     except BadValue as error:
         reasons.add(where, str(error))
         return None
+    if has_controls(text, breaks):
+        reasons.add(where, "it has control characters" + ("" if breaks else " or line breaks"))
+        return None
+    return text or None
 
 
 def _tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
@@ -267,6 +275,9 @@ def _tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
     if not isinstance(value, list) or len(value) > TAGS_MAX:
         reasons.add("metadata.tags", f"tags is a list of at most {TAGS_MAX} words")
         return None
+    for number, one in enumerate(value):
+        if one is None:  # which elsewhere means that nothing is said
+            reasons.add(f"metadata.tags[{number}]", "this is a text")
     found = [_text(one, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, one in enumerate(value)]
     return tuple(dict.fromkeys(one for one in found if one))
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
 
 from ingest.uploads.spool import BytesLost, Spool, spool_of
 from registry.catalog.clock import now
 from registry.catalog.queries.uploads import expired_uploads, upload_names, uploads_within
-from registry.catalog.register.uploads import remove_upload
+from registry.catalog.register.uploads import remove_expired_upload, remove_upload
 from registry.errors import Conflict
 from registry.registry import Registry
 
 STRAY_AFTER_SECONDS = 3600.0
 """A file without a row may be one whose row is about to be written."""
 AT_ONCE = 500
+
+_RemoveRow = Callable[[Session, int], bool]
 
 
 @dataclass(slots=True)
@@ -37,7 +41,7 @@ def tidy_uploads(registry: Registry, *, dry_run: bool = False) -> TidyReport:
         if not expired:
             break
         after_id = expired[-1][0]
-        for name in [name for _, name in expired] if dry_run else _removed(registry, expired):
+        for name in [name for _, name in expired] if dry_run else _removed(registry, expired, remove_expired_upload):
             report.expired_uploads += 1
             report.removed_bytes += sizes.get(name, 0)
     _remove_strays(registry, report, dry_run)
@@ -54,30 +58,33 @@ def forget_uploads(
     """
     with registry.catalog.reading() as session:
         wanted = uploads_within(session, contributor_id, digests, public_ids)
-    return len(_removed(registry, wanted))
+    return len(_removed(registry, wanted, remove_upload))
 
 
-def _removed(registry: Registry, uploads: Sequence[tuple[int, str]]) -> list[str]:
-    """Remove `uploads`, ids and names, but those that a client is at; the names of those that went."""
+def _removed(registry: Registry, uploads: Sequence[tuple[int, str]], remove: _RemoveRow) -> list[str]:
+    """Remove `uploads`, ids and names, but those that a client is at, and those that `remove` leaves; the names of
+    those that went.
+    """
     spool = spool_of(registry)
-    return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name)]
+    return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name, remove)]
 
 
-def _remove(registry: Registry, spool: Spool, upload_id: int, name: str) -> bool:
+def _remove(registry: Registry, spool: Spool, upload_id: int, name: str, remove: _RemoveRow) -> bool:
     try:
         with spool.locked(name):
-            return _forget(registry, spool, upload_id, name)
+            return _forget(registry, spool, upload_id, name, remove)
     except BytesLost:
-        return _forget(registry, spool, upload_id, name)
+        return _forget(registry, spool, upload_id, name, remove)
     except Conflict:
         return False
 
 
-def _forget(registry: Registry, spool: Spool, upload_id: int, name: str) -> bool:
+def _forget(registry: Registry, spool: Spool, upload_id: int, name: str, remove: _RemoveRow) -> bool:
     """The row first: what dies in between leaves a stray file, not a row without one."""
     with registry.catalog.writing() as session:
-        is_gone = remove_upload(session, upload_id)
-    spool.remove(name)
+        is_gone = remove(session, upload_id)
+    if is_gone:
+        spool.remove(name)
     return is_gone
 
 

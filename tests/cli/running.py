@@ -14,6 +14,7 @@ from typing import Any
 
 from cli.main import main
 from registry.settings import HOME_VARIABLE
+from tests.leaks import look_at_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +52,15 @@ class Organ:
             with redirect_stdout(out), redirect_stderr(err):
                 main()
         except SystemExit as end:
-            return Ended(end.code if isinstance(end.code, int) else 0, _text(out), _text(err))
+            status = end.code if isinstance(end.code, int) else 0
+        else:
+            status = 0
         finally:
             sys.argv = saved_arguments
             os.environ.clear()
             os.environ.update(saved_environment)
-        return Ended(0, _text(out), _text(err))
+        look_at_command(arguments, _text(out), _text(err))
+        return Ended(status, _text(out), _text(err))
 
     def done(self, *arguments: object) -> Ended:
         """Run it where it must succeed."""

@@ -13,7 +13,7 @@ from ingest.pushing.loading import PACKED_MAX_BYTES, distinct, loads
 from ingest.pushing.remembering import Memory
 from registry.catalog.queries.blobs import blobs_by_digest
 from registry.digest import digest_of
-from registry.errors import BadInput, BadName
+from registry.errors import BadInput, BadName, NotAllowed
 from registry.registry import Registry
 from tests.builders import file_bytes, text, unsigned
 from tests.ingest.directory_cases import UP, little_directory, opened_bytes
@@ -151,13 +151,22 @@ def test_a_directory_of_organs_arrives_as_its_file_with_what_was_edited(fake: Fa
     assert pushed(fake, folder).state == "there"
 
 
-@pytest.mark.parametrize(("name", "model"), [(None, "me/Mine"), ("other", "me/other"), ("team/other", "team/other")])
+@pytest.mark.parametrize(("name", "model"), [(None, "me/Mine"), ("other", "me/other"), ("me/other", "me/other")])
 def test_a_model_gets_the_name_that_is_asked_for(
     fake: FakeRegistry, tmp_path: Path, name: str | None, model: str
 ) -> None:
     report = pushed(fake, write(tmp_path, little_model()), name=name)
     assert report.name == model
     assert fake.asked("PUT", f"/models/{model}")
+
+
+def test_a_name_in_the_namespace_of_another_is_refused_before_anything_is_sent(
+    fake: FakeRegistry, tmp_path: Path
+) -> None:
+    with pytest.raises(NotAllowed, match="team is not your namespace: a model of yours is me/other"):
+        pushed(fake, write(tmp_path, little_model()), name="team/other")
+    assert not fake.received_bytes
+    assert not fake.sessions
 
 
 def test_a_name_with_a_version_is_refused(fake: FakeRegistry, tmp_path: Path) -> None:

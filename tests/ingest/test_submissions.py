@@ -382,6 +382,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "a title of NULs": ({"files": [FILE], "metadata": {"title": "\0"}}, "metadata.title"),
     "a long licence": ({"files": [FILE], "metadata": {"license": "x" * 97}}, "metadata.license"),
     "many tags": ({"files": [FILE], "metadata": {"tags": ["x"] * 1000}}, "metadata.tags"),
+    "a tag that is nothing": ({"files": [FILE], "metadata": {"tags": ["x", None]}}, "metadata.tags[1]"),
     "a maybe": ({"files": [FILE], "publish": "yes"}, "publish"),
 }
 

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.leaks import look_at_log
+
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 30
 HURRIED = (
@@ -32,6 +34,8 @@ class Live:
 
     port: int
     process: subprocess.Popen[str]
+    log: Path
+    """What it writes, which has no token in it when it has ended."""
 
     @property
     def address(self) -> str:
@@ -105,7 +109,7 @@ def start_server(
         process = subprocess.Popen(
             [sys.executable, *arguments], stdout=output, stderr=output, text=True, env=environment, cwd=log.parent
         )
-    live = Live(port, process)
+    live = Live(port, process, log)
     try:
         _await(live, log)
     except BaseException:
@@ -122,6 +126,7 @@ def stop_server(live: Live) -> None:
     except subprocess.TimeoutExpired:
         live.process.kill()
         live.process.wait()
+    look_at_log(live.log)
 
 
 def _await(live: Live, log: Path) -> None:

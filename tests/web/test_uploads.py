@@ -79,6 +79,13 @@ def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: Sender, document: dict
     assert ada.ask("POST", "/lookup", asked).get_json() == {"known": []}
 
 
+def test_where_pieces_are_looked_up_is_no_upload(ada: Sender) -> None:
+    for method in ("GET", "PUT", "PATCH", "DELETE"):
+        answer = ada.ask(method, "/lookup")
+        assert answer.status_code == 405, method
+        assert set(answer.headers["Allow"].split(", ")) == {"OPTIONS", "POST"}
+
+
 def test_a_pack_and_a_file_of_unknown_digest_are_sent(ada: Sender, registry: Registry) -> None:
     pieces = [[5, digest_of(b"first")], [6, digest_of(b"second")]]
     pack = ada.begun(b"firstsecond", kind="pack", digest=None, pieces=pieces)

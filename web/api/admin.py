@@ -31,8 +31,8 @@ EXAMPLES = {"approve": "91", "refuse": "92"}
 """Submissions that the examples decide on."""
 _WORD: dict[str, Any] = {"type": "string", "maxLength": 96}
 CONTRIBUTOR = Parameter("contributor", "The contributor's name.", _WORD, "ada", where="path", required=True)
-BY = Parameter("contributor", "Only what that contributor did.", _WORD, "")
-ACTION = Parameter("action", "Only that action.", {"type": "string", "maxLength": 32}, "")
+BY = Parameter("contributor", "Only what that contributor did.", {"type": "string"}, "")
+ACTION = Parameter("action", "Only that action.", {"type": "string"}, "")
 PLAIN_NAME = Parameter(
     "name",
     "The model's name, without a version: that is in the body.",
@@ -102,7 +102,7 @@ def refuse_submission(submission: str) -> Values:
     summary="Remove a model for good",
     parameters=(NAMESPACE, PLAIN_NAME),
     answer="Removal",
-    refusals=(404,),
+    refusals=(404, 409),
     body="RemovalRequest",
     scope=ADMIN,
     example='{"version": 1, "reason": "It was not theirs to give."}',

@@ -14,6 +14,8 @@ from web.api.refusals import Refused
 
 DEPTH_MAX = 8
 """Lists and objects inside each other; what is asked here has five at most."""
+BRACKETS_MAX = 250_000
+"""Lists and objects in all: of the empty ones, a body of some megabytes would fill hundreds of them in memory."""
 
 _BRACKETS = re.compile(r"[\[\]{}]")
 
@@ -46,7 +48,10 @@ def check_json() -> None:
 def _parsed(body: bytes) -> Any:
     try:
         text = body.decode("utf-8")
-        if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        brackets = text.count("[") + text.count("{")
+        if brackets > BRACKETS_MAX:
+            raise Refused(None, f"The body has more than {BRACKETS_MAX:,} lists and objects.")
+        if brackets > DEPTH_MAX and _depth(text) > DEPTH_MAX:
             raise Refused(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
         return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
     except UnicodeDecodeError as error:

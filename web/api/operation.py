@@ -29,7 +29,7 @@ from web.identity import identity, need
 COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 503)
 """What any request can get."""
 
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _POST_METHODS = ("OPTIONS", "POST")
 
 
@@ -133,13 +133,27 @@ def operation(
         if body is None:
             api.add_url_rule(rule, told.name, _serve(told, view), merge_slashes=False)
         else:
-            answer_post = _only_post(_serve(told, view))
+            answer_post = only_post(_serve(told, view))
             api.add_url_rule(
-                rule, told.name, answer_post, methods=_METHODS, provide_automatic_options=False, merge_slashes=False
+                rule, told.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
             )
         return view
 
     return register
+
+
+def only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
+    """Refuse other methods here: `/organs/lookup` would otherwise be taken for the digest of `/organs/<digest>`."""
+
+    @wraps(answer_post)
+    def answer(**arguments: Any) -> Response:
+        if request.method == "OPTIONS":
+            return Response(headers={"Allow": ", ".join(_POST_METHODS)})
+        if request.method not in _POST_METHODS:
+            raise MethodNotAllowed(_POST_METHODS)
+        return answer_post(**arguments)
+
+    return answer
 
 
 def _serve(told: Operation, view: View) -> Callable[..., Response]:
@@ -157,20 +171,6 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
         if told.is_list and values["next"] is not None:
             made.headers["Link"] = f'<{next_address(values["next"])}>; rel="next"'
         return conditional(made) if told.method == "get" else made
-
-    return answer
-
-
-def _only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
-    """Refuse other methods here: `/organs/lookup` would otherwise be taken for the digest of `/organs/<digest>`."""
-
-    @wraps(answer_post)
-    def answer(**arguments: Any) -> Response:
-        if request.method == "OPTIONS":
-            return Response(headers={"Allow": ", ".join(_POST_METHODS)})
-        if request.method not in _POST_METHODS:
-            raise MethodNotAllowed(_POST_METHODS)
-        return answer_post(**arguments)
 
     return answer
 

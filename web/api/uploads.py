@@ -78,6 +78,7 @@ _DIGEST = Parameter(
     body="Digests",
     answer="DigestsKnown",
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
+    is_shadowed=True,
 )
 def lookup_uploads() -> Values:
     """Up to 1,000 digests at once. Known are organs, header runs and metadata arrays of models that anybody can see,

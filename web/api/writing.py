@@ -23,7 +23,7 @@ from registry.present.values import Values
 from web.answers import json_answer, reading
 from web.api.blueprint import ROOT, api
 from web.api.body import check_json
-from web.api.operation import Operation, Parameter, View, check_address, declare
+from web.api.operation import METHODS, Operation, Parameter, View, check_address, declare, only_post
 from web.asking import ask
 from web.identity import ANY, UPLOAD
 from web.writing import check_writing
@@ -49,9 +49,12 @@ def writing_operation(
     bytes_example: str | None = None,
     status: int = 200,
     scope: str = UPLOAD,
+    is_shadowed: bool = False,
 ) -> Callable[[View], View]:
     """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete. Its docstring
-    describes it. `example` is the body of an example request, or without a body its address."""
+    describes it. `example` is the body of an example request, or without a body its address. At an address that could
+    be read as another operation's (`is_shadowed`), nothing else is answered.
+    """
 
     def register(view: View) -> View:
         needs = _NEEDS_ANY if scope == ANY else _NEEDS.format(scope)
@@ -75,7 +78,13 @@ def writing_operation(
         )
         declare(told)
         rule = told.path.replace("{", "<").replace("}", ">")
-        api.add_url_rule(rule, told.name, _serve(told, view), methods=[method.upper()], merge_slashes=False)
+        if is_shadowed:
+            answer_post = only_post(_serve(told, view))
+            api.add_url_rule(
+                rule, told.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
+            )
+        else:
+            api.add_url_rule(rule, told.name, _serve(told, view), methods=[method.upper()], merge_slashes=False)
         return view
 
     return register

@@ -14,7 +14,7 @@ from registry.present.published import published_values
 from registry.present.values import Values
 from web.answers import Page, paged, plain_page, reading, registry, settings
 from web.forms import writing_form
-from web.identity import ANY, identity
+from web.identity import ANY, identity, need
 from web.links import model_address
 from web.owning import model_to_edit, model_to_restore, model_to_yank
 from web.pages.blueprint import pages
@@ -27,6 +27,7 @@ def model_edit(namespace: str, name: str) -> Page:
     """What is said of a model, in a form; for its owner, anybody else is asked to log in."""
     if identity().name is None and plain_page():
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
+    need(ANY)
     with reading(settings().search_seconds) as session:
         values = published_values(session, model_to_edit(session, _name(namespace, name)))
     return Page("edit.html", values, extra=lambda: {"said": _said(values), "wrong": {}})

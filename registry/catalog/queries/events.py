@@ -51,3 +51,10 @@ def newest_events(
 def _without_nul(text: str) -> str:
     """PostgreSQL takes no NUL, and nothing is called so."""
     return text.replace("\0", "\N{SYMBOL FOR NULL}")
+
+
+def yanked_by(session: Session, model_id: int) -> str | None:
+    """The name of who yanked a model last, by the event log."""
+    statement = select(Contributor.name).join(Event, Event.contributor_id == Contributor.id)
+    yanks = statement.where(Event.model_id == model_id, Event.action == "yank")
+    return session.scalar(yanks.order_by(Event.id.desc()).limit(1))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Chimera, Contributor, Event, Lineage, Model, Placement
+from registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
 from registry.catalog.upsert import batches
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
@@ -42,13 +42,6 @@ def removed_with_digest(session: Session, digest: Digest) -> Model | None:
     """
     statement = select(Model).where(Model.digest == digest, Model.state == "removed")
     return session.scalars(statement.order_by(Model.id.desc()).limit(1)).one_or_none()
-
-
-def yanked_by(session: Session, model_id: int) -> str | None:
-    """The name of who yanked a model last, by the event log."""
-    statement = select(Contributor.name).join(Event, Event.contributor_id == Contributor.id)
-    yanks = statement.where(Event.model_id == model_id, Event.action == "yank")
-    return session.scalar(yanks.order_by(Event.id.desc()).limit(1))
 
 
 def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:

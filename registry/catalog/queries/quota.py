@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Contributor, Model, Upload
+from registry.catalog.queries.submissions import UNDER_WAY
+from registry.catalog.tables import Contributor, Model, Submission, Upload
+from registry.errors import OverQuota
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,32 @@ def used_bytes(session: Session, contributor_id: int) -> int:
     A model counts with the whole size of its files, whatever it shares with others, until it is removed. An upload
     counts with the size that was declared for it, also before its bytes have come, until it is published or forgotten.
     """
+    uploads = select(func.sum(Upload.size_bytes)).where(Upload.contributor_id == contributor_id)
+    return _model_bytes(session, contributor_id) + int(session.scalar(uploads) or 0)
+
+
+def check_model_fits(
+    session: Session, contributor: Contributor, default_bytes: int, size_bytes: int, sent_bytes: int = 0
+) -> None:
+    """Raise OverQuota where one more model of `size_bytes` does not fit, of which `sent_bytes` lie in uploads.
+
+    Models that are to be made of what was submitted count as if they were there: the same uploads may be in several.
+    """
+    quota = quota_of(session, contributor, default_bytes)
+    promised = select(func.sum(Submission.size_bytes)).where(
+        Submission.contributor_id == contributor.id, Submission.state.in_(UNDER_WAY)
+    )
+    then_bytes = _model_bytes(session, contributor.id) + int(session.scalar(promised) or 0)
+    more_bytes = max(quota.used_bytes - sent_bytes, then_bytes) + size_bytes - quota.limit_bytes
+    if more_bytes > 0:
+        raise OverQuota(
+            f"it has {size_bytes:,} bytes; with all that is kept or submitted that is {more_bytes:,} more than the "
+            f"quota of {quota.limit_bytes:,} bytes"
+        )
+
+
+def _model_bytes(session: Session, contributor_id: int) -> int:
     models = select(func.sum(Model.size_bytes)).where(
         Model.contributor_id == contributor_id, Model.state.in_(("visible", "quarantined", "yanked"))
     )
-    uploads = select(func.sum(Upload.size_bytes)).where(Upload.contributor_id == contributor_id)
-    return int(session.scalar(models) or 0) + int(session.scalar(uploads) or 0)
+    return int(session.scalar(models) or 0)

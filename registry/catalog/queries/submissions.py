@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, aliased, undefer
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Contributor, Job, Model, Placement, Submission
 from registry.errors import NotFound
+from registry.names import ModelName
 
 UNDER_WAY = ("checking", "ready", "publishing")
 """States in which the bytes still lie with the uploads."""
@@ -85,6 +86,13 @@ def open_submissions(session: Session, contributor_id: int, states: Sequence[str
     """The contributor's submissions in `states`, oldest first, with their manifests."""
     statement = select(Submission).where(Submission.contributor_id == contributor_id, Submission.state.in_(states))
     return session.scalars(statement.order_by(Submission.id).options(undefer(Submission.manifest))).all()
+
+
+def same_submissions(session: Session, contributor_id: int, name: ModelName, manifest: str) -> Sequence[Submission]:
+    """The contributor's open submissions of just these files under that name, oldest first."""
+    same = (Submission.namespace == name.namespace, Submission.name == name.name, Submission.manifest == manifest)
+    own = select(Submission).where(Submission.contributor_id == contributor_id, Submission.state.in_(OPEN), *same)
+    return session.scalars(own.order_by(Submission.id)).all()
 
 
 def count_open_submissions(session: Session, contributor_id: int) -> int:

@@ -6,6 +6,7 @@ from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
+from registry.catalog.register.submissions import NO_FILES
 from registry.catalog.tables import PageToken, Submission, Upload, UploadPiece, WebSession
 
 UNSENT = ("checking", "ready", "publishing")
@@ -17,5 +18,5 @@ def leave_out_uploads(session: Session) -> None:
     """Forget the uploads, and browsers that are logged in; withdraw the submissions whose bytes lie with them."""
     for table in (UploadPiece, Upload, PageToken, WebSession):
         session.execute(delete(table))
-    values = {"state": "withdrawn", "reason": NOT_COPIED, "changed_at": now()}
+    values = {"state": "withdrawn", "manifest": NO_FILES, "reason": NOT_COPIED, "changed_at": now()}
     session.execute(update(Submission).where(Submission.state.in_(UNSENT)).values(values))

@@ -14,6 +14,10 @@ from registry.catalog.tables import Ingest, Submission
 from registry.catalog.vocabulary import shown_text
 from registry.errors import NotFound
 
+ENDED = ("published", "refused", "withdrawn")
+NO_FILES = "{}"
+"""In place of the manifest of a submission that has ended: it may have megabytes, and nobody asks for it again."""
+
 
 def add_submission(
     session: Session,
@@ -63,8 +67,10 @@ def change_submission(
     reason: str | None = None,
     decided_by: str | None = None,
 ) -> None:
-    """Give the submission a state, and what is not None beside it."""
+    """Give the submission a state, and what is not None beside it; one that has ended keeps its manifest no more."""
     row.state, row.changed_at = state, now()
+    if state in ENDED:
+        row.manifest = NO_FILES
     if findings is not None:
         row.findings = findings
     if said is not None:

@@ -114,6 +114,12 @@ def remove_upload(session: Session, upload_id: int) -> bool:
     return _changed(session, delete(Upload).where(Upload.id == upload_id))
 
 
+def remove_expired_upload(session: Session, upload_id: int) -> bool:
+    """Forget an upload if its time is over still: False where somebody has renewed it meanwhile, or it is gone."""
+    row = session.get(Upload, upload_id, with_for_update=True, populate_existing=True)
+    return row is not None and row.expires_at <= now() and remove_upload(session, upload_id)
+
+
 def renew_uploads(
     session: Session, contributor_id: int, digests: Collection[str], public_ids: Collection[str] = ()
 ) -> None:

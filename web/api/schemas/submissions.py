@@ -80,14 +80,14 @@ SUBMISSION_SCHEMAS: dict[str, Schema] = {
         "A model of what was sent and what is here.",
         {
             "files": {"type": "array", "items": _FILE, "minItems": 1, "maxItems": FILES_MAX},
-            "metadata": ref("SubmissionMetadata"),
+            "metadata": nullable(ref("SubmissionMetadata")),
             "publish": described(FLAG, "False only looks; true, the default, publishes too."),
         },
         optional=("metadata", "publish"),
     ),
     "PublicationRequest": record(
         "What is said of the model, and its name if it is another.",
-        {"metadata": ref("SubmissionMetadata"), "name": TEXT},
+        {"metadata": nullable(ref("SubmissionMetadata")), "name": nullable(TEXT)},
         optional=("metadata", "name"),
     ),
     "Submission": record(

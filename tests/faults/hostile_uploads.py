@@ -1,0 +1,265 @@
+"""Hostile uploads through a real server: `python -m tests.faults.hostile_uploads --cases 200 --seed 1`.
+
+Several contributors send what nobody wants (`hostile_cases`) to `organ serve --accounts`, with its runner and the
+confined program that looks at everything. Each case must end refused, with a finding, or at once by 4xx; files that the
+reader takes are only looked at and withdrawn. Afterwards the registry must be as it was: nothing visible or waiting, no
+digest known to anybody, and after two sweeps nothing in the uploads or in the store that was not there before. The
+server must have written no traceback, answer as before, take a good model, and leave no process behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+from sqlalchemy import select, update
+
+from registry.catalog.clock import now
+from registry.catalog.tables import BlobLease, Model, Upload
+from registry.digest import digest_of
+from registry.gguf import MemorySource, read_header
+from registry.registry import Registry
+from tests.faults.cases import files_below, read_all, rows
+from tests.faults.hostile_cases import GOOD, cases, send_files
+from tests.faults.hostile_sender import Answer, Case, Refused, Sender, Values
+from tests.faults.hostile_words import OTHER
+from tests.web.accounts import new_token
+from tests.web.live import ROOT, Live, start_server, stop_server
+
+CLIENTS = 6
+LOOKUP_MAX = 1000
+AGE = timedelta(days=8)
+"""After so long whatever was only sent is forgotten."""
+OURS = ("our-fault", "crashed", "limit")
+"""Findings that tell of a fault of the server's: no file may bring it to say so."""
+AT_ONCE, FOUND, SOUND = "refused at once", "refused with findings", "sound, withdrawn"
+FAULTS_SHOWN_MAX = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """What lies in a registry."""
+
+    models: tuple[tuple[str, str], ...]
+    """Names and states."""
+    files: tuple[str, ...]
+    """Of the store."""
+    blobs: tuple[str, ...]
+    uploads: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Told:
+    """What came of the cases."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By kind and how it ended."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """By status or code of the first finding."""
+    faults: list[str] = field(default_factory=list)
+
+
+def main() -> None:
+    """Send, look, tell; exits with 1 when anything does not hold."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--cases", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    with TemporaryDirectory() as name:
+        faults = run(Path(name), cases(options.cases, options.seed))
+    for fault in faults[:FAULTS_SHOWN_MAX]:
+        print("WRONG:", fault)
+    sys.exit(1 if faults else 0)
+
+
+def run(folder: Path, wanted: Sequence[Case]) -> list[str]:
+    """What did not hold."""
+    home, log = folder / "home", folder / "server.log"
+    with Registry.open(home) as registry:
+        tokens = {name: new_token(registry, name) for name in ("ada", *(f"eve{number}" for number in range(CLIENTS)))}
+    live = start_server(home, log, options=["--accounts"])
+    family = {process.pid: process for process in [psutil.Process(live.process.pid)]}
+    try:
+        ada, *eves = [Sender(live.port, name, token) for name, token in tokens.items()]
+        assert send_files([("good.gguf", GOOD)], ada, "good")["state"] == "published"
+        before, seen, begun = _lying(home), _seen(live), time.monotonic()
+        told = _send(wanted, eves, folder, family)
+        _print(told, len(wanted), time.monotonic() - begun)
+        faults = told.faults + _unknown(ada, eves, own=False)
+        faults += _afterwards(home, before, live, seen)
+        faults += _unknown(ada, eves, own=True) + _takes_good(ada, live)
+        family |= {one.pid: one for one in psutil.Process(live.process.pid).children(recursive=True)}
+    finally:
+        stop_server(live)
+    faults += [f"left behind: {one}" for one in family.values() if one.is_running()]
+    written = log.read_text(errors="replace")
+    return faults + [f"in the log: {word}" for word in ("Traceback", "ended badly", "has ended;") if word in written]
+
+
+def _send(wanted: Iterable[Case], eves: Sequence[Sender], folder: Path, family: dict[int, psutil.Process]) -> Told:
+    """Send all of it, each sender one case after another."""
+    left: SimpleQueue[tuple[int, Case]] = SimpleQueue()
+    for numbered in enumerate(wanted):
+        left.put(numbered)
+    told, lock = Told(), threading.Lock()
+
+    def work(eve: Sender) -> None:
+        while True:
+            try:
+                number, case = left.get_nowait()
+            except Empty:
+                return
+            how, reason, fault = _one(case, eve, f"bad-{number}", folder)
+            with lock:
+                told.counts[case.kind, how] += 1
+                told.reasons[reason] += 1
+                if fault is not None:
+                    told.faults.append(f"{case.kind}, {case.what}: {fault}")
+
+    threads = [threading.Thread(target=work, args=(eve,)) for eve in eves]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        family |= {one.pid: one for one in psutil.Process().children(recursive=True)}
+        time.sleep(0.2)
+    return told
+
+
+def _one(case: Case, eve: Sender, name: str, folder: Path) -> tuple[str, str, str | None]:
+    """How a case ended, in a word why, and what is wrong with that."""
+    try:
+        made = case.send(eve, name)
+    except Refused as error:
+        return AT_ONCE, str(error.answer.status), _bad_answer(error.answer, folder)
+    except (AssertionError, OSError) as error:
+        return "broken", type(error).__name__, repr(error)
+    if made["state"] == "ready" and case.is_sound:
+        gone = eve.ask("DELETE", f"/submissions/{made['id']}")
+        return SOUND, "ready", None if gone.values.get("state") == "withdrawn" else f"not withdrawn: {gone}"
+    if made["state"] != "refused":
+        return made["state"], made["state"], f"it ended {made['state']}"
+    return FOUND, (made["findings"] or [{"code": "none"}])[0]["code"], _bad_findings(made, folder)
+
+
+def _bad_answer(answer: Answer, folder: Path) -> str | None:
+    said = answer.values.get("error", "")
+    if not answer.is_refusal or answer.status == 429:
+        return f"it was answered {answer.status}: {said}"
+    return _bad_sentence(said, folder)
+
+
+def _bad_findings(made: Values, folder: Path) -> str | None:
+    found: list[dict[str, Any]] = made["findings"]
+    if not found or found[0]["severity"] != "refuse" or made["reason"] != found[0]["sentence"]:
+        return f"no finding refuses it: {made}"
+    ours = [one for one in found if one["code"] in OURS]
+    if ours:
+        return f"a fault of ours: {ours}"
+    return next((wrong for one in found if (wrong := _bad_sentence(one["sentence"], folder))), None)
+
+
+def _bad_sentence(text: str, folder: Path) -> str | None:
+    if not text or not text.isprintable() or str(folder) in text or len(text) > 10_000:
+        return f"it is told so: {text[:300]!r}"
+    return None
+
+
+def _lying(home: Path) -> Lying:
+    with Registry.open(home) as registry:
+        with registry.catalog.reading() as session:
+            known = session.execute(select(Model.name, Model.state).order_by(Model.id))
+            models = tuple((name, state) for name, state in known)
+        uploads = registry.settings.uploads
+        return Lying(
+            models,
+            tuple(files_below(registry)),
+            tuple(sorted(row.digest for row in rows(registry))),
+            tuple(sorted(os.listdir(uploads))) if uploads.is_dir() else (),
+        )
+
+
+def _seen(live: Live) -> list[bytes]:
+    """What anybody sees."""
+    return [live.get(f"/api/v1{path}") for path in ("/models", "/organs", "/contributors")]
+
+
+def _unknown(ada: Sender, eves: Sequence[Sender], *, own: bool) -> list[str]:
+    """What a lookup wrongly knows of all that was sent: asked by somebody else, and with `own` by who sent it."""
+    header = read_header(MemorySource(OTHER))
+    spans = [(header.data_offset + one.offset, one.size_bytes) for one in header.tensors]
+    digests = {digest for eve in eves for digest in eve.digests if len(digest) == 64}
+    digests |= {digest_of(OTHER[offset : offset + size]) for offset, size in spans}
+    asked = sorted(digest for digest in digests if set(digest) <= set("0123456789abcdef"))
+    faults = []
+    for sender in (ada, *(eves if own else ())):
+        for first in range(0, len(asked), LOOKUP_MAX):
+            answer = sender.ask("POST", "/uploads/lookup", {"digests": asked[first : first + LOOKUP_MAX]})
+            faults += [f"{sender.name} is told that {digest} is here" for digest in answer.values.get("known", ["all"])]
+    return faults
+
+
+def _afterwards(home: Path, before: Lying, live: Live, seen: list[bytes]) -> list[str]:
+    """What is another than before: at once, and when time has passed and two sweeps have run."""
+    after = _lying(home)
+    faults = [] if after.models == before.models else [f"there are models: {after.models}"]
+    faults += [] if _seen(live) == seen else ["people see something else than before"]
+    print(
+        f"left before the sweep: {len(after.uploads)} uploads, {len(set(after.files) - set(before.files))} files and "
+        f"{len(set(after.blobs) - set(before.blobs))} rows of blobs"
+    )
+    _let_uploads_expire(home)
+    for _ in range(2):
+        command = [sys.executable, "-m", "cli", "--home", str(home), "sweep", "--yes", "--older-than", "0s"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        faults += [] if done.returncode == 0 else [f"the sweep failed: {done.stderr}"]
+    for what in ("models", "files", "blobs", "uploads"):
+        more = set(getattr(_lying(home), what)) ^ set(getattr(before, what))
+        faults += [f"{what} differ after the sweep: {sorted(more)[:3]}"] if more else []
+    with Registry.open(home) as registry:
+        with registry.catalog.reading() as session:
+            leases = session.scalars(select(BlobLease.blob_id)).all()
+        report = read_all(registry)
+    faults += [f"{len(leases)} blobs are leased"] if leases else []
+    return faults + [str(one) for one in (*report.faults, *report.miscounted.items())]
+
+
+def _let_uploads_expire(home: Path) -> None:
+    with Registry.open(home) as registry:
+        with registry.catalog.writing() as session:
+            session.execute(update(Upload).values(expires_at=now() - AGE))
+        for path in registry.settings.uploads.iterdir():
+            os.utime(path, times=(time.time() - AGE.total_seconds(),) * 2)
+
+
+def _takes_good(ada: Sender, live: Live) -> list[str]:
+    live.health_seconds()
+    made = send_files([("other.gguf", OTHER)], ada, "other", cuts=3)
+    if made["state"] != "published":
+        return [f"a good model is not taken: {made}"]
+    return [] if live.get("/models/ada/other.gguf") == OTHER else ["a good model comes back as another"]
+
+
+def _print(told: Told, number: int, seconds: float) -> None:
+    print(f"{number} cases in {seconds:.0f} s", flush=True)
+    hows = sorted({how for _, how in told.counts})
+    for kind in sorted({kind for kind, _ in told.counts}):
+        print(f"  {kind:26}", ", ".join(f"{told.counts[kind, how]} {how}" for how in hows if told.counts[kind, how]))
+    print("  why:", ", ".join(f"{count} {reason}" for reason, count in told.reasons.most_common()))
+
+
+if __name__ == "__main__":
+    main()

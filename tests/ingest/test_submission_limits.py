@@ -1,0 +1,129 @@
+"""What bounds submissions: the quota, whatever is sent for them, and what is kept of those that have ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import update
+
+from ingest.describing import read_edits
+from ingest.jobs.compose import COMPOSE
+from ingest.submissions.asking import withdraw
+from ingest.submissions.manifest import BadManifest, parse_given
+from ingest.uploads.sessions import look_up
+from ingest.uploads.tidying import tidy_uploads
+from registry.catalog.clock import now
+from registry.catalog.edits import Edits
+from registry.catalog.queries.jobs import job_by_id
+from registry.catalog.queries.submissions import known_contributor_id
+from registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
+from registry.catalog.register.uploads import remove_expired_upload, renew_uploads
+from registry.catalog.tables import Submission, Upload
+from registry.errors import OverQuota
+from registry.gguf import MemorySource, read_header
+from registry.registry import Registry
+from tests.builders import file_bytes
+from tests.homes import Homes, three_models
+from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
+from tests.trips import block_metadata, little_model, weights
+
+LITTLE = little_model()
+
+
+def ann(registry: Registry, quota_bytes: int) -> int:
+    with registry.catalog.writing() as session:
+        add_contributor(session, "ann")
+        return set_quota(session, "ann", quota_bytes).id
+
+
+def test_bytes_that_a_file_has_often_count_each_time(registry: Registry) -> None:
+    spec, data = weights("blk.0.ffn_up.weight", (64, 64))
+    tensors = [(replace(spec, name=f"blk.{block}.ffn_up.weight"), data) for block in range(20)]
+    file = file_bytes(block_metadata("Often", 20), tensors)
+    header = read_header(MemorySource(file))
+    spans = [(0, header.data_offset), *((header.data_offset + one.offset, one.size_bytes) for one in header.tensors)]
+    ann(registry, len(file) - 1)
+    put_upload(registry, "ann", [file[: header.data_offset], data])
+    with pytest.raises(OverQuota, match="1 more than the quota"):
+        asked_for(registry, "ann/often", [of_pieces(file, spans)])
+
+
+def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry: Registry) -> None:
+    ann(registry, 2 * len(LITTLE))
+    sent = whole(registry, "ann", LITTLE)
+    first = asked_for(registry, "ann/one", [sent])
+    asked_for(registry, "ann/two", [sent], publish=False)
+    with pytest.raises(OverQuota):
+        asked_for(registry, "ann/three", [sent])
+    withdraw(registry, "ann", first)
+    asked_for(registry, "ann/three", [sent])
+
+
+def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registry: Registry) -> None:
+    sent = whole(registry, "ann", LITTLE)
+    looked_at = asked_for(registry, "ann/tiny", [sent], publish=False)
+    assert attended(registry, looked_at, publish=False).row.state == "ready"
+    assert asked_for(registry, "ann/tiny", [sent], publish=False) == looked_at
+    assert found(registry, looked_at).row.state == "ready"
+    assert asked_for(registry, "ann/tiny", [sent]) == looked_at
+    assert found(registry, looked_at).row.state == "publishing"
+    with registry.catalog.reading() as session:
+        assert job_by_id(session, found(registry, looked_at).row.job_id or 0)[0].kind == "publish"
+    assert attended(registry, looked_at).row.state == "published"
+
+
+def test_a_submission_that_has_ended_keeps_no_manifest(registry: Registry) -> None:
+    published = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)])
+    assert attended(registry, published).row.state == "published"
+    refused = asked_for(registry, "ann/two", [whole(registry, "ann", b"no model at all")])
+    assert attended(registry, refused).row.state == "refused"
+    withdrawn = asked_for(registry, "ann/three", [whole(registry, "ann", little_model("Three"))])
+    withdraw(registry, "ann", withdrawn)
+    with registry.catalog.reading() as session:
+        for number in (published, refused, withdrawn):
+            assert session.get_one(Submission, number).manifest == "{}"
+
+
+def test_what_a_suspended_contributor_has_submitted_waits_for_an_administrator(registry: Registry) -> None:
+    ann(registry, 10 * len(LITTLE))
+    waiting = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
+    with registry.catalog.writing() as session:
+        set_contributor_state(session, "ann", "suspended")
+    assert attended(registry, waiting).row.state == "quarantined"
+
+
+@pytest.mark.parametrize("field", ["title", "license", "base", "tags", "description"])
+def test_what_an_edit_would_refuse_is_not_published_either(field: str) -> None:
+    bad = {"title": "a\nb", "license": "MIT\x07", "base": "a\x1b[31m", "tags": ["a\nb"], "description": "a\x00b"}
+    with pytest.raises(BadManifest, match=f"metadata.{field}"):
+        parse_given({field: bad[field]})
+
+
+def test_a_description_has_lines_and_any_script() -> None:
+    text = "One\u00a0line,\r\n\tanother; \U0001f469\u200d\U0001f4bb"
+    assert parse_given({"description": text}).description == text.replace("\r", "")
+    assert read_edits({"description": text}) == (Edits(description=text.replace("\r", "")), [])
+
+
+def test_an_upload_that_is_renewed_while_it_is_tidied_away_stays(registry: Registry) -> None:
+    name = put_upload(registry, "ann", [b"piece"], "piece")
+    with registry.catalog.writing() as session:
+        session.execute(update(Upload).values(expires_at=now()))
+        owner = known_contributor_id(session, "ann") or 0
+        renew_uploads(session, owner, (), [name])  # by a submission, after the tidying has listed it
+        assert not remove_expired_upload(session, 1)
+    assert tidy_uploads(registry).expired_uploads == 0
+    assert look_up(registry, owner, name).state == "complete"
+
+
+def test_who_has_no_room_composes_nothing(registry: Registry, homes: Homes) -> None:
+    homes.into(registry, three_models)
+    recipe = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ", "blocks": [0]}]}
+    arguments = COMPOSE.check({"recipe": recipe})
+    ann(registry, 1000)
+    with pytest.raises(OverQuota):
+        COMPOSE.settle(registry, arguments, "ann")
+    with pytest.raises(OverQuota):
+        COMPOSE.run(registry, arguments, lambda _share, _note: None, "ann")
+    assert COMPOSE.settle(registry, arguments, "local")["plan"]

@@ -1,0 +1,142 @@
+"""No token gets out: while tests run, everything that could show one is looked at.
+
+Addresses that are asked for, answers with their headers, records of logs with their tracebacks, what commands print,
+and what servers in processes of their own have written. `tests/conftest.py` lets the test fail in which one was found.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+from urllib.parse import unquote
+
+import werkzeug.test
+from werkzeug.datastructures import Headers
+
+TOKEN = re.compile(rb"org[ps]_[0-9A-Za-z]{49,}")
+KEPT_BYTES = 4096
+"""Of what has passed already: a token may lie in two pieces of an answer."""
+SHOWN_ONCE = frozenset({"/api/v1/account/tokens", "/account/tokens", "/account/page-token"})
+"""What is sent here makes a token, and its answer alone has it."""
+WATCHED_LOGGERS = ("cli", "gunicorn", "ingest", "registry", "urllib3", "web")
+"""Of these whatever they could say at all; of others what they do say. urllib3 tells the addresses that clients ask."""
+
+Answer = tuple[Iterable[bytes], str, Headers]
+
+
+class Watch:
+    """What was found so far, in words that do not repeat it. Safe for threads."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def look(self, text: str | bytes, where: str) -> None:
+        """Note whether there is a token in `text`."""
+        data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+        if TOKEN.search(data):
+            self.found.append(where)
+
+    def check(self) -> None:
+        """Fail with what was found since the last time."""
+        found, self.found = self.found, []
+        assert not found, f"a token gets out: {', '.join(found)}"
+
+
+_watches: list[Watch] = []
+
+
+@contextmanager
+def watching() -> Iterator[Watch]:
+    """Look until the end of the block; a watch within another one is told of everything in its place."""
+    watch = Watch()
+    _watches.append(watch)
+    try:
+        yield watch
+    finally:
+        _watches.remove(watch)
+
+
+def now_watching() -> Watch:
+    """Who is told; one that nobody asks where nothing is watched."""
+    return _watches[-1] if _watches else Watch()
+
+
+@contextmanager
+def everything_watched() -> Iterator[Watch]:
+    """A watch, with everything in this process that is to be looked at."""
+    listener = _Listener()
+    levels = {name: logging.getLogger(name).level for name in WATCHED_LOGGERS}
+    for name in WATCHED_LOGGERS:
+        logging.getLogger(name).setLevel(logging.DEBUG)
+    logging.getLogger().addHandler(listener)
+    try:
+        with patch.object(werkzeug.test, "run_wsgi_app", _looked_at(werkzeug.test.run_wsgi_app)), watching() as watch:
+            yield watch
+    finally:
+        logging.getLogger().removeHandler(listener)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def look_at_command(arguments: Sequence[object], out: str, err: str) -> None:
+    """Look at what a command has printed; `organ token create` prints what it has made, and nothing else does."""
+    words = list(map(str, arguments))
+    is_new = any(words[place : place + 2] == ["token", "create"] for place in range(len(words)))
+    now_watching().look(err, f"what organ {words[:2]} prints to stderr")
+    if not is_new:
+        now_watching().look(out, f"what organ {words[:2]} prints")
+
+
+def look_at_log(log: Path) -> None:
+    """Look at what a server has written."""
+    now_watching().look(log.read_bytes(), f"the log of a server, {log.name}")
+
+
+class _Listener(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        now_watching().look(self.format(record), f"a record of {record.name}")
+
+
+def _looked_at(run: Any) -> Any:
+    """`run_wsgi_app`, whose requests and answers are looked at; no answer is asked for more than is taken of it."""
+
+    def run_and_look(app: Any, environ: dict[str, Any], buffered: bool = False) -> Answer:
+        path, watch = str(environ.get("PATH_INFO", "")), now_watching()
+        where = f"{environ.get('REQUEST_METHOD')} {_shown(path)}"
+        for name in ("PATH_INFO", "QUERY_STRING", "HTTP_REFERER"):
+            watch.look(unquote(str(environ.get(name, ""))), f"the address of {where}")
+        body, status, headers = run(app, environ, buffered)
+        watch.look(f"{status}\n{headers}", f"the headers of {where}")
+        if environ.get("REQUEST_METHOD") == "POST" and path in SHOWN_ONCE and status.startswith("2"):
+            return body, status, headers
+        return _Passing(body, watch, f"the answer to {where}"), status, headers
+
+    return run_and_look
+
+
+class _Passing:
+    """The pieces of an answer, looked at as they pass."""
+
+    def __init__(self, body: Iterable[bytes], watch: Watch, where: str) -> None:
+        self._body, self._watch, self._where = body, watch, where
+
+    def __iter__(self) -> Iterator[bytes]:
+        before = b""
+        for piece in self._body:
+            self._watch.look(before + piece, self._where)
+            before = (before + piece)[-KEPT_BYTES:]
+            yield piece
+
+    def close(self) -> None:
+        close = getattr(self._body, "close", None)
+        if close is not None:
+            close()
+
+
+def _shown(path: str) -> str:
+    return TOKEN.sub(b"(token)", path.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")[:100]

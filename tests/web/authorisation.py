@@ -1,0 +1,262 @@
+"""Who may what: every rule of the catalog, and what each kind of asker gets there.
+
+What is addressed belongs to ada: see `tests.web.belongings`. A rule stands behind its methods; of a page that has
+twins, their endings stand behind it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+IN, LOG_IN = "in", "log in"
+"""An answer that is no refusal; the way to the page on which one logs in. A number is the status of a refusal."""
+
+Outcome = str | int
+
+
+class Group(NamedTuple):
+    """What becomes of each kind of asker."""
+
+    nobody: Outcome
+    """Without a token or a session."""
+    reader: Outcome
+    """With a token that is good for `read` alone."""
+    owner: Outcome
+    """Ada, with one that is good for `upload`."""
+    sparing: Outcome
+    """Ada, with one that is good for `read` alone."""
+    other: Outcome
+    """Bob, with one that is good for `upload`."""
+    admin: Outcome
+    """With one that is good for `admin` alone."""
+    keeper: Outcome
+    """With one that is good for `upload` and `admin`."""
+
+
+PUBLIC = Group(IN, IN, IN, IN, IN, IN, IN)
+NO_METHOD = Group(405, 405, 405, 405, 405, 405, 405)
+NO_FOLDER = Group(404, 404, 404, 404, 404, 404, 404)
+"""Repositories have files alone."""
+SOMEBODY = Group(401, IN, IN, IN, IN, IN, IN)
+SOMEBODY_PAGE = SOMEBODY._replace(nobody=LOG_IN)
+OWN_TOKEN = Group(401, 404, IN, IN, 404, 404, 404)
+UPLOADERS = Group(401, 403, IN, 403, IN, 403, IN)
+OWN = Group(401, 403, IN, 403, 404, 403, 404)
+"""What belongs to one uploader, and is absent for all others."""
+NAMESPACE = Group(401, 403, IN, 403, 403, 403, 403)
+"""What everybody can see and its owner alone may change."""
+NAMESPACE_PAGE = NAMESPACE._replace(nobody=LOG_IN)
+YANKERS = Group(401, 403, IN, 403, 403, IN, IN)
+JOBS = Group(404, 404, IN, 404, IN, IN, IN)
+OWN_JOB = Group(404, 404, IN, 404, 404, IN, IN)
+CANCELS = Group(401, 403, IN, 403, 404, 403, IN)
+ADMINS = Group(401, 403, 403, 403, 403, IN, IN)
+ADMINS_PAGE = Group(LOG_IN, 404, 404, 404, 404, IN, IN)
+ADMINS_TWIN = ADMINS_PAGE._replace(nobody=401)
+
+LOCALLY: dict[Group, Outcome] = {
+    **dict.fromkeys(
+        (SOMEBODY, SOMEBODY_PAGE, UPLOADERS, NAMESPACE, NAMESPACE_PAGE, YANKERS, JOBS, OWN_JOB, CANCELS), IN
+    ),
+    ADMINS: 403,
+    ADMINS_PAGE: 404,
+    ADMINS_TWIN: 404,
+    OWN: 404,
+    OWN_TOKEN: 404,
+}
+"""What anybody gets on a server of one's own, who may use every namespace and is nobody else."""
+
+GROUPS: tuple[tuple[Group, str], ...] = (
+    (
+        PUBLIC,
+        """
+        GET /api/v1
+        GET /api/v1/openapi.json
+        GET /api/v1/chimeras
+        GET /api/v1/chimeras/<lock>
+        GET /api/v1/compare
+        GET /api/v1/compatibility
+        GET /api/v1/contributors
+        GET /api/v1/contributors/<contributor>
+        GET /api/v1/facets
+        GET /api/v1/models
+        GET /api/v1/models/lookup
+        GET /api/v1/models/<namespace>/<name>
+        GET /api/v1/models/<namespace>/<name>/descendants
+        GET /api/v1/models/<namespace>/<name>/lineage
+        GET /api/v1/models/<namespace>/<name>/organs
+        GET /api/v1/models/<namespace>/<name>/versions
+        GET /api/v1/organs
+        GET /api/v1/organs/<digest>
+        GET /api/v1/reports
+        GET /api/v1/reports/<section>
+        GET /api/v1/reports/models/<namespace>/<name>
+        POST /api/v1/assemblies
+        POST /api/v1/organs/lookup
+        POST /api/v1/plans
+        GET /api/models/<user>/<name>
+        GET /api/models/<user>/<name>/refs
+        GET /api/models/<user>/<name>/revision/<path:revision>
+        GET /api/models/<user>/<name>/tree/<revision>
+        POST /api/models/<user>/<name>/paths-info/<revision>
+        GET /<user>/<name>/resolve/<revision>/<path:path>
+        GET /v2/<user>/<name>/manifests/<tag>
+        GET /
+        GET /index.json
+        GET /api .json
+        GET /chimeras .json .csv
+        GET /chimeras/<lock> .json
+        GET /chimeras/<lock>/<any("recipe.yaml", "lock.json", "card.md", "Modelfile"):text>
+        GET /compare .json .csv
+        GET /compose .json
+        GET /compose/fits .json
+        GET /contributors .json .csv
+        GET /contributors/<contributor> .json
+        GET /healthz
+        GET /lineage .json .csv
+        GET /login .json
+        POST /login
+        POST /logout
+        GET /metrics
+        GET /models .json .csv
+        GET /models/<namespace>/<name> .json .csv .gguf
+        GET /models/<namespace>/<name>/depth.svg
+        GET /models/<namespace>/<name>/files/<file>
+        GET /models/<namespace>/<name>/report .json .csv .md
+        GET /organs .json .csv
+        GET /organs/<digest> .json
+        GET /organs/<digest>.<any(raw,bin,npy):form>
+        GET /organs/<digest>/weights .json .csv .svg
+        GET /reports .json .md
+        GET /reports/<any(ranking,types,scale,wells):section> .json .csv
+        GET /reports/scale.svg
+        GET /reports/types.svg
+        GET /static/<path:filename>
+        GET /upload .json
+        """,
+    ),
+    (
+        NO_METHOD,
+        """
+        GET|PUT|PATCH|DELETE /api/v1/assemblies
+        GET|PUT|PATCH|DELETE /api/v1/organs/lookup
+        GET|PUT|PATCH|DELETE /api/v1/plans
+        GET|PUT|PATCH|DELETE /api/v1/uploads/lookup
+        """,
+    ),
+    (SOMEBODY, "GET /api/v1/account; GET|POST /api/v1/account/tokens; GET /account.json; POST /account/tokens"),
+    (NO_FOLDER, "GET /api/models/<user>/<name>/tree/<revision>/<path:path>"),
+    (SOMEBODY_PAGE, "GET /account"),
+    (OWN_TOKEN, "DELETE /api/v1/account/tokens/<token>; POST /account/tokens/<token>/revoke"),
+    (
+        UPLOADERS,
+        """
+        POST /api/v1/chimeras
+        POST /api/v1/extractions
+        POST /api/v1/grafts
+        POST /api/v1/measurements
+        POST /api/v1/purifications
+        POST /api/v1/reports
+        POST /api/v1/validations
+        GET /api/v1/submissions
+        GET|POST /api/v1/uploads
+        POST /api/v1/uploads/lookup
+        POST /account/page-token
+        POST /chimeras/<lock>/validate
+        POST /compose
+        """,
+    ),
+    (
+        OWN,
+        """
+        GET|DELETE /api/v1/submissions/<submission>
+        POST /api/v1/submissions/<submission>/publish
+        GET|PATCH|PUT|DELETE /api/v1/uploads/<upload>
+        GET /submissions/<submission> .json
+        POST /submissions/<submission>/publish
+        POST /submissions/<submission>/withdraw
+        POST /uploads/<upload>/cancel
+        """,
+    ),
+    (
+        NAMESPACE,
+        """
+        PATCH|PUT /api/v1/models/<namespace>/<name>
+        GET /models/<namespace>/<name>/edit.json
+        POST /models/<namespace>/<name>/edit
+        """,
+    ),
+    (NAMESPACE_PAGE, "GET /models/<namespace>/<name>/edit"),
+    (
+        YANKERS,
+        """
+        POST /api/v1/models/<namespace>/<name>/yank
+        POST /api/v1/models/<namespace>/<name>/restore
+        POST /models/<namespace>/<name>/yank
+        POST /models/<namespace>/<name>/restore
+        """,
+    ),
+    (JOBS, "GET /api/v1/jobs; GET /jobs .json"),
+    (OWN_JOB, "GET /api/v1/jobs/<job>; GET /jobs/<job> .json; GET /jobs/<job>/files/<file>"),
+    (CANCELS, "DELETE /api/v1/jobs/<job>; POST /jobs/<job>/cancel"),
+    (
+        ADMINS,
+        """
+        GET /api/v1/admin/quarantine
+        GET /api/v1/admin/events
+        GET|POST /api/v1/admin/contributors
+        PATCH /api/v1/admin/contributors/<contributor>
+        POST /api/v1/admin/models/<namespace>/<name>/remove
+        POST /api/v1/admin/submissions/<submission>/approve
+        POST /api/v1/admin/submissions/<submission>/refuse
+        POST /admin/contributors/<contributor>/quota
+        POST /admin/contributors/<contributor>/state
+        POST /admin/submissions/<submission>/approve
+        POST /admin/submissions/<submission>/refuse
+        """,
+    ),
+    (ADMINS_PAGE, "GET /admin; GET /admin/quarantine; GET /admin/events; GET /admin/contributors"),
+    (
+        ADMINS_TWIN,
+        """
+        GET /admin.json
+        GET /admin/quarantine.json
+        GET /admin/events.json
+        GET /admin/events.csv
+        GET /admin/contributors.json
+        """,
+    ),
+)
+
+HIDDEN_FROM_ALL = Group(404, 404, 404, 404, 404, 404, 404)
+HIDDEN_FROM_OTHERS = Group(404, 404, IN, IN, 404, IN, IN)
+"""What tells of a model in quarantine: to its owner, whatever the token is good for, and to administrators."""
+HIDDEN_EDIT = Group(401, 403, IN, 403, 404, 403, 403)
+HIDDEN_YANK = Group(401, 404, 409, 403, 404, 409, 409)
+HIDDEN_RESTORE = Group(401, 404, 409, 403, 404, IN, IN)
+HIDDEN_GROUPS: tuple[tuple[Group, str], ...] = (
+    (HIDDEN_FROM_OTHERS, "GET /api/v1/models/<namespace>/<name>/versions"),
+    (HIDDEN_EDIT, "PATCH /api/v1/models/<namespace>/<name>; POST /models/<namespace>/<name>/edit"),
+    (Group(401, 404, IN, 403, 404, 403, 403), "GET /models/<namespace>/<name>/edit.json"),
+    (Group(LOG_IN, 404, IN, 403, 404, 403, 403), "GET /models/<namespace>/<name>/edit"),
+    (HIDDEN_YANK, "POST /api/v1/models/<namespace>/<name>/yank; POST /models/<namespace>/<name>/yank"),
+    (HIDDEN_RESTORE, "POST /api/v1/models/<namespace>/<name>/restore; POST /models/<namespace>/<name>/restore"),
+    (NAMESPACE, "PUT /api/v1/models/<namespace>/<name>"),
+    (ADMINS, "POST /api/v1/admin/models/<namespace>/<name>/remove"),
+)
+"""The same of a chimera in quarantine. What names a model and is not here is HIDDEN_FROM_ALL."""
+
+
+def rows(groups: tuple[tuple[Group, str], ...]) -> dict[tuple[str, str], Group]:
+    """The group of each method of each rule; raises for one that stands there twice."""
+    found: dict[tuple[str, str], Group] = {}
+    for group, text in groups:
+        for line in filter(None, map(str.strip, re.split(r"[;\n]", text))):
+            methods, _, rule = line.partition(" ")
+            rule, *endings = rule.split(" .")
+            for method in methods.split("|"):
+                for one in (rule, *(f"{rule}.{ending}" for ending in endings)):
+                    assert (method, one) not in found, f"{method} {one} stands there twice"
+                    found[method, one] = group
+    return found

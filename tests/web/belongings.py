@@ -1,0 +1,160 @@
+"""A catalog with something of everything that belongs to somebody, and askers of each kind: all of it is ada's."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from flask import Flask
+from flask.testing import FlaskClient
+
+from ingest.jobs.packs import packs_folder
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import account_by_token, contributor_by_name
+from registry.catalog.queries.composing import chimera_of
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.register.accounts import LOCAL, open_session
+from registry.catalog.register.jobs import enqueue_job
+from registry.catalog.register.states import hide_model
+from registry.catalog.register.submissions import add_submission
+from registry.catalog.register.uploads import add_upload
+from registry.catalog.tables import Job, Model
+from registry.digest import digest_of
+from registry.names import parse_model_name
+from registry.present.jobs import PACK
+from registry.registry import Registry
+from registry.tokens import parse_token
+from tests.kin import kin_file, kin_tensors
+from tests.trips import ingest_file
+from tests.web.accounts import form_token, new_token
+from web.forms import COOKIE as FORM_COOKIE
+from web.forms import FIELD
+from web.identity import COOKIE
+
+ASKERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "reader": ("eve", ("read",)),
+    "owner": ("ada", ("upload",)),
+    "sparing": ("ada", ("read",)),
+    "other": ("bob", ("upload",)),
+    "admin": ("root", ("admin",)),
+    "keeper": ("root", ("upload", "admin")),
+}
+"""Whose tokens they have, and what those are good for."""
+VISIBLE, HIDDEN, MIXED, BASE = "ada/open", "ada/hidden", "ada/mixed", "local/base"
+"""Models; the hidden one is a chimera that waits in quarantine, the mixed one is a chimera that does not."""
+READY, WAITING = 1, 2
+"""Submissions."""
+QUEUED, PACKED = 1, 2
+"""Jobs."""
+SENT = b"organ"
+OPEN, FULL = "belongingsOpen-0000001", "belongingsFull-0000001"
+"""Uploads of SENT, of which nothing and everything has come."""
+PACK_FILE, PACK_KEY = "open.zip", "0" * 32
+
+
+def belongings(registry: Registry, folder: Path) -> None:
+    """Ada's models, submissions, jobs and uploads, and a base that is nobody's."""
+    for name, alike in ((VISIBLE, 1.0), (BASE, 0.995)):
+        path = folder / f"{name.replace('/', '-')}.gguf"
+        path.write_bytes(kin_file(name.partition("/")[2], kin_tensors(alike=alike)))
+        ingest_file(registry, path, name)
+    for name, block in ((MIXED, 0), (HIDDEN, 1)):
+        registry.compose(VISIBLE).graft(BASE, blocks=block).named(name).plan().register()
+    for owner, _ in ASKERS.values():
+        new_token(registry, owner)  # which adds the contributor
+    _put_submissions(registry)
+    _put_uploads(registry)
+    _put_jobs(registry)
+
+
+def _put_submissions(registry: Registry) -> None:
+    said = {"title": None, "description": None, "license": "mit", "base": None, "tags": None}
+    texts = json.dumps({"given": said, "publish": False, "proposed": None})
+    with registry.catalog.writing() as session:
+        ada = contributor_by_name(session, "ada").id
+        for model in session.query(Model).filter_by(namespace="ada"):
+            model.contributor_id = ada
+        for number, name, state in ((READY, "next", "ready"), (WAITING, "hidden", "quarantined")):
+            row = add_submission(session, ada, "ada", name, manifest='{"files":[]}', said=texts, size_bytes=96)
+            row.id, row.state = number, state
+        hidden = model_by_name(session, parse_model_name(HIDDEN))
+        row.model_id = hidden.id
+        hide_model(session, hidden, "quarantined", "It waits.", LOCAL)
+
+
+def _put_uploads(registry: Registry) -> None:
+    registry.settings.uploads.mkdir(exist_ok=True)
+    with registry.catalog.writing() as session:
+        ada = contributor_by_name(session, "ada").id
+        for public_id, sent in ((OPEN, b""), (FULL, SENT)):
+            digest, name = digest_of(SENT), f"{public_id}.gguf"
+            row = add_upload(session, ada, public_id, kind="file", size_bytes=len(SENT), digest=digest, name=name)
+            row.received_bytes = len(sent)
+            (registry.settings.uploads / public_id).write_bytes(sent)
+
+
+def _put_jobs(registry: Registry) -> None:
+    pack = packs_folder(registry.settings.home) / PACK_KEY
+    pack.mkdir(parents=True)
+    (pack / PACK_FILE).write_bytes(SENT)
+    with registry.catalog.writing() as session:
+        enqueue_job(session, "report", {}, "ada")
+        row = session.get_one(Job, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
+        row.state, row.progress, row.started_at, row.ended_at = "finished", 1.0, now(), now()
+        row.result = json.dumps({PACK: PACK_KEY, "file": PACK_FILE, "size_bytes": len(SENT), "sha256": digest_of(SENT)})
+
+
+class Askers:
+    """Programs and browsers of each kind at one application, whose tokens have been used just now.
+
+    `nobody` is among them, and has neither token nor session.
+    """
+
+    def __init__(self, registry: Registry, app: Flask) -> None:
+        self.app = app
+        self.tokens = {asker: new_token(registry, owner, *scopes) for asker, (owner, scopes) in ASKERS.items()}
+        self.spare = new_token(registry, "ada")
+        self._cookies = {"nobody": (FORM_COOKIE, "n" * 43)}
+        self.fields = {"nobody": {FIELD: "n" * 43}}
+        """What forms of each browser have in them."""
+        for asker, token in self.tokens.items():
+            assert self.program(asker).get("/api/v1/account").status_code == 200
+            self._cookies[asker] = (COOKIE, _session(registry, token))
+            self.fields[asker] = {FIELD: form_token(self.browser(asker))}
+
+    def program(self, asker: str) -> FlaskClient:
+        """A client that sends the token of `asker`."""
+        client = self.app.test_client()
+        if asker in self.tokens:
+            client.environ_base["HTTP_AUTHORIZATION"] = f"Bearer {self.tokens[asker]}"
+        return client
+
+    def browser(self, asker: str) -> FlaskClient:
+        """A client that is logged in as `asker`."""
+        client = self.app.test_client()
+        client.set_cookie(*self._cookies[asker])
+        return client
+
+
+def _session(registry: Registry, token: str) -> str:
+    with registry.catalog.writing() as session:
+        account = account_by_token(session, parse_token(token), now())
+        assert account is not None
+        return open_session(session, account)
+
+
+def lock_ids(registry: Registry) -> dict[str, str]:
+    """The digests of the locks of both chimeras, by their names."""
+    found: dict[str, Any] = {}
+    with registry.catalog.reading() as session:
+        for row in session.query(Model).filter(Model.name.in_(("mixed", "hidden"))):
+            found[f"{row.namespace}/{row.name}"] = getattr(chimera_of(session, row.id), "lock_id", "")
+    return found
+
+
+def copy_uploads(source: Path, target: Path) -> None:
+    """Let the folder `target` be what `source` is."""
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)

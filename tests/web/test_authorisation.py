@@ -1,0 +1,215 @@
+"""Every rule and every kind of asker: who is let in, who is refused by what, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from registry.catalog.register.events import record_event
+from registry.registry import Registry
+from tests.homes import DATABASE, Homes
+from tests.web import belongings as ada
+from tests.web.addressing import BODIES, OTHERWISE, READING, arguments, sent
+from tests.web.authorisation import (
+    GROUPS,
+    HIDDEN_FROM_ALL,
+    HIDDEN_GROUPS,
+    IN,
+    LOCALLY,
+    LOG_IN,
+    NO_METHOD,
+    Group,
+    Outcome,
+    rows,
+)
+from tests.web.belongings import Askers, belongings, copy_uploads, lock_ids
+from web.app import create_app
+from web.counting import COUNTING_KEY
+from web.settings import WebSettings
+
+TABLE, HIDDEN_TABLE = rows(GROUPS), rows(HIDDEN_GROUPS)
+READING_BY_POST = {
+    *(("POST", f"/api/v1/{what}") for what in ("assemblies", "organs/lookup", "plans")),
+    ("POST", "/api/models/<user>/<name>/paths-info/<revision>"),
+}
+
+
+FEW = ("nobody", "reader", "owner", "other", "admin")
+"""Who is asked where all get the same."""
+
+
+class Place:
+    """The furnished registry with its askers, which can be made what it was at first."""
+
+    def __init__(self, registry: Registry, kept: Path) -> None:
+        self.registry = registry
+        self.app = _application(registry, WebSettings())
+        self.rules = {(how, rule.rule): rule for rule in self.app.url_map.iter_rules() for how in rule.methods or ()}
+        self.askers = Askers(registry, self.app)
+        self.arguments = arguments(self.app.test_client(), registry, self.askers)
+        self._uploads, self._kept_uploads = registry.settings.uploads, kept / "uploads"
+        self._watcher = sqlite3.connect(registry.settings.home / DATABASE)
+        self._kept = sqlite3.connect(kept / DATABASE)
+        self.keep()
+
+    def keep(self) -> None:
+        """Let what is there now be what it was at first."""
+        self._watcher.backup(self._kept)
+        copy_uploads(self._uploads, self._kept_uploads)
+
+    def restore(self) -> None:
+        """Let all be as it was at first."""
+        self._kept.backup(self._watcher)
+        copy_uploads(self._kept_uploads, self._uploads)
+
+    @contextmanager
+    def served(self, settings: WebSettings) -> Iterator[None]:
+        """The same by a server that is told something else."""
+        usual, self.askers.app = self.app, _application(self.registry, settings)
+        yield
+        self.askers.app = usual
+
+    def close(self) -> None:
+        self._watcher.close()
+        self._kept.close()
+
+    def asked(self, asker: str, method: str, rule: str, *, swapped: bool = False, **otherwise: str) -> Outcome:
+        """What `asker` gets there, with `otherwise` in the address; all is as it was afterwards.
+
+        A refusal must not have changed anything. If it is `swapped` the API is asked by cookie, and pages by token.
+        """
+        before = self.state()
+        by_token = self.rules[method, rule].endpoint.startswith("api.") != swapped
+        client = self.askers.program(asker) if by_token else self.askers.browser(asker)
+        found = outcome(self._answer(client, asker, method, rule, otherwise))
+        if self.state() != before:
+            assert found == IN, (asker, method, rule, found, "and yet something was changed")
+            assert method not in READING, (asker, method, rule)
+            self.restore()
+        return found
+
+    def state(self) -> tuple[Any, ...]:
+        """Another one after any write of others to the database, and to the folder for uploads."""
+        uploads = [(one.name, one.read_bytes()) for one in sorted(self._uploads.iterdir())]
+        return (*self._watcher.execute("PRAGMA data_version").fetchone(), uploads)
+
+    def _answer(
+        self, client: FlaskClient, asker: str, method: str, rule: str, otherwise: Mapping[str, str]
+    ) -> TestResponse:
+        parts = {**self.arguments, **otherwise, **OTHERWISE.get((method, rule), {})}
+        known = self.rules[method, rule]
+        built = known.build({name: parts[name] for name in known.arguments})
+        assert built is not None, rule
+        return client.open(built[1], method=method, **sent(self.askers, asker, method, rule))
+
+
+def _application(registry: Registry, settings: WebSettings) -> Flask:
+    """One that counts no downloads: a thread writes what was counted, whatever is asked just then."""
+    app = create_app(registry, settings)
+    del app.extensions[COUNTING_KEY]
+    return app
+
+
+def outcome(answer: TestResponse) -> Outcome:
+    """What somebody got, as the table has it. An answer that is let in is a good one."""
+    with answer:
+        if answer.status_code == 303 and answer.headers["Location"].startswith("/login"):
+            return LOG_IN
+        return IN if answer.status_code < 400 else answer.status_code
+
+
+@pytest.fixture(scope="module")
+def place(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("authorisation")
+    with homes.opened(belongings, folder / "home") as registry:
+        found = Place(registry, folder)
+        yield found
+        found.close()
+
+
+def wrong(place: Place, table: Mapping[tuple[str, str], Group], **otherwise: str) -> list[str]:
+    """What is not as the table says."""
+    found = []
+    for (method, rule), group in table.items():
+        asked = group._asdict() if len(set(group)) > 1 else dict.fromkeys(FEW, group.nobody)
+        for asker, expected in asked.items():
+            got = place.asked(asker, method, rule, **otherwise)
+            if got != expected:
+                found.append(f"{method} {rule}: {asker} gets {got} and not {expected}")
+    return found
+
+
+def test_the_table_has_every_method_of_every_rule_and_no_other(place: Place) -> None:
+    there = {(method, rule) for method, rule in place.rules if method not in ("HEAD", "OPTIONS")}
+    assert TABLE.keys() ^ there == set()
+    for what in (HIDDEN_TABLE, BODIES, OTHERWISE):
+        assert what.keys() - there == set()
+
+
+def test_line_98_everybody_gets_what_the_table_says(place: Place) -> None:
+    assert wrong(place, TABLE) == []
+
+
+def test_line_98_what_waits_in_quarantine_is_absent_for_everybody_but_those_whose_matter_it_is(place: Place) -> None:
+    named = {
+        (method, rule): HIDDEN_FROM_ALL
+        for (method, rule), group in TABLE.items()
+        if group is not NO_METHOD and place.rules[method, rule].arguments & {"name", "lock"}
+    }
+    for one in (("POST", "/chimeras/<lock>/validate"), *HIDDEN_TABLE):
+        assert named.pop(one) is HIDDEN_FROM_ALL
+    hidden = {"name": "hidden", "lock": lock_ids(place.registry)[ada.HIDDEN]}
+    assert wrong(place, {**named, **HIDDEN_TABLE}, **hidden) == []
+
+
+def test_line_98_the_token_of_a_page_does_what_is_for_uploaders_and_nothing_else(place: Place) -> None:
+    answer = place.askers.browser("keeper").post("/account/page-token", data=place.askers.fields["keeper"])
+    place.askers.tokens["page"] = answer.get_json()["token"]
+    place.keep()
+    keeps = {("POST", "/api/v1/account/tokens"), ("DELETE", "/api/v1/account/tokens/<token>")}
+    for (method, rule), group in TABLE.items():
+        if rule.startswith("/api/v1/") and len(set(group)) > 1:
+            expected = 403 if (method, rule) in keeps else group.other
+            assert place.asked("page", method, rule) == expected, (method, rule)
+
+
+def test_line_106_cookies_are_nothing_to_the_api_and_tokens_nothing_to_pages(place: Place) -> None:
+    for (method, rule), group in TABLE.items():
+        if len(set(group)) > 1:
+            assert place.asked("keeper", method, rule, swapped=True) in (group.nobody, 403), (method, rule)
+            assert place.asked("owner", method, rule, swapped=True) in (group.nobody, 403), (method, rule)
+
+
+def test_a_server_that_only_reads_takes_nothing_from_anybody(place: Place) -> None:
+    with place.served(WebSettings(read_only=True)):
+        for method, rule in TABLE.keys() - READING_BY_POST:
+            if method not in READING and TABLE[method, rule] is not NO_METHOD:
+                for asker in ("nobody", "owner", "keeper"):
+                    assert place.asked(asker, method, rule) == 403, (asker, method, rule)
+
+
+def test_on_a_server_of_ones_own_anybody_is_an_uploader_of_every_namespace(place: Place) -> None:
+    with place.served(WebSettings(personal=True)):
+        for (method, rule), group in TABLE.items():
+            if len(set(group)) > 1:
+                assert place.asked("nobody", method, rule) == LOCALLY[group], (method, rule)
+
+
+def test_what_is_asked_changes_nothing_only_if_nothing_was_changed(place: Place) -> None:
+    """The table would find a refusal that has written: something else is seen after any write."""
+    before = place.state()
+    with place.registry.catalog.writing() as session:
+        record_event(session, "ada", "a test")
+    assert place.state() != before
+    before = place.state()
+    (place.registry.settings.uploads / ada.OPEN).write_bytes(b"x")
+    assert place.state() != before
+    place.restore()

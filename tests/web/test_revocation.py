@@ -1,0 +1,133 @@
+"""What is revoked is dead in every process of a server at once: tokens, sessions, the tokens of pages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import account_by_session, account_by_token
+from registry.catalog.register.accounts import open_page_token, open_session
+from registry.registry import Registry
+from registry.tokens import parse_token, secret_sha256
+from tests.web.accounts import bearing, new_token
+from tests.web.live import ROOT, Live, serving
+from web.identity import COOKIE
+
+WORKERS, CONNECTIONS, CONNECTIONS_MAX = 3, 12, 120
+PACE_SECONDS = 0.1
+SCRIPT = f"""
+import os, sys
+from registry.registry import Registry
+from web.server import Server, ServerSettings, prepare_metrics
+
+class Telling(Server):
+    def load(self):
+        app = super().load()
+        @app.after_request
+        def tell(answer):
+            answer.headers["X-Worker"] = str(os.getpid())
+            return answer
+        return app
+
+registry = Registry.open(sys.argv[1])
+registry.catalog.close()
+prepare_metrics()
+Telling(registry, ServerSettings(port=int(sys.argv[2]), workers={WORKERS}, threads=8)).run()
+"""
+"""A server with as many processes on every machine, each of which tells who answers."""
+REFUSED = {401, 429}
+"""The second for a token that was refused there ten times already; no address was."""
+API, PAGE = "/api/v1/account", "/account.json"
+
+
+class Visitor:
+    """A client that keeps its connection, from an address of its own: nobody is taken for one who guesses tokens."""
+
+    def __init__(self, live: Live, number: int, path: str, headers: dict[str, str]) -> None:
+        source = (f"127.0.{number // 200 + 1}.{number % 200 + 1}", 0)
+        self._connection = HTTPConnection("127.0.0.1", live.port, timeout=30, source_address=source)
+        self._path, self._headers = path, headers
+        self.worker = ""
+        """Who answered last."""
+
+    def status(self) -> int:
+        """Of the next answer; by a new connection only if the server has closed the one before."""
+        self._connection.request("GET", self._path, headers=self._headers)
+        answer = self._connection.getresponse()
+        answer.read()
+        self.worker = answer.headers["X-Worker"]
+        return answer.status
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def visitors(live: Live, registry: Registry, token: str, first: int) -> list[Visitor]:
+    """Programs with a token, at least one at each worker, a browser that is logged in by it, and the script of a page
+    of that browser."""
+    with registry.catalog.writing() as session:
+        account = account_by_token(session, parse_token(token), now())
+        assert account is not None
+        secret = open_session(session, account)
+        opened = account_by_session(session, secret_sha256(secret), now())
+        assert opened is not None
+        assert opened.session_id is not None
+        page_token = open_page_token(session, opened.session_id, ["upload"]).text
+    found = [
+        Visitor(live, first, PAGE, {"Cookie": f"{COOKIE}={secret}"}),
+        Visitor(live, first + 1, API, bearing(page_token)),
+    ]
+    for number in range(2, CONNECTIONS_MAX):
+        found.append(Visitor(live, first + number, API, bearing(token)))
+        assert {one.status() for one in found} == {200}
+        if number > CONNECTIONS and len({one.worker for one in found}) == WORKERS:
+            return found
+    raise AssertionError("a worker has got no connection")
+
+
+def ended(clients: Sequence[Visitor], home: Path, *arguments: str) -> list[int]:
+    """Let another process do that while the clients go on asking; what each gets that is refused first, or next."""
+    command = [sys.executable, "-m", "cli", "--home", str(home), *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    refused: dict[Visitor, int] = {}
+    is_going_on = True
+    while is_going_on:
+        is_going_on = process.poll() is None
+        statuses = {one: one.status() for one in clients if one not in refused}
+        refused |= {one: status for one, status in statuses.items() if status != 200 or not is_going_on}
+        time.sleep(PACE_SECONDS)
+    assert process.returncode == 0, process.communicate()
+    process.communicate()
+    return list(refused.values())
+
+
+@pytest.fixture
+def home(registry: Registry) -> Path:
+    return registry.settings.home
+
+
+@pytest.fixture
+def live(home: Path, tmp_path: Path) -> Iterator[Live]:
+    with serving(home, tmp_path / "log", SCRIPT) as server:
+        yield server
+
+
+def test_line_97_what_is_revoked_or_suspended_is_dead_at_the_next_request_to_every_worker(
+    registry: Registry, home: Path, live: Live
+) -> None:
+    token, other, suspended = (new_token(registry, name, "upload") for name in ("ada", "ada", "bob"))
+    revoked = visitors(live, registry, token, 0)
+    assert set(ended(revoked, home, "token", "revoke", token[5:14])) <= REFUSED
+    theirs = visitors(live, registry, suspended, CONNECTIONS_MAX)
+    assert set(ended(theirs, home, "contributor", "suspend", "bob")) <= REFUSED
+    untouched = Visitor(live, 2 * CONNECTIONS_MAX, API, bearing(other))
+    assert untouched.status() == 200, "nobody else is touched"
+    for one in (*revoked, *theirs, untouched):
+        one.close()

@@ -1,0 +1,51 @@
+"""Who has the last word on a yank: an administrator over an owner, and whoever works at the registry's own machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from registry.registry import Registry
+from tests.homes import Homes
+from tests.trips import ingest_file, little_model
+from tests.web.accounts import bearing, new_token
+from web.app import create_app
+from web.settings import WebSettings
+
+API = "/api/v1/models"
+MODEL = "ada/little"
+
+
+def one_of_adas(registry: Registry, folder: Path) -> None:
+    """A single model, in ada's namespace."""
+    (folder / "little.gguf").write_bytes(little_model())
+    ingest_file(registry, folder / "little.gguf", MODEL)
+
+
+@pytest.fixture
+def held(registry: Registry, homes: Homes) -> Registry:
+    homes.into(registry, one_of_adas)
+    return registry
+
+
+def yank(client: FlaskClient, headers: dict[str, str], reason: str = "Odd.") -> int:
+    answer = client.post(f"{API}/{MODEL}/yank", json={"version": 1, "reason": reason}, headers=headers)
+    return answer.status_code
+
+
+def test_an_owner_cannot_make_an_administrators_yank_their_own(held: Registry) -> None:
+    client = create_app(held).test_client()
+    root, ada = (bearing(new_token(held, name, scope)) for name, scope in (("root", "admin"), ("ada", "upload")))
+    assert yank(client, root, "It is not theirs.") == 200
+    assert yank(client, ada, "Mine.") == 409
+    answer = client.post(f"{API}/{MODEL}/restore", json={"version": 1}, headers=ada)
+    assert answer.status_code == 409
+    assert client.get(f"{API}/{MODEL}").get_json()["state_reason"] == "It is not theirs."
+
+
+def test_who_works_at_the_machine_restores_what_was_yanked_there(held: Registry) -> None:
+    client = create_app(held, WebSettings(personal=True)).test_client()
+    assert yank(client, {}) == 200
+    assert client.post(f"{API}/{MODEL}/restore", json={"version": 1}).get_json()["state"] == "visible"
