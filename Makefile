@@ -45,7 +45,7 @@ fuzz: $(BIN)/pytest  ## a million damaged headers, a hundred thousand damaged bl
 	$(BIN)/python -m tests.faults.fuzzing headers --cases 1000000 --workers 2
 	$(BIN)/python -m tests.faults.fuzzing blobs --cases 100000 --workers 2
 
-fuzz-api: $(BIN)/pytest  ## the API against its own description: a minute and a half
+fuzz-api: $(BIN)/pytest  ## the API against its own description: some minutes
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz-api
 	$(BIN)/python -m tests.faults.api_fuzzing
 

@@ -25,7 +25,7 @@ def main() -> None:
             .graft(where="type:organ model:local/Zoo-A-2M-Code*,local/Zoo-A-2M-Prose*", sort="-theta", blocks="0-1")
             .adapter(ADAPTER, 0.5)
             .purify("spectral", slot="attn_v", blocks="2-3", keep=0.99)
-            .named("local/by-query")
+            .named("by-query")
         )
         print(composition.yaml())
         plan = composition.plan()

@@ -24,7 +24,7 @@ def main() -> None:
         begun = registry.compose(BASE).graft(FINE_TUNE, type="organ", blocks="2-3")
         print("With the fine-tune:", "can be made" if begun.plan().can_be_made else "cannot be made yet")
 
-        composition = begun.graft(STRANGER, type="organ", blocks=1).named("local/two-donors")
+        composition = begun.graft(STRANGER, type="organ", blocks=1).named("two-donors")
         plan = composition.plan()
         print("With the stranger:", "can be made" if plan.can_be_made else "cannot be made yet")
         for finding in plan.findings:

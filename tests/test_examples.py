@@ -68,7 +68,7 @@ def test_a_chimera_is_composed_warned_of_accepted_and_made_twice_alike(home: Pat
 
 def test_a_chimera_by_query_says_what_its_organs_measure_before_and_after(home: Path, tmp_path: Path) -> None:
     printed = run("chimera_by_query.py", home, folder=tmp_path / "temporary")
-    assert printed.startswith("base: Zoo-A-2M-v1.0-F16\nname: local/by-query\ngrafts:\n")
+    assert printed.startswith("base: Zoo-A-2M-v1.0-F16\nname: by-query\ngrafts:\n")
     assert re.search(r"^Donors: local/Zoo-A-2M-(Code-v1.0-F16|Prose-v1.0-Q8_0)@1$", printed, re.MULTILINE)
     lines = re.findall(r"^  θ +([\d.]+)° -> +([\d.]+)°  (\S+) +(.+)$", printed, re.MULTILINE)
     acts = {name: act for _, _, name, act in lines}
