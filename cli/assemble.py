@@ -100,6 +100,8 @@ def assemble(
         with folder_registry() as registry:
             recipe = None if partial or shards or merge else _with_its_base(registry, model)
             if recipe is None:
+                if accept:
+                    raise click.UsageError("--accept is for a RECIPE, and for a model that has only some organs")
                 results = _from_registry(registry, _plans(registry, model, output, shards, merge), asked)
             else:
                 results = _made(composed(registry, registry.compose(recipe).accept(*accept), asked))

@@ -75,6 +75,8 @@ def _found(remote: RemoteRegistry, what: str) -> _Found:
     """The model that `what` means, or the organ; as `organ show` understands it, but that a model comes first."""
     try:
         own = remote.own_files(what)
+        if own.yanked is not None:
+            click.echo(f"{plain(own.model)} was yanked: {plain(own.yanked)}", err=True)
     except (BadName, NotFound):
         if not looks_like_prefix(what):
             raise

@@ -13,7 +13,7 @@ from registry.names import ModelName
 from web.identity import ADMIN, UPLOAD, identity
 from web.writing import may_write
 
-NOT_YOURS = "this model is in the namespace of somebody else"
+NOT_YOURS = "This model is in the namespace of somebody else."
 
 
 def is_shown_all(namespace: str) -> bool:

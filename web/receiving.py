@@ -75,10 +75,12 @@ def drop(chunk: Chunk) -> None:
 
 
 @contextmanager
-def receiving() -> Iterator[None]:
-    """One of the places for what takes as long as its client, or its bytes, want. Raises Busy when none is free."""
+def receiving(contributor_id: int) -> Iterator[None]:
+    """One of the places for what takes as long as its client, or its bytes, want. Raises Busy when none is free, and
+    when the contributor has half of them.
+    """
     held = streams()
-    if not held.uploads.acquire(blocking=False):
+    if not held.begin_upload(contributor_id):
         raise Busy("as many uploads as this server can take at once are on their way; try again in some seconds")
     try:
         if not held.begin():
@@ -88,7 +90,7 @@ def receiving() -> Iterator[None]:
         finally:
             held.end()
     finally:
-        held.uploads.release()
+        held.end_upload(contributor_id)
 
 
 def _asked_range() -> tuple[int, int, int]:

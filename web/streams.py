@@ -9,11 +9,12 @@ from __future__ import annotations
 import errno
 import os
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from logging import Logger
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import Protocol
 
 from flask import Flask, Response, abort, current_app, g, request
@@ -75,6 +76,24 @@ class Streams:
         self._free = BoundedSemaphore(limit)
         self.uploads = BoundedSemaphore(max(1, limit // 2))
         """Places for bodies of uploads. Each takes one of the others too, so that downloads cannot be shut out."""
+        self._of_one_max = max(1, limit // 4)
+        self._of_one = Counter[int]()
+        self._lock = Lock()
+
+    def begin_upload(self, contributor_id: int) -> bool:
+        """Take a place for a body of that contributor; False when all are taken, or half of them by the same one."""
+        with self._lock:
+            if self._of_one[contributor_id] >= self._of_one_max or not self.uploads.acquire(blocking=False):
+                return False
+            self._of_one[contributor_id] += 1
+            return True
+
+    def end_upload(self, contributor_id: int) -> None:
+        """Give it back."""
+        with self._lock:
+            self._of_one[contributor_id] -= 1
+            self._of_one += Counter[int]()  # keep none that has no place
+            self.uploads.release()
 
     def begin(self) -> bool:
         """Take a place; False when all are taken."""

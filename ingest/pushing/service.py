@@ -31,7 +31,8 @@ from registry.digest import Digest
 from registry.errors import BadInput, BadName, NotAllowed, NotFound
 from registry.names import ModelName, parse_model_name
 
-LANES = 4
+LANES = 3
+"""As many as one contributor has places for at a process of a server that was not told otherwise."""
 LOOKUP_MAX = 1000
 BASE_KEYS = ("name", "repo_url")
 

@@ -13,10 +13,11 @@ from registry.catalog.register.accounts import LOCAL
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.events import record_event
 from registry.catalog.register.jobs import cancel_job, enqueue_job
-from registry.catalog.register.states import remove_model
+from registry.catalog.register.states import withdraw_model
 from registry.catalog.register.submissions import (
     add_submission,
     change_submission,
+    hold_contributor,
     locked_submission,
     submissions_waiting_for,
 )
@@ -52,6 +53,7 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
         raise OverQuota(f"the files have {size_bytes:,} bytes; {most:,} are the most that is taken")
     kept, said = manifest.files_json(), said_json(manifest.given, publish=manifest.publish)
     with registry.catalog.writing() as session:
+        hold_contributor(session, owner_id)
         same = _same(session, owner_id, name, kept, manifest)
         if same is not None:
             if manifest.publish and same.state == "ready":
@@ -64,7 +66,11 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
             session, owner_id, name.namespace, name.name, manifest=kept, said=said, size_bytes=size_bytes
         )
         record_event(session, contributor, "submit", f"{name}, submission {row.id}, {size_bytes:,} bytes")
-        renew_uploads(session, owner_id, (), _uploads_of(files))
+        uploads = _uploads_of(files)
+        if renew_uploads(session, owner_id, (), uploads) < len(uploads):
+            # Some went with a submission that has just ended: what is not here otherwise is told.
+            again = locate(session, owner_id, registry.settings.uploads, manifest)
+            renew_uploads(session, owner_id, (), _uploads_of(again))
         _enqueue(session, row, PUBLISH if manifest.publish else INSPECT, contributor)
         return row.id
 
@@ -101,7 +107,7 @@ def withdraw(registry: Registry, contributor: str, submission_id: int) -> None:
         change_submission(session, row, "withdrawn")
         record_event(session, contributor, "withdraw", f"{row.namespace}/{row.name}, submission {row.id}")
         if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
-            remove_model(session, model, WITHDRAWN, contributor)
+            withdraw_model(session, model, WITHDRAWN, contributor)
 
 
 def _same(session: Session, owner_id: int, name: ModelName, kept: str, manifest: Manifest) -> Submission | None:

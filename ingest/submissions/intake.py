@@ -19,10 +19,14 @@ from ingest.submissions.confined import Order, Stopped, Worker, in_child
 from ingest.submissions.findings import REFUSE, Finding, findings_json, parse_findings
 from ingest.submissions.forgetting import forget_bytes
 from ingest.submissions.keeping import kept_given, manifest_in, said_json
-from ingest.submissions.neighbours import REMOVED
-from registry.catalog.queries.submissions import abandoned_submissions, submission_by_id
+from ingest.submissions.neighbours import FOR_ADMINISTRATORS
+from registry.catalog.queries.submissions import (
+    abandoned_submissions,
+    forsaken_models,
+    submission_by_id,
+)
 from registry.catalog.register.events import record_event
-from registry.catalog.register.states import remove_model
+from registry.catalog.register.states import withdraw_model
 from registry.catalog.register.submissions import (
     change_submission,
     locked_submission,
@@ -39,6 +43,7 @@ LOOKED_SHARE = 0.05
 OUR_FAULT = "It could not be looked at, and that is our fault, not yours. What you sent is kept: submit it again."
 REMOVED_MEANWHILE = "An administrator removed it while it was looked at."
 CANCELLED = "The job that looked at it was cancelled."
+ABANDONED = "Its submission ended before it was published."
 
 Tell = Callable[[float, str], None]
 
@@ -86,6 +91,9 @@ def settle_abandoned(registry: Registry) -> None:
                 change_submission(session, row, "withdrawn", reason=CANCELLED)
             else:
                 _say_our_fault(session, row)
+            # Its program may have registered a model before it ended, and nobody was left to say so.
+            for model in forsaken_models(session, row):
+                withdraw_model(session, model, ABANDONED, "local")
 
 
 @dataclass(slots=True)
@@ -135,18 +143,19 @@ def _work(registry: Registry, order: Order, heard: _Heard, worker: Worker) -> No
     try:
         worker(registry, order, heard)
     except Stopped as error:
-        _release(registry, heard)
+        _release(registry, order, heard)
         heard.refused.append(Finding(REFUSE, "limit" if error.is_limit else "crashed", str(error)))
     except BaseException:
-        _release(registry, heard)
+        _release(registry, order, heard)
         raise
 
 
-def _release(registry: Registry, heard: _Heard) -> None:
+def _release(registry: Registry, order: Order, heard: _Heard) -> None:
     if heard.ingest_id is not None:
         with registry.catalog.writing() as session:
-            registered = release_ingest(session, heard.ingest_id)
-        heard.model_id = heard.model_id or registered
+            heard.model_id = release_ingest(session, heard.ingest_id) or heard.model_id
+            if locked_submission(session, order.submission).state not in LOOKED_AT:
+                _let_go(session, heard.model_id)
 
 
 def _conclude(registry: Registry, order: Order, heard: _Heard) -> None:
@@ -178,7 +187,7 @@ def _settle(session: Session, registry: Registry, row: Submission, model: Model,
         _refuse(session, row, [Finding(REFUSE, "removed", REMOVED_MEANWHILE), *found])
         return
     is_suspended = session.get_one(Contributor, row.contributor_id).state != "active"
-    awaits = is_suspended or registry.settings.review != "auto" or any(one.code == REMOVED for one in found)
+    awaits = is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in found)
     if model.state == "quarantined" and not awaits:
         publish_model(session, model, _name_of(session, row))
     state = "quarantined" if model.state == "quarantined" else "published"
@@ -202,7 +211,7 @@ def _let_go(session: Session, model_id: int | None) -> None:
     """It was withdrawn meanwhile: what was made of it goes, unless another submission waits for the same."""
     model = None if model_id is None else session.get(Model, model_id)
     if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
-        remove_model(session, model, "It was withdrawn before it was published.", "local")
+        withdraw_model(session, model, "It was withdrawn before it was published.", "local")
 
 
 def _name_of(session: Session, row: Submission) -> str:

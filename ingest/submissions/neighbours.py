@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from ingest.submissions.findings import NOTE, WARN, Finding
 from registry.catalog.queries.models import model_by_name, visible_model_with_digest
-from registry.catalog.queries.published import removed_with_digest
+from registry.catalog.queries.published import removed_with_digest, yanked_with_digest
 from registry.catalog.queries.submissions import models_with_organs_of
 from registry.catalog.tables import Model
 from registry.digest import Digest
@@ -18,8 +18,9 @@ from registry.relatives.declared import folded
 
 MUCH = 0.5
 """From this share of organs on, a model is much the same as another."""
-REMOVED = "removed-before"
-"""The code of what an administrator has to look at, whatever the review says."""
+REMOVED, YANKED = "removed-before", "yanked-before"
+FOR_ADMINISTRATORS = (REMOVED, YANKED)
+"""Codes of what an administrator has to look at, whatever the review says."""
 SHOWN_MAX = 80
 
 
@@ -41,7 +42,7 @@ def is_registered(session: Session, base: str) -> bool:
 
 
 def digest_findings(session: Session, digest: Digest, name: ModelName) -> Iterator[Finding]:
-    """Whether the same bytes are registered, or were before an administrator removed them."""
+    """Whether the same bytes are registered, or were before an administrator removed or yanked them."""
     same = visible_model_with_digest(session, digest, None)
     if same is not None:
         sentence = f"The same bytes are registered as {same.full_name}."
@@ -51,6 +52,10 @@ def digest_findings(session: Session, digest: Digest, name: ModelName) -> Iterat
     if removed is not None:
         sentence = "A model of exactly these bytes was removed from this registry: an administrator will look at it."
         yield Finding(WARN, REMOVED, sentence)
+    yanked = yanked_with_digest(session, digest)
+    if yanked is not None:
+        sentence = f"An administrator yanked {yanked.full_name}, which has the same bytes, and will look at this one."
+        yield Finding(WARN, YANKED, sentence)
 
 
 def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[Finding]:

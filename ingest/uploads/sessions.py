@@ -237,6 +237,7 @@ def _check_allowed(
         session,
         contributor_id,
         declared.size_bytes,
+        len(declared.pieces),
         default_quota_bytes=settings.quota_bytes,
         most_bytes=settings.upload_max_bytes,
         hold=hold,

@@ -19,7 +19,8 @@ STRAY_AFTER_SECONDS = 3600.0
 """A file without a row may be one whose row is about to be written."""
 AT_ONCE = 500
 
-_RemoveRow = Callable[[Session, int], bool]
+RemoveRow = Callable[[Session, int], bool]
+"""Forgets an upload by its id, unless it is to stay: then False."""
 
 
 @dataclass(slots=True)
@@ -49,19 +50,24 @@ def tidy_uploads(registry: Registry, *, dry_run: bool = False) -> TidyReport:
 
 
 def forget_uploads(
-    registry: Registry, contributor_id: int, digests: Collection[str], public_ids: Collection[str] = ()
+    registry: Registry,
+    contributor_id: int,
+    digests: Collection[str],
+    public_ids: Collection[str] = (),
+    remove: RemoveRow = remove_upload,
 ) -> int:
     """Remove the contributor's finished uploads all of whose pieces are in `digests`, and those called by `public_ids`:
     a model was made of them, or will not be. How many.
 
-    Whoever still needs one of the pieces for another model leaves its digest out.
+    Whoever still needs one of the pieces for another model leaves its digest out; `remove`, which looks again in the
+    transaction that removes, leaves an upload by answering False.
     """
     with registry.catalog.reading() as session:
         wanted = uploads_within(session, contributor_id, digests, public_ids)
-    return len(_removed(registry, wanted, remove_upload))
+    return len(_removed(registry, wanted, remove))
 
 
-def _removed(registry: Registry, uploads: Sequence[tuple[int, str]], remove: _RemoveRow) -> list[str]:
+def _removed(registry: Registry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
     """Remove `uploads`, ids and names, but those that a client is at, and those that `remove` leaves; the names of
     those that went.
     """
@@ -69,7 +75,7 @@ def _removed(registry: Registry, uploads: Sequence[tuple[int, str]], remove: _Re
     return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name, remove)]
 
 
-def _remove(registry: Registry, spool: Spool, upload_id: int, name: str, remove: _RemoveRow) -> bool:
+def _remove(registry: Registry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
     try:
         with spool.locked(name):
             return _forget(registry, spool, upload_id, name, remove)
@@ -79,7 +85,7 @@ def _remove(registry: Registry, spool: Spool, upload_id: int, name: str, remove:
         return False
 
 
-def _forget(registry: Registry, spool: Spool, upload_id: int, name: str, remove: _RemoveRow) -> bool:
+def _forget(registry: Registry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
     """The row first: what dies in between leaves a stray file, not a row without one."""
     with registry.catalog.writing() as session:
         is_gone = remove(session, upload_id)

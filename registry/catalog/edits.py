@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TITLE_MAX = 200
+LICENSE_MAX = 96
 DESCRIPTION_MAX = 4096
 TAGS_MAX = 20
 TAG_MAX = 48

@@ -102,6 +102,7 @@ _TYPE: Members = {
 MODEL: Members = {
     **SUMMARY,
     "state": word,
+    "contributor": text,
     "state_reason": Maybe(text),
     "changed_at": Maybe(text),
     "downloads": whole,

@@ -47,6 +47,8 @@ class OwnFiles:
     """Of the model's bytes."""
     lock_id: Digest | None
     """Of the chimera that it is."""
+    yanked: str | None = None
+    """Why it was yanked, where it was."""
 
 
 class RemoteRegistry:
@@ -183,6 +185,7 @@ class RemoteRegistry:
             tuple(zip(names, files, strict=True)),
             Digest(values["digest"]),
             None if composed is None else Digest(composed["lock_id"]),
+            (values["state_reason"] or "") if values["state"] == "yanked" else None,
         )
 
     def organ_file(self, prefix: str) -> FileToFetch:

@@ -135,7 +135,7 @@ def facts_of(parent: Parent) -> Facts:
         tokenizer_model=_text(parent.header, "tokenizer.ggml.model"),
         tokenizer_pre=_text(parent.header, "tokenizer.ggml.pre"),
         tied_embeddings=_is_tied(parent),
-        licence=_text(parent.header, "general.license"),
+        licence=_bounded(parent.license),
         size_label=_text(parent.header, "general.size_label"),
     )
 
@@ -208,7 +208,10 @@ def _numbers(source: ByteSource, field: Field) -> tuple[int, ...] | None:
 
 
 def _text(header: Header, key: str) -> str | None:
-    text = header.text(key)
+    return _bounded(header.text(key))
+
+
+def _bounded(text: str | None) -> str | None:
     return text if text and len(text) <= TEXT_MAX else None
 
 

@@ -94,7 +94,8 @@ def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
 
 def _licence_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
     """Where parents are under different licences, all of them: else the next generation would know the base's alone."""
-    expression = licence_expression({parent.label: parent.license for parent in parents})
+    base = parents[0]
+    expression = licence_expression({parent.label: parent.license for parent in parents}) or base.licence_said
     if expression is not None:
         yield KeyValue(LICENCE_KEY, ValueType.STRING, expression)
 

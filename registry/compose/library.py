@@ -9,10 +9,12 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.edits import LICENSE_MAX
 from registry.catalog.queries.composing import model_by_text, models_in_common, names_of_chimeras, tensor_rows
 from registry.catalog.queries.search import search_organs
 from registry.catalog.search import FoundOrgan, parse_query
 from registry.catalog.tables import Model
+from registry.catalog.vocabulary import shown_text
 from registry.chimera.layout import first_header
 from registry.compose.parent import Parent, Part
 from registry.digest import Digest
@@ -95,7 +97,14 @@ class RegisteredLibrary:
             unassemblable=tuple(json.loads(model.unassemblable)),
             complete=model.complete,
             model_id=model.id,
+            licence_said=_licence_said(model, read.header.text("general.license")),
         )
+
+
+def _licence_said(model: Model, in_header: str | None) -> str | None:
+    """What was said of a model beside its header, or edited later."""
+    kept = None if in_header is None else shown_text(in_header, LICENSE_MAX)
+    return None if model.license == kept else model.license
 
 
 def parts_of(session: Session, model_id: int) -> list[Part]:

@@ -66,6 +66,8 @@ class Parent:
     complete: bool = True
     model_id: int | None = None
     """Its row, where it is registered."""
+    licence_said: str | None = None
+    """What its contributor says beside its header; None where that is nothing else."""
     by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)
     by_slot: Mapping[Slot, Part] = field(init=False, repr=False, compare=False)
 
@@ -76,4 +78,5 @@ class Parent:
 
     @property
     def license(self) -> str | None:
-        return self.header.text("general.license")
+        """What it is under: what its contributor says, else what its header does."""
+        return self.licence_said or self.header.text("general.license")

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.composing import chimera_of
+from registry.catalog.queries.contributors import contributor_name
 from registry.catalog.queries.model_search import ModelPage
 from registry.catalog.queries.models import (
     composed_among,
@@ -64,6 +65,7 @@ def model_page(session: Session, model: Model) -> Values:
     metadata, placements = metadata_of(session, model.id), placements_of(session, model.id)
     composed = bool(composed_among(session, [model.id]))
     return model_summary(model, composed=composed) | {
+        "contributor": contributor_name(session, model.contributor_id),
         "description": model.description,
         "tags": json.loads(model.tags),
         "state_reason": model.state_reason,

@@ -24,6 +24,7 @@ from registry.catalog.register.accounts import (
     set_contributor_state,
     set_quota,
 )
+from registry.catalog.register.contributors import contributor_id
 from registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession
 from registry.errors import BadInput, BadName, NotAllowed, NotFound
 from registry.registry import Registry
@@ -160,6 +161,8 @@ def test_a_token_lasts_at_most_ten_years_or_for_ever(registry: Registry, token: 
             create_token(session, owner, ["read"], "", days)
         with pytest.raises(BadInput, match="no scope"):
             create_token(session, owner, ["delete"], "")
+        with pytest.raises(NotAllowed, match="has no tokens"):
+            create_token(session, contributor_id(session, "local"), ["upload"], "")
         for_ever = create_token(session, owner, ["read"], "", None)
         assert session.query(Token).filter_by(public_id=for_ever.public_id).one().expires_at is None
 

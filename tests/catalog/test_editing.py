@@ -18,6 +18,9 @@ from registry.catalog.register.states import hide_model, remove_model
 from registry.catalog.search import MODELS, parse_query
 from registry.catalog.tables import Event, Lineage, Model
 from registry.compose.expressions import wrong_with_licence
+from registry.compose.library import RegisteredLibrary
+from registry.compose.planning import plan_recipe
+from registry.compose.reading import read_recipe
 from registry.errors import BadValue, Conflict
 from registry.present.relatives import lineage_values
 from registry.registry import Registry
@@ -186,3 +189,17 @@ def test_what_is_no_licence_gets_a_sentence(text: str) -> None:
 def test_tags_come_back_as_a_list(session: Session) -> None:
     edit(session, tags=["  a b ", "", "a b", "c"])
     assert json.loads(named(session, "child").tags) == ["a b", "c"]
+
+
+def test_an_edited_licence_is_what_a_chimera_is_held_to(family: Registry) -> None:
+    """Though the file's header says another, or none: else an edit would be for show."""
+    with undone(family) as session:
+        edit_model(session, named(session, "child"), Edits(license="cc-by-nc-4.0"), "ada")
+        library = RegisteredLibrary(session, family.blobs)
+        assert library.parent("local/child").license == "cc-by-nc-4.0"
+        assert library.parent("local/base").license == "apache-2.0"
+        plan = plan_recipe(read_recipe("base: local/child\ngrafts: [{from: local/base, type: organ}]\n"), library)
+        (stated,) = [str(entry.value).lower() for entry in plan.sets if entry.key == "general.license"]
+    assert "cc-by-nc-4.0" in stated
+    assert "cc-by-nc-4.0" in plan.licence
+    assert [finding.code for finding in plan.findings if "cc-by-nc-4.0" in finding.sentence]

@@ -91,7 +91,7 @@ def test_the_version_does_not_stay_when_the_catalog_was_closed_in_between(regist
     before = version(registry)
     registry.catalog.close()
     with closing(sqlite3.connect(registry.settings.home / "registry.sqlite3")) as other:
-        other.execute("INSERT INTO contributors VALUES (1, 'ada', '2026-01-01 00:00:00.000000')")
+        other.execute("INSERT INTO contributors (id, name, created_at) VALUES (1, 'ada', '2026-01-01 00:00:00.000000')")
         other.commit()
     assert version(registry) > before
 

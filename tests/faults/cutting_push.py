@@ -36,8 +36,6 @@ from tests.web.live import ROOT, Live, free_port, start_server
 LITTLE = Architecture(4, 512, 1024, 512, 1536, 20_000, 64)
 """60 MB: for a try."""
 CHUNK_BYTES = 8 * 1024 * 1024
-LANES = 4
-"""Sessions that `organ push` sends at once: each may lose a chunk when all connections are cut."""
 BUFFER_BYTES = 256 * 1024
 HEADER_BYTES = 4096
 """More than the header of any request of a push takes, for the count of what is sent."""

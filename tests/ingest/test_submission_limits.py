@@ -11,16 +11,19 @@ from ingest.describing import read_edits
 from ingest.jobs.compose import COMPOSE
 from ingest.submissions.asking import withdraw
 from ingest.submissions.manifest import BadManifest, parse_given
-from ingest.uploads.sessions import look_up
+from ingest.uploads.sessions import Declared, look_up, open_upload
 from ingest.uploads.tidying import tidy_uploads
 from registry.catalog.clock import now
 from registry.catalog.edits import Edits
 from registry.catalog.queries.jobs import job_by_id
+from registry.catalog.queries.quota import PIECE_ROW_BYTES, used_bytes
 from registry.catalog.queries.submissions import known_contributor_id
+from registry.catalog.register import uploads
 from registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
 from registry.catalog.register.uploads import remove_expired_upload, renew_uploads
 from registry.catalog.tables import Submission, Upload
-from registry.errors import OverQuota
+from registry.digest import digest_of
+from registry.errors import OverQuota, TooMany
 from registry.gguf import MemorySource, read_header
 from registry.registry import Registry
 from tests.builders import file_bytes
@@ -43,7 +46,7 @@ def test_bytes_that_a_file_has_often_count_each_time(registry: Registry) -> None
     file = file_bytes(block_metadata("Often", 20), tensors)
     header = read_header(MemorySource(file))
     spans = [(0, header.data_offset), *((header.data_offset + one.offset, one.size_bytes) for one in header.tensors)]
-    ann(registry, len(file) - 1)
+    ann(registry, len(file) + 2 * PIECE_ROW_BYTES - 1)
     put_upload(registry, "ann", [file[: header.data_offset], data])
     with pytest.raises(OverQuota, match="1 more than the quota"):
         asked_for(registry, "ann/often", [of_pieces(file, spans)])
@@ -127,3 +130,18 @@ def test_who_has_no_room_composes_nothing(registry: Registry, homes: Homes) -> N
     with pytest.raises(OverQuota):
         COMPOSE.run(registry, arguments, lambda _share, _note: None, "ann")
     assert COMPOSE.settle(registry, arguments, "local")["plan"]
+
+
+def test_a_pack_counts_with_what_is_noted_of_its_pieces(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner_id = ann(registry, 1000)
+    digests = [digest_of(bytes([number])) for number in range(4)]
+    pack = [Declared("pack", many, pieces=[(1, digest) for digest in digests[:many]]) for many in range(1, 5)]
+    with pytest.raises(OverQuota, match="counts as 1,028"):
+        open_upload(registry, owner_id, pack[3])
+    open_upload(registry, owner_id, pack[1])
+    with registry.catalog.reading() as session:
+        assert used_bytes(session, owner_id) == 2 + 2 * PIECE_ROW_BYTES
+    monkeypatch.setattr(uploads, "PACKED_MAX", 2)
+    with pytest.raises(TooMany, match="pieces"):
+        open_upload(registry, owner_id, pack[0])
+    open_upload(registry, owner_id, Declared("piece", 1, digests[0]))

@@ -50,7 +50,7 @@ NAMESPACE_PAGE = NAMESPACE._replace(nobody=LOG_IN)
 YANKERS = Group(401, 403, IN, 403, 403, IN, IN)
 JOBS = Group(404, 404, IN, 404, IN, IN, IN)
 OWN_JOB = Group(404, 404, IN, 404, 404, IN, IN)
-CANCELS = Group(401, 403, IN, 403, 404, 403, IN)
+CANCELS = Group(401, 404, IN, 404, 404, IN, IN)
 ADMINS = Group(401, 403, 403, 403, 403, IN, IN)
 ADMINS_PAGE = Group(LOG_IN, 404, 404, 404, 404, IN, IN)
 ADMINS_TWIN = ADMINS_PAGE._replace(nobody=401)
@@ -66,6 +66,11 @@ LOCALLY: dict[Group, Outcome] = {
     OWN_TOKEN: 404,
 }
 """What anybody gets on a server of one's own, who may use every namespace and is nobody else."""
+WITHOUT_TOKENS: dict[tuple[str, str], Outcome] = {
+    ("POST", "/api/v1/account/tokens"): 403,
+    ("POST", "/account/tokens"): 403,
+}
+"""There is none for `local`, which could leave the machine."""
 
 GROUPS: tuple[tuple[Group, str], ...] = (
     (

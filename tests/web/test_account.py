@@ -200,7 +200,7 @@ def test_a_page_token_is_for_who_may_upload_and_a_server_of_ones_own_needs_none(
     reader = logged_in(app, new_token(registry, "ada", "read"))
     assert send_form(reader, "/account/page-token").status_code == 403
     own = create_app(registry, WebSettings(personal=True)).test_client()
-    answer = send_form(own, "/account/page-token")
+    answer = send_form(own, "/account/page-token", "/upload")
     assert answer.get_json() == {"token": None, "expires_at": None, "scopes": ["upload"]}
     assert own.get(ACCOUNT).get_json()["contributor"] == "local"
     assert "/logout" not in parsed(own.get("/").text).links()

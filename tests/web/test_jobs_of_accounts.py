@@ -98,7 +98,7 @@ def shelf(furnished: tuple[Path, dict[str, str]], tmp_path: Path) -> Iterator[Sh
     home, tokens = furnished
     shutil.copytree(home, tmp_path / "home")
     with Registry.open(tmp_path / "home") as registry:
-        yield Shelf(registry, tokens)
+        yield Shelf(registry, dict(tokens))
 
 
 def form_token(browser: FlaskClient, address: str) -> str:
@@ -192,6 +192,10 @@ def test_a_contributor_sees_and_cancels_its_own_jobs_and_an_administrator_all(sh
             assert refused.status_code == absent.status_code == (401 if method == "DELETE" and name is None else 404)
             assert refused.get_json()["error"] == absent.get_json()["error"].replace(str(ABSENT), str(job_id))
         assert shelf.job(job_id)["state"] == "queued"
+    with shelf.registry.catalog.writing() as session:
+        root = session.query(Contributor).filter_by(name="root").one()
+        shelf.tokens["root"] = create_token(session, root.id, ["admin"], "for reviewing").text
+    assert "Cancel this job" in shelf.browser("root").get("/jobs/1").text
     assert shelf.asked("root", "DELETE", "/jobs/1").get_json()["state"] == "cancelled"
     assert shelf.asked("bob", "DELETE", "/jobs/2").get_json()["state"] == "cancelled"
     with create_app(shelf.registry, WebSettings(personal=True)).test_client() as client:

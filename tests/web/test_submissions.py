@@ -17,7 +17,7 @@ from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.submitting import attended, of_pieces, whole
 from tests.trips import block_metadata, block_tensors, little_model
-from tests.web.accounts import bearing, new_token
+from tests.web.accounts import bearing, logged_in, new_token, send_form
 from web.app import create_app
 
 MODEL = little_model("Tiny")
@@ -77,6 +77,19 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
     assert (done["state"], done["model"], done["address"]) == ("published", "ann/small@1", "/models/ann/small@1")
     page = get(client, {}, "/models/ann/small").get_json()
     assert (page["title"], page["license"]) == ("T", "MIT")
+
+
+def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
+    registry: Registry, client: FlaskClient, ann: Asker
+) -> None:
+    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    used, left = whole(registry, "ann", MODEL), whole(registry, "ann", b"forgotten")["upload"]
+    assert put(client, ann, {"files": [used]}).status_code == 202
+    assert [one["id"] for one in browser.get("/upload.json").get_json()["finished"]] == [left]
+    assert browser.get("/upload").text.count("Remove</button>") == 1
+    assert send_form(browser, f"/uploads/{left}/cancel", "/upload").status_code == 303
+    assert browser.get("/upload.json").get_json()["finished"] == []
+    assert not (registry.settings.uploads / left).exists()
 
 
 def test_names_and_namespaces_are_ones_own_and_sound(registry: Registry, client: FlaskClient, ann: Asker) -> None:

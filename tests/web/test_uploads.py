@@ -335,9 +335,12 @@ def test_a_server_that_only_reads_takes_no_upload_and_a_personal_one_takes_those
     assert personal.patch(f"{UPLOADS}/{made}", data=b"x", content_type=OCTETS, headers=foreign).status_code == 403
 
 
-def test_bodies_of_uploads_have_places_and_leave_threads_for_others(ada: Sender, document: dict[str, Any]) -> None:
-    allow_streams(ada.client.application, 4)
+def test_bodies_of_uploads_have_places_of_which_nobody_takes_more_than_half(
+    ada: Sender, bob: Sender, document: dict[str, Any]
+) -> None:
+    allow_streams(ada.client.application, 8)
     uploads = [ada.begun(DATA, kind="file", digest=None, name=str(number)) for number in range(3)]
+    other, another = (bob.begun(DATA, kind="file", digest=None, name=name) for name in ("x", "y"))
     with paused_chunk(ada, uploads[0], DATA) as one, paused_chunk(ada, uploads[1], DATA) as two:
         answer = ada.chunk(uploads[2], DATA, 0, 10)
         assert_refused(document, answer, 503, None)
@@ -345,6 +348,9 @@ def test_bodies_of_uploads_have_places_and_leave_threads_for_others(ada: Sender,
         assert ada.client.get("/healthz").status_code == 200
         assert ada.client.get("/models").status_code == 200, "they hold no turn either"
         assert ada.ask("GET", f"/{uploads[2]}").status_code == 200
+        assert bob.chunk(other, DATA, 0, 10).status_code == 202
+        with paused_chunk(bob, other, DATA, 10), paused_chunk(bob, another, DATA):
+            assert_refused(document, bob.chunk(another, DATA, 0, 10), 503, None)
     assert one.answered() == two.answered() == 202
     assert ada.chunk(uploads[2], DATA, 0, 10).status_code == 202
 

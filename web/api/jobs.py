@@ -12,6 +12,7 @@ from web.api.operation import operation
 from web.api.parameters import AFTER, JOB, LIMIT
 from web.api.writing import writing_operation
 from web.asked import asked_after, asked_limit, parsed_job
+from web.identity import ANY
 from web.writing import whose_jobs
 
 GROUP = "Jobs"
@@ -60,9 +61,12 @@ def job(job: str) -> Values:
     answer="Job",
     refusals=(404,),
     example=f"{ROOT}/jobs/2",
+    scope=ANY,
 )
 def cancel(job: str) -> Values:
-    """One that waits never begins; one that runs is left within a second or two. One that has ended stays as it is."""
+    """One that waits never begins; one that runs is left within a second or two. One that has ended stays as it is.
+    404 for a job that the asker may not see, as nobody sees any whose token is good for neither `upload` nor `admin`.
+    """
     job_id, whose = parsed_job(job), whose_jobs()
     with registry().catalog.writing() as session:
         cancel_job(session, job_id, whose)

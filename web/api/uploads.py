@@ -163,7 +163,7 @@ def receive_chunk(upload: str) -> Values:
     chunk, asker = asked_chunk(), asker_id()
     found = sessions.look_up(registry(), asker, upload)
     is_repeated = is_received(found, chunk)
-    with receiving():
+    with receiving(asker):
         if is_repeated:
             drop(chunk)
             return upload_values(found)
@@ -188,7 +188,7 @@ def finish_upload(upload: str) -> Values:
     """
     text, asker = request.args.get("digest"), asker_id()
     digest = None if text is None else parse_digest(text)
-    with receiving(), _room():
+    with receiving(asker), _room():
         return upload_values(sessions.finish(registry(), asker, upload, digest))
 
 

@@ -82,7 +82,7 @@ def _around(values: Values) -> Values:
         "reachable": REACHABLE_STATES,
         "shown_tokens": [one for one in values["tokens"] if one["state"] in TOKENS_SHOWN],
         "revoked_tokens": [one for one in values["tokens"] if one["state"] not in TOKENS_SHOWN],
-        "may_give": [scope for scope in SCOPES if scope in values["scopes"]],
+        "may_give": [scope for scope in SCOPES if scope in values["scopes"] and values["token"] is not None],
         "days": DAYS,
         "days_default": str(TOKEN_DAYS_DEFAULT),
     }

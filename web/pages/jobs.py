@@ -16,6 +16,7 @@ from registry.present.values import Values
 from web.answers import Page, paged, reading, registry, settings
 from web.asked import asked_after, asked_limit, parsed_job
 from web.forms import writing_form
+from web.identity import ANY
 from web.links import with_parameters
 from web.pages.blueprint import pages
 from web.pages.outcomes import outcome
@@ -46,9 +47,9 @@ def job(job: str) -> Page:
     return Page("job.html", values, extra=lambda: _shown(values, lock, pack))
 
 
-@writing_form(pages, "/jobs/<job>/cancel")
+@writing_form(pages, "/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
-    """Cancel it, and show it again."""
+    """Cancel it, and show it again: for whoever sees it."""
     job_id, whose = parsed_job(job), whose_jobs()
     with registry().catalog.writing() as session:
         cancel_job(session, job_id, whose)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flask import request, url_for
+from sqlalchemy.orm import Session
 
+from ingest.submissions.keeping import kept_manifest
 from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, Given, parse_given
 from ingest.uploads import sessions
 from registry.catalog.clock import now
-from registry.catalog.queries.uploads import open_uploads
+from registry.catalog.queries.submissions import UNDER_WAY, open_submissions
+from registry.catalog.queries.uploads import finished_files, open_uploads
+from registry.catalog.tables import Upload
 from registry.errors import BadInput, BadName, NotComposable
 from registry.present.submissions import submission_values, submissions_values
 from registry.present.uploads import uploads_values
@@ -32,13 +36,13 @@ SHOWN = 20
 def upload() -> Page:
     """Where files are dropped, and what is under way of who asks."""
     if not may_write(UPLOAD):
-        return Page("upload.html", {"namespace": None, "uploads": [], "waiting": []}, _around)
+        return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _around)
     namespace, owner_id = need(UPLOAD).name, asker_id()
     with reading() as session:
         under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
-        uploads = uploads_values(under_way)["items"]
+        uploads, finished = (uploads_values(some)["items"] for some in (under_way, _unused(session, owner_id)))
     waiting = submissions_values(submitting.own_submissions(SHOWN, None))["items"]
-    values = {"namespace": namespace, "uploads": uploads, "waiting": waiting}
+    values = {"namespace": namespace, "uploads": uploads, "finished": finished, "waiting": waiting}
     return Page("upload.html", values, lambda: _around() | {"quota": own_account()["quota"]})
 
 
@@ -73,9 +77,17 @@ def withdraw_submission(submission: str) -> str:
 
 @writing_form(pages, "/uploads/<upload>/cancel")
 def cancel_upload(upload: str) -> str:
-    """Remove what has come of a file."""
+    """Remove what has come of a file, or all of it."""
     sessions.cancel(registry(), asker_id(), upload)
     return url_for("pages.upload")
+
+
+def _unused(session: Session, owner_id: int) -> list[Upload]:
+    """Whole files that have come, of which no submission has been made."""
+    files = finished_files(session, owner_id, now())
+    waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
+    used = {upload for one in waiting for upload in kept_manifest(one).uploads()}
+    return [file for file in files if file.public_id not in used]
 
 
 def _around() -> Values:

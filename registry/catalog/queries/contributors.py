@@ -96,3 +96,8 @@ def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int
         contributor_id: (models, chimeras, int(downloads), int(grafts))  # PostgreSQL sums to Decimal
         for contributor_id, models, chimeras, downloads, grafts in session.execute(statement)
     }
+
+
+def contributor_name(session: Session, contributor_id: int) -> str:
+    """The name of the contributor with that id."""
+    return session.scalars(select(Contributor.name).where(Contributor.id == contributor_id)).one()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Contributor, Event, Model
+
+WITHDRAWN = "remove withdrawn"
+"""A model went that nobody had seen, because its contributor no longer wanted it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,11 @@ def newest_events(
 def _without_nul(text: str) -> str:
     """PostgreSQL takes no NUL, and nothing is called so."""
     return text.replace("\0", "\N{SYMBOL FOR NULL}")
+
+
+def was_done(*actions: str) -> ColumnElement[bool]:
+    """Whether one of `actions` was ever done to the Model of the statement around it."""
+    return select(Event.id).where(Event.model_id == Model.id, Event.action.in_(actions)).exists()
 
 
 def yanked_by(session: Session, model_id: int) -> str | None:

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.events import WITHDRAWN, was_done, yanked_by
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
@@ -37,11 +38,22 @@ def is_reachable(session: Session, model_id: int) -> bool:
 
 def removed_with_digest(session: Session, digest: Digest) -> Model | None:
     """What is left of a model of exactly these bytes that was removed: its name and the reason; the newest of several.
+    One that its contributor withdrew before anybody saw it counts as one that never was.
 
     Ask it before the same bytes are published once more.
     """
-    statement = select(Model).where(Model.digest == digest, Model.state == "removed")
+    statement = select(Model).where(Model.digest == digest, Model.state == "removed", ~was_done(WITHDRAWN))
     return session.scalars(statement.order_by(Model.id.desc()).limit(1)).one_or_none()
+
+
+def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
+    """A model of exactly these bytes that somebody else than its namespace's owner yanked; the newest of several."""
+    statement = select(Model).where(Model.digest == digest, Model.state == "yanked").order_by(Model.id.desc())
+    for model in session.scalars(statement).all():
+        yanker = yanked_by(session, model.id)
+        if yanker is not None and yanker.lower() != model.namespace.lower():
+            return model
+    return None
 
 
 def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:

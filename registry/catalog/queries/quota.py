@@ -8,8 +8,12 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.submissions import UNDER_WAY
-from registry.catalog.tables import Contributor, Model, Submission, Upload
+from registry.catalog.tables import Contributor, Model, Submission, Upload, UploadPiece
 from registry.errors import OverQuota
+
+PIECE_ROW_BYTES = 256
+"""Counted for each piece of a pack beside its bytes: what its row takes in the database. A pack may have thousands of
+them, of a byte each; of uploads that are no packs there are few enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +39,19 @@ def used_bytes(session: Session, contributor_id: int) -> int:
     """What counts against a contributor's quota: the files of their models, and their uploads.
 
     A model counts with the whole size of its files, whatever it shares with others, until it is removed. An upload
-    counts with the size that was declared for it, also before its bytes have come, until it is published or forgotten.
+    counts with the size that was declared for it, also before its bytes have come, until it is published or forgotten;
+    a pack with PIECE_ROW_BYTES more for each of its pieces.
     """
     uploads = select(func.sum(Upload.size_bytes)).where(Upload.contributor_id == contributor_id)
-    return _model_bytes(session, contributor_id) + int(session.scalar(uploads) or 0)
+    rows_bytes = PIECE_ROW_BYTES * packed_pieces(session, contributor_id)
+    return _model_bytes(session, contributor_id) + int(session.scalar(uploads) or 0) + rows_bytes
+
+
+def packed_pieces(session: Session, contributor_id: int) -> int:
+    """How many pieces the contributor's packs have: no more than may be kept, so that they are counted quickly."""
+    packs = select(Upload.id).where(Upload.contributor_id == contributor_id, Upload.kind == "pack")
+    counted = select(func.count()).select_from(UploadPiece).where(UploadPiece.upload_id.in_(packs))
+    return session.scalar(counted) or 0
 
 
 def check_model_fits(

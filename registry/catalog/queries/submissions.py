@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import Row, Select, func, or_, select
 from sqlalchemy.orm import Session, aliased, undefer
 
+from registry.catalog.queries.events import was_done
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Contributor, Job, Model, Placement, Submission
+from registry.catalog.tables import Chimera, Contributor, Job, Model, Placement, Submission
 from registry.errors import NotFound
 from registry.names import ModelName
 
@@ -82,9 +83,12 @@ def known_contributor_id(session: Session, name: str) -> int | None:
     return session.scalar(select(Contributor.id).where(Contributor.name == name))
 
 
-def open_submissions(session: Session, contributor_id: int, states: Sequence[str] = OPEN) -> Sequence[Submission]:
-    """The contributor's submissions in `states`, oldest first, with their manifests."""
-    statement = select(Submission).where(Submission.contributor_id == contributor_id, Submission.state.in_(states))
+def open_submissions(
+    session: Session, contributor_id: int, states: Sequence[str] = OPEN, after_id: int = 0
+) -> Sequence[Submission]:
+    """The contributor's submissions in `states` that came after one, oldest first, with their manifests."""
+    own = (Submission.contributor_id == contributor_id, Submission.id > after_id)
+    statement = select(Submission).where(*own, Submission.state.in_(states))
     return session.scalars(statement.order_by(Submission.id).options(undefer(Submission.manifest))).all()
 
 
@@ -115,6 +119,21 @@ def abandoned_submissions(session: Session, limit: int = 100) -> Sequence[tuple[
         .limit(limit)
     )
     return [(row[0], row[1], row[2]) for row in session.execute(statement)]
+
+
+def forsaken_models(session: Session, row: Submission) -> Sequence[Model]:
+    """Quarantined models of the submission's contributor and name that no open submission waits for, nor may be about
+    to. Those that an administrator has hidden, and chimeras, are none.
+    """
+    own = (Submission.contributor_id == row.contributor_id, Submission.state.in_(OPEN))
+    same = (Submission.namespace == row.namespace, Submission.name == row.name)
+    waiting = select(Submission.id).where(
+        *own, *same, or_(Submission.model_id.is_(None), Submission.model_id == Model.id)
+    )
+    composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
+    mine = (Model.contributor_id == row.contributor_id, Model.namespace == row.namespace, Model.name == row.name)
+    unwanted = (~waiting.exists(), ~was_done("quarantine", "yank"), ~composed.exists())
+    return session.scalars(select(Model).where(*mine, Model.state == "quarantined", *unwanted)).all()
 
 
 def is_any_abandoned(session: Session) -> bool:

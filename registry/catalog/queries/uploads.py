@@ -55,6 +55,13 @@ def open_uploads(session: Session, contributor_id: int, moment: datetime) -> Seq
     return session.scalars(select(Upload).where(*own).order_by(Upload.id.desc()).limit(OPEN_SHOWN_MAX)).all()
 
 
+def finished_files(session: Session, contributor_id: int, moment: datetime) -> Sequence[Upload]:
+    """The contributor's whole files that have come, newest first."""
+    own = (Upload.contributor_id == contributor_id, Upload.state == "complete", Upload.kind == "file")
+    files = select(Upload).where(*own, Upload.expires_at > moment).order_by(Upload.id.desc())
+    return session.scalars(files.limit(OPEN_SHOWN_MAX)).all()
+
+
 def counted_uploads(session: Session, contributor_id: int, moment: datetime) -> tuple[int, int]:
     """How many uploads of the contributor are under way, and how many are kept in all, expired ones among them."""
     is_open = and_(Upload.state == "open", Upload.expires_at > moment)

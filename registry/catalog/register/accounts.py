@@ -75,8 +75,11 @@ def create_token(
 ) -> NewToken:
     """A token of that contributor, good for `scopes` and for `days`; its text is shown once and kept nowhere.
 
-    `days` None is for ever. Raises BadInput, BadValue, NotAllowed when there are TOKENS_MAX.
+    `days` None is for ever. Raises BadInput, BadValue, NotAllowed when there are TOKENS_MAX, and for `local`, whom
+    neither a quota nor a namespace bounds.
     """
+    if session.get_one(Contributor, contributor_id).name == LOCAL:
+        raise NotAllowed(f"{LOCAL} is whoever works at this machine, and has no tokens: make a contributor for them")
     strange = [scope for scope in scopes if scope not in SCOPES]
     if strange or not scopes:
         raise BadInput(f"{', '.join(strange)[:80] or 'nothing'!r} is no scope: there is {', '.join(SCOPES)}")
@@ -130,7 +133,8 @@ def open_session(session: Session, account: Account) -> str:
     forget_sessions(session)
     moment = now()
     own = select(WebSession.id).where(WebSession.token_id == account.token_id).order_by(WebSession.id.desc())
-    session.execute(delete(WebSession).where(WebSession.id.in_(own.offset(SESSIONS_MAX - 1))))
+    surplus = session.scalars(own).all()[SESSIONS_MAX - 1 :]
+    session.execute(delete(WebSession).where(WebSession.id.in_(surplus)))
     secret = secrets.token_urlsafe(32)
     until = moment + SESSION if account.expires_at is None else min(moment + SESSION, account.expires_at)
     session.add(

@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
-from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX, Edits
+from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX, Edits
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.relatives import parents_of
 from registry.catalog.register.events import record_event
@@ -21,7 +21,6 @@ from registry.catalog.vocabulary import checked_text
 from registry.errors import BadName, BadValue, Conflict, NotFound
 from registry.names import parse_model_name
 
-LICENSE_MAX = 96
 SHOWN_MAX = 80
 """Characters of a value in the event."""
 

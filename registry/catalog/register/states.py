@@ -13,6 +13,7 @@ from sqlalchemy import Delete, Update, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
+from registry.catalog.queries.events import WITHDRAWN, was_done
 from registry.catalog.queries.published import organs_placed_by, organs_without_place
 from registry.catalog.register.chimeras import count_grafts
 from registry.catalog.register.events import record_event
@@ -76,7 +77,16 @@ def hide_model(session: Session, model: Model, state: str, reason: str, by: str)
     _change(session, model, state, reason, _ACTIONS[state], by)
 
 
-def remove_model(session: Session, model: Model, reason: str, by: str) -> None:
+def withdraw_model(session: Session, model: Model, reason: str, by: str) -> None:
+    """Take a quarantined model away because its contributor no longer wants it. Where an administrator had a say in its
+    state before, that is no withdrawal: it stays known as removed. Raises as `remove_model`.
+    """
+    hidden = session.scalar(select(Model.id).where(Model.id == model.id, was_done(*_ACTIONS.values())))
+    action = WITHDRAWN if hidden is None else "remove"
+    remove_model(session, model, reason, by, action)
+
+
+def remove_model(session: Session, model: Model, reason: str, by: str, action: str = "remove") -> None:
     """Take everything of a model away but its name, version, digest, sizes and the reason, for good.
 
     Bytes that no other model has are free for the sweep afterwards. A chimera keeps the organs that it has of the
@@ -96,7 +106,7 @@ def remove_model(session: Session, model: Model, reason: str, by: str) -> None:
     for name in ("title", "description", "license"):
         setattr(model, name, None)
     model.tags = model.flags = model.unassemblable = "[]"
-    _change(session, model, "removed", reason, "remove", by)
+    _change(session, model, "removed", reason, action, by)
     session.expire_all()  # what was loaded of it is gone
 
 

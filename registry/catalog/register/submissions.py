@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from registry.catalog.clock import now
 from registry.catalog.queries.accounts import contributor_by_name
 from registry.catalog.register.ingests import end_ingest
-from registry.catalog.tables import Ingest, Submission
+from registry.catalog.tables import Contributor, Ingest, Submission
 from registry.catalog.vocabulary import shown_text
 from registry.errors import NotFound
 
@@ -46,6 +46,11 @@ def add_submission(
     session.add(row)
     session.flush()
     return row
+
+
+def hold_contributor(session: Session, contributor_id: int) -> None:
+    """Until the transaction ends nobody else adds a submission of the contributor, nor forgets what one is made of."""
+    session.get_one(Contributor, contributor_id, with_for_update=True)
 
 
 def locked_submission(session: Session, submission_id: int, contributor_id: int | None = None) -> Submission:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
-from registry.catalog.queries.quota import quota_of
+from registry.catalog.queries.quota import PIECE_ROW_BYTES, packed_pieces, quota_of
 from registry.catalog.queries.uploads import counted_uploads
 from registry.catalog.tables import Contributor, Upload, UploadPiece
 from registry.catalog.upsert import batches
@@ -28,6 +29,8 @@ OPEN_MAX = 64
 """Uploads of one contributor that are under way at once. A program needs one for each of its connections."""
 KEPT_MAX = 20_000
 """All uploads of one contributor, finished ones among them: more than the largest model has organs."""
+PACKED_MAX = 200_000
+"""Pieces in all packs of one contributor: ten times as many as a model has organs, and few enough to be counted."""
 KEPT = timedelta(days=7)
 """From the last chunk; a finished upload that nothing is made of goes then, too."""
 TOO_MANY_SECONDS = 60.0
@@ -37,9 +40,17 @@ Pieces = Sequence[tuple[int, Digest]]
 
 
 def check_upload_allowed(
-    session: Session, contributor_id: int, size_bytes: int, *, default_quota_bytes: int, most_bytes: int, hold: bool
+    session: Session,
+    contributor_id: int,
+    size_bytes: int,
+    packed: int,
+    *,
+    default_quota_bytes: int,
+    most_bytes: int,
+    hold: bool,
 ) -> None:
-    """Raise OverQuota or TooMany where the contributor may not open an upload of `size_bytes`.
+    """Raise OverQuota or TooMany where the contributor may not open an upload of `size_bytes`, with so many pieces
+    `packed` in it.
 
     With `hold`, in a session that writes, nobody else opens one for the same contributor until it ends.
     """
@@ -51,10 +62,16 @@ def check_upload_allowed(
         raise TooMany(f"{are_open} uploads are open already: finish or cancel some", TOO_MANY_SECONDS)
     if are_kept >= KEPT_MAX:
         raise TooMany(f"{are_kept:,} uploads are kept already: make models of them, or remove some", TOO_MANY_SECONDS)
+    if packed and packed_pieces(session, contributor_id) + packed > PACKED_MAX:
+        sentence = f"more than {PACKED_MAX:,} pieces would be kept in packs: make models of them, or remove some"
+        raise TooMany(sentence, TOO_MANY_SECONDS)
     quota = quota_of(session, contributor, default_quota_bytes)
-    if size_bytes > quota.left_bytes:
+    counted_bytes = size_bytes + PIECE_ROW_BYTES * packed
+    if counted_bytes > quota.left_bytes:
+        counts = f", and counts as {counted_bytes:,} with what is noted of its pieces" if packed else ""
         raise OverQuota(
-            f"it has {size_bytes:,} bytes; of the quota of {quota.limit_bytes:,} bytes {quota.left_bytes:,} are left"
+            f"it has {size_bytes:,} bytes{counts}; "
+            f"of the quota of {quota.limit_bytes:,} bytes {quota.left_bytes:,} are left"
         )
 
 
@@ -122,17 +139,19 @@ def remove_expired_upload(session: Session, upload_id: int) -> bool:
 
 def renew_uploads(
     session: Session, contributor_id: int, digests: Collection[str], public_ids: Collection[str] = ()
-) -> None:
+) -> int:
     """Keep the contributor's finished uploads that have pieces of `digests`, or are called by `public_ids`, another
-    KEPT from now: a model is being made of them.
+    KEPT from now: a model is being made of them. How many times one was found.
     """
+    renewed = 0
     own = (Upload.contributor_id == contributor_id, Upload.state == "complete")
     for batch in batches(sorted({*digests, *public_ids})):
         having = select(UploadPiece.upload_id).where(UploadPiece.digest.in_(batch))
         named = or_(Upload.id.in_(having), Upload.public_id.in_(batch))
-        session.execute(
-            update(Upload).where(*own, named).values(expires_at=now() + KEPT), execution_options=_WITHOUT_OBJECTS
-        )
+        statement = update(Upload).where(*own, named).values(expires_at=now() + KEPT)
+        done: Any = session.execute(statement, execution_options=_WITHOUT_OBJECTS)
+        renewed += done.rowcount
+    return renewed
 
 
 _WITHOUT_OBJECTS = {"synchronize_session": False}

@@ -201,7 +201,7 @@ WRITES = [told for told in operations() if told.writes]
 
 @pytest.mark.parametrize("told", WRITES, ids=lambda told: told.name)
 def test_what_writes_is_refused_without_a_token(zoo: FlaskClient, document: dict[str, Any], told: Operation) -> None:
-    answer = asked(zoo, told)
+    answer = asked(zoo, told, is_allowed=False)
     assert answer.status_code == 401
     assert "account" in assert_as_described(document, told, answer)["error"]
     described = document["paths"][told.path][told.method]

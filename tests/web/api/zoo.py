@@ -22,6 +22,8 @@ from registry.catalog.tables import Chimera, Model, Token
 from registry.registry import Registry
 from registry.tokens import PREFIX
 from tests.trips import ingest_file
+from tests.web.accounts import bearing, new_token
+from web import answers
 from web.api.accounts import EXAMPLE_TOKEN
 from web.api.operation import Operation, operations
 from web.api.submissions import EXAMPLES as SUBMISSIONS
@@ -104,8 +106,11 @@ def put_submissions(registry: Registry) -> None:
             row.model_id = model.id if name == "shown" else None
 
 
-def asked(client: FlaskClient, told: Operation) -> TestResponse:
-    """The answer to the example request of an operation; of one that writes, by a client that may."""
+def asked(client: FlaskClient, told: Operation, *, is_allowed: bool = True) -> TestResponse:
+    """The answer to the example request of an operation; of one that writes, by a client that may.
+
+    What only contributors with tokens may is asked with one, if it is to be allowed.
+    """
     method = told.method.upper()
     if told.bytes_example is not None:
         headers = {one.name: one.example for one in told.parameters if one.where == "header" and one.required}
@@ -114,7 +119,14 @@ def asked(client: FlaskClient, told: Operation) -> TestResponse:
     if told.body is None:
         return client.open(told.example, method=method)
     path = told.path.format(**{one.name: one.example for one in told.parameters if one.is_in_path})
-    return client.open(path, method=method, data=told.example, content_type="application/json")
+    headers = _own_token(client) if told.name == "make_token" and is_allowed else {}
+    return client.open(path, method=method, data=told.example, content_type="application/json", headers=headers)
+
+
+def _own_token(client: FlaskClient) -> dict[str, str]:
+    """As a contributor: whoever works at the machine has no tokens."""
+    with client.application.app_context():
+        return bearing(new_token(answers.registry(), "ada"))
 
 
 def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, Any]:

@@ -127,6 +127,7 @@ MODEL_SCHEMAS: dict[str, Schema] = {
             **_SUMMARY,
             "description": described(nullable(TEXT), "Markdown, as its owner or its file has it."),
             "tags": list_of(TEXT),
+            "contributor": described(TEXT, "Who added it."),
             "state_reason": described(nullable(TEXT), "Why it was yanked."),
             "changed_at": described(nullable(TIME), "When its state, or what is said of it, was last changed."),
             "flags": list_of(TEXT, "What is odd about its files."),

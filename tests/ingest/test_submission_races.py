@@ -1,0 +1,156 @@
+"""Submissions that meet: an administrator's word, the contributor's own, a job that ends, one more submission."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from sqlalchemy import select
+
+from ingest.submissions import asking, forgetting
+from ingest.submissions.asking import withdraw
+from ingest.submissions.confined import Order
+from ingest.submissions.forgetting import forget_bytes
+from ingest.submissions.intake import attend_to, settle_abandoned
+from ingest.submissions.keeping import kept_manifest
+from ingest.submissions.manifest import BadManifest
+from registry.catalog.queries.submissions import known_contributor_id, open_submissions
+from registry.catalog.register.accounts import add_contributor, set_contributor_state
+from registry.catalog.register.jobs import cancel_job
+from registry.catalog.register.states import hide_model, remove_model
+from registry.catalog.tables import Model
+from registry.registry import Registry
+from tests.submitting import asked_for, attended, found, here, of_pieces, put_upload, whole
+from tests.trips import little_model
+
+LITTLE = little_model()
+
+
+def sent(registry: Registry, data: bytes = LITTLE) -> int:
+    """A submission of ann's, after its job."""
+    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)])
+    attended(registry, submission_id)
+    return submission_id
+
+
+def ended(registry: Registry, submission_id: int) -> tuple[str, set[str]]:
+    """Its state, and the codes of its findings."""
+    row = found(registry, submission_id).row
+    return row.state, {one["code"] for one in json.loads(row.findings)}
+
+
+def states(registry: Registry) -> list[str]:
+    with registry.catalog.reading() as session:
+        return list(session.scalars(select(Model.state).order_by(Model.id)))
+
+
+@pytest.mark.parametrize(("yanker", "state"), [("local", "quarantined"), ("ann", "published")])
+def test_what_an_administrator_yanked_waits_when_it_is_sent_again(yanker: str, state: str, registry: Registry) -> None:
+    first = sent(registry)
+    with registry.catalog.writing() as session:
+        hide_model(session, session.get_one(Model, found(registry, first).row.model_id), "yanked", "bad", yanker)
+    again, codes = ended(registry, sent(registry))
+    assert (again, "yanked-before" in codes) == (state, yanker == "local")
+
+
+def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        add_contributor(session, "ann")
+        set_contributor_state(session, "ann", "suspended")
+    first = sent(registry)
+    withdraw(registry, "ann", first)
+    with registry.catalog.writing() as session:
+        set_contributor_state(session, "ann", "active")
+    second = sent(registry)
+    state, codes = ended(registry, second)
+    assert (state, "removed-before" in codes, states(registry)) == ("published", False, ["removed", "visible"])
+    with registry.catalog.writing() as session:
+        remove_model(session, session.get_one(Model, found(registry, second).row.model_id), "bad", "local")
+    state, codes = ended(registry, sent(registry))
+    assert (state, "removed-before" in codes) == ("quarantined", True)
+
+
+def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: Registry) -> None:
+    """But not one that an administrator has hidden, nor one that another submission waits for."""
+    with registry.catalog.writing() as session:
+        add_contributor(session, "ann")
+        set_contributor_state(session, "ann", "suspended")
+    hidden, waits = (sent(registry, little_model(name)) for name in ("Hidden", "Waits"))
+    with registry.catalog.writing() as session:
+        model = session.get_one(Model, found(registry, hidden).row.model_id)
+        hide_model(session, model, "quarantined", "It is looked at.", "local")
+    left = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
+    here(registry, Order(left, True, len(LITTLE)), lambda _line: None)
+    assert states(registry) == ["quarantined"] * 3
+    with registry.catalog.writing() as session:
+        cancel_job(session, found(registry, left).row.job_id or 0)
+    settle_abandoned(registry)
+    assert states(registry) == ["quarantined", "quarantined", "removed"]
+    assert (found(registry, left).row.state, found(registry, waits).row.state) == ("withdrawn", "quarantined")
+
+
+def test_a_model_that_was_registered_after_its_submission_was_settled_goes(registry: Registry) -> None:
+    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
+
+    def left_at_the_end(registry: Registry, order: Order, say: object) -> None:
+        here(registry, order, lambda line: None if "registered" in line else say(line))  # type: ignore[operator]
+        with registry.catalog.writing() as session:
+            cancel_job(session, found(registry, submission_id).row.job_id or 0)
+        with registry.catalog.writing() as session:
+            forsaken = session.scalars(select(Model)).one()
+            hide_model(session, forsaken, "quarantined", "as if it came later", "local")
+        settle_abandoned(registry)
+        assert states(registry) == ["quarantined"]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attend_to(registry, submission_id, lambda _share, _note: None, publish=True, worker=left_at_the_end)
+    assert (found(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
+
+
+def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = len(LITTLE) // 2
+    put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
+    file = of_pieces(LITTLE, [(0, half), (half, len(LITTLE) - half)])
+    first = asked_for(registry, "ann/one", [file])
+    with registry.catalog.reading() as session:
+        owner = known_contributor_id(session, "ann") or 0
+        manifest = kept_manifest(open_submissions(session, owner)[0])
+    withdraw(registry, "ann", first)
+    later: list[int] = []
+
+    def forget_late(*given: object) -> int:
+        later.append(asked_for(registry, "ann/two", [file]))
+        return forget_uploads(*given)
+
+    forget_uploads = forgetting.forget_uploads
+    monkeypatch.setattr(forgetting, "forget_uploads", forget_late)
+    assert forget_bytes(registry, owner, manifest) == 0
+    assert attended(registry, later[0]).row.state == "published"
+
+
+def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    half = len(LITTLE) // 2
+    put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
+    file = of_pieces(LITTLE, [(0, half), (half, len(LITTLE) - half)])
+    first = asked_for(registry, "ann/one", [file])
+    with registry.catalog.reading() as session:
+        owner = known_contributor_id(session, "ann") or 0
+        manifest = kept_manifest(open_submissions(session, owner)[0])
+    withdraw(registry, "ann", first)
+    locate, located = asking.locate, list[object]()
+
+    def located_before(*given: object) -> object:
+        files = locate(*given)  # type: ignore[arg-type]
+        if not located:
+            located.append(files)
+            assert forget_bytes(registry, owner, manifest) == 1
+        return files
+
+    monkeypatch.setattr(asking, "locate", located_before)
+    with pytest.raises(BadManifest, match="send them first"):
+        asked_for(registry, "ann/two", [file])
