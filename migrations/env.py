@@ -29,6 +29,7 @@ with engine.connect() as connection:
         compare_type=True,
         render_item=render_plainly,
         transaction_per_migration=False,
+        transactional_ddl=True,  # SQLite's too: else each step is committed, and two who migrate at once get between
     )
     with context.begin_transaction():
         context.run_migrations()

@@ -14,6 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event, inspect, select, text
+from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 import migrations
@@ -225,6 +226,26 @@ def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write
     assert ends == [("", 0)] * 4
     with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         assert session.execute(text("SELECT theta_bin, placements FROM facet_counts")).all() == [(5, 100)]
+
+
+def test_migrations_that_are_cut_short_leave_nothing(tmp_path: Path) -> None:
+    """All steps are one transaction: who migrates at the same time sees the old schema or the new one."""
+    url = f"sqlite:///{tmp_path / 'cut.sqlite3'}"
+
+    def cut(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "CREATE TABLE page_tokens" in statement:
+            raise DatabaseError(statement, None, Exception("cut"))
+
+    def migrate(engine: Engine) -> None:
+        event.listen(engine, "before_cursor_execute", cut)
+        migrations.migrate(engine)
+
+    with pytest.raises(CatalogError):
+        open_catalog(url, migrate, migrations.HEAD)
+    left = create_engine(url)
+    assert inspect(left).get_table_names() == []
+    left.dispose()
+    open_catalog(url, migrations.migrate, migrations.HEAD).close()
 
 
 def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_path: Path) -> None:
