@@ -102,8 +102,9 @@ class Runner:
         return not left_running
 
     def _watch(self, threads: Sequence[threading.Thread]) -> None:
-        """Wait until the runner is to end, or all lanes have; now and then, tidy up."""
-        tidied = -TIDY_SECONDS
+        """Tidy up, and again now and then, until the runner is to end or all lanes have."""
+        self._tidy()
+        tidied = time.monotonic()
         while any(thread.is_alive() for thread in threads):
             if time.monotonic() - tidied > TIDY_SECONDS:
                 self._tidy()

@@ -470,7 +470,7 @@ def test_a_runner_of_jobs_tidies_up_and_a_sweep_tells_of_it(
     report = json.loads(capsys.readouterr().out)
     assert report["uploads"] == {"expired_uploads": 1, "stray_files": 0, "removed_bytes": 1500}
     let_expire(registry)
-    Runner(registry, Event()).run(once=True)
+    Runner(registry, Event(), lanes=()).run(once=True)  # so lanes that end before the runner looks at them
     assert not (registry.settings.uploads / two).exists()
 
 
