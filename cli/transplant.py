@@ -120,7 +120,7 @@ def graft(base: str, donors: tuple[str, ...], output: Path, **given: Any) -> Non
         return output
 
     def write(done: Transplant, advance: Callable[[int], None]) -> Digest:
-        named = replace(done.file, path=output / done.plan.file_name)
+        named = done.file.placed_at(output / done.plan.file_name)
         contents = file_contents([dissect(named)])
         return extract(contents, output, force=asked.force, progress=advance).files[0][2]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from threadpoolctl import threadpool_limits
 
 from ingest.buffers import BUFFER_BYTES
-from ingest.composed import ComposedFile, Section
+from ingest.composed import BytesAtHand, ComposedFile, Section
 from ingest.dissect import DissectedFile, places
 from ingest.opening import open_files
 from ingest.sources import ModelSource
@@ -150,7 +150,8 @@ def _composed(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> Compo
     data = plan.header(lock)
     size = plan.size_bytes
     header = read_header(HeaderSource(data, size, str(path)))
-    return ComposedFile(path, size, data, tuple(_sections(plan, header.data_offset, header.tensors, library)))
+    of_header = Section(0, len(data), BytesAtHand(data))
+    return ComposedFile(path, size, [of_header, *_sections(plan, header.data_offset, header.tensors, library)])
 
 
 def _sections(plan: Plan, data_offset: int, tensors: Iterable[TensorInfo], library: FileLibrary) -> Iterator[Section]:

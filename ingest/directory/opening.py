@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ingest.composed import BytesAtHand, Section
 from ingest.directory.fields import Reasons
 from ingest.directory.folder import Folder
 from ingest.directory.jsontext import MANIFEST_MAX_BYTES, parse_json
@@ -18,7 +19,7 @@ from ingest.directory.manifest import GgufEntry, Manifest, TensorEntry
 from ingest.directory.metadata import readable_metadata, same_metadata
 from ingest.directory.organfile import HEAD_MAX_BYTES, parse_head
 from ingest.directory.parse import parse_manifest
-from ingest.directory.virtual import PlacedOrgan, Section, VirtualFile, names_text
+from ingest.directory.virtual import FolderFile, PlacedOrgan, VirtualFile, names_text
 from registry.errors import BadDirectory, BadGguf, BadSource
 from registry.gguf import (
     Header,
@@ -160,11 +161,11 @@ def _virtual(
     if kept is not None and misfit is None:
         return _with_kept_header(folder, entry, organs, kept.header)
     literal, alignment = _fresh_header(entry, organs, kept)
-    sections = [Section(0, len(literal), None, data=literal)]
+    sections = [Section(0, len(literal), BytesAtHand(literal))]
     placed = []
     offset = len(literal)
     for organ in organs:
-        sections.append(_organ_section(organ, offset))
+        sections.append(_organ_section(folder, organ, offset))
         placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256))
         offset += padded(organ.spec.size_bytes, alignment)
     remarks = [*notes, f"the header of {entry.name} is written anew: {misfit}"]
@@ -190,15 +191,16 @@ def _misfit(entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None) -> st
 
 def _with_kept_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ], header: Header) -> VirtualFile:
     assert entry.header is not None
-    sections = [Section(0, header.end, HEADER_FILE, entry.header.offset_bytes)]
+    headers = FolderFile(folder, HEADER_FILE)
+    sections = [Section(0, header.end, headers, entry.header.offset_bytes)]
     placed = []
     for organ, tensor in zip(organs, header.tensors, strict=True):
         offset = header.data_offset + tensor.offset
-        sections.append(_organ_section(organ, offset))
+        sections.append(_organ_section(folder, organ, offset))
         placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256))
     for padding in entry.paddings:
         stretch = padding.kept
-        sections.append(Section(padding.offset_bytes, stretch.size_bytes, HEADER_FILE, stretch.offset_bytes))
+        sections.append(Section(padding.offset_bytes, stretch.size_bytes, headers, stretch.offset_bytes))
     sections.sort(key=lambda section: section.offset_bytes)
     position = 0
     for section in sections:
@@ -210,8 +212,8 @@ def _with_kept_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ],
     return VirtualFile(folder, entry.name, header.file_size_bytes, sections, placed, entry.sha256, ())
 
 
-def _organ_section(organ: Organ, offset: int) -> Section:
-    return Section(offset, organ.spec.size_bytes, organ.entry.file, organ.data_offset_bytes)
+def _organ_section(folder: Folder, organ: Organ, offset: int) -> Section:
+    return Section(offset, organ.spec.size_bytes, FolderFile(folder, organ.entry.file), organ.data_offset_bytes)
 
 
 def _fresh_header(entry: GgufEntry, organs: Sequence[Organ], kept: _Kept | None) -> tuple[bytes, int]:

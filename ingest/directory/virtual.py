@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ingest.buffers import BUFFER_BYTES
+from ingest.composed import ComposedFile, Section
 from ingest.directory.folder import Folder
 from ingest.directory.layout import MANIFEST_FILE
 from ingest.files import Origin
 from registry.digest import Digest
-from registry.errors import BadSource
 from registry.gguf import TensorSpec
 
 NAMES_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """Bytes at `offset_bytes` of the GGUF: from a file of the folder, or at hand."""
+class FolderFile:
+    """A file of the folder."""
 
-    offset_bytes: int
-    size_bytes: int
-    file: str | None
-    file_offset_bytes: int = 0
-    data: bytes = b""
+    folder: Folder
+    file: str
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.folder.read_into(self.file, buffer, offset)
+
+    def check_unchanged(self) -> None:
+        self.folder.check_unchanged(self.file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,9 @@ class PlacedOrgan:
     sha256: Digest | None
 
 
-class VirtualFile:
-    """One GGUF file of an organ directory; reads like a plain file, from several threads.
-
-    `sections` rise by offset and do not overlap; all else is zeros.
+class VirtualFile(ComposedFile):
+    """One GGUF file of an organ directory. `sha256` is that of the file that the folder was made from, if the manifest
+    says it; `remarks` are what was found out when the folder was opened.
     """
 
     def __init__(
@@ -54,47 +55,15 @@ class VirtualFile:
         sha256: Digest | None,
         remarks: Sequence[str],
     ) -> None:
-        self.path = folder.path / name
-        self.name = str(self.path)
-        self.size_bytes = size_bytes
-        self.sha256 = sha256
-        """Of the file that the folder was made from, if the manifest says it."""
+        super().__init__(folder.path / name, size_bytes, sections, sha256)
         self.remarks = tuple(remarks)
-        """What was found out when the folder was opened."""
         self._folder = folder
-        self._sections = tuple(section for section in sections if section.size_bytes)
-        self._offsets = [section.offset_bytes for section in self._sections]
         self._organs = tuple(organs)
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
-        if offset + size > self.size_bytes:
-            raise BadSource(f"{self.name}: ends at byte {self.size_bytes}, {offset + size} are wanted")
-        data = bytearray(size)
-        self.read_into(memoryview(data), offset)
-        return bytes(data)
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource when a file of the folder does not give its bytes."""
-        if offset + len(buffer) > self.size_bytes:
-            raise BadSource(f"{self.name}: ends at byte {self.size_bytes}, {offset + len(buffer)} are wanted")
-        position = offset
-        for section in self._between(offset, offset + len(buffer)):
-            begin = max(offset, section.offset_bytes)
-            end = min(offset + len(buffer), section.offset_bytes + section.size_bytes)
-            _zero(buffer[position - offset : begin - offset])
-            self._read_section(section, buffer[begin - offset : end - offset], begin - section.offset_bytes)
-            position = end
-        _zero(buffer[position - offset :])
 
     def check_unchanged(self) -> None:
         """Raise BadSource when one of the files that it is made of was written to or replaced."""
         self._folder.check_unchanged(MANIFEST_FILE)
-        for file in dict.fromkeys(section.file for section in self._sections if section.file is not None):
-            self._folder.check_unchanged(file)
-
-    def close(self) -> None:
-        """Nothing of its own is open: the folder is closed by whoever opened it."""
+        super().check_unchanged()
 
     def organ_digests(self) -> dict[int, Digest]:
         """The digest of each organ by its offset; reads them all."""
@@ -128,25 +97,8 @@ class VirtualFile:
             digest.update(view)
         return Digest(digest.hexdigest())
 
-    def _between(self, begin: int, end: int) -> Iterator[Section]:
-        index = max(0, bisect_right(self._offsets, begin) - 1)
-        for section in self._sections[index : bisect_right(self._offsets, end)]:
-            if section.offset_bytes < end and section.offset_bytes + section.size_bytes > begin:
-                yield section
-
-    def _read_section(self, section: Section, buffer: memoryview, begin: int) -> None:
-        if section.file is None:
-            buffer[:] = section.data[begin : begin + len(buffer)]
-        else:
-            self._folder.read_into(section.file, buffer, section.file_offset_bytes + begin)
-
 
 def names_text(names: Sequence[str]) -> str:
     """The first few of `names`, and how many more there are."""
     more = len(names) - NAMES_SHOWN_MAX
     return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
-def _zero(buffer: memoryview) -> None:
-    if len(buffer):
-        buffer[:] = bytes(len(buffer))

@@ -7,13 +7,14 @@ and of one blob the chunk that was decoded last is kept. What a blob gives is ch
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.files import FileSource, Origin
-from ingest.submissions.pieces import InSpool, InStore, LocatedFile, LocatedPiece
+from ingest.composed import ComposedFile, Section
+from ingest.files import FileSource
+from ingest.submissions.pieces import InSpool, InStore, LocatedFile
 from registry.catalog.queries.blobs import blobs_by_digest
 from registry.digest import Digest
 from registry.errors import BadSource, MissingBlob
@@ -105,56 +106,24 @@ class Sources:
         return view
 
 
-class AssembledFile:
-    """One file of a submission; reads like a plain file (`ingest.files.OpenFile`), from several threads."""
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """What lies at one place."""
 
-    def __init__(self, sources: Sources, file: LocatedFile) -> None:
-        self.path = Path(file.name)
-        """Where it would be: its name alone, for there is no such file."""
-        self.name = file.name
-        self.size_bytes = file.size_bytes
-        self.sha256 = file.sha256
-        self._sources = sources
-        self._pieces: Sequence[LocatedPiece] = file.pieces
-        self._offsets = [piece.offset_bytes for piece in file.pieces]
-
-    def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
-        self._check(offset, size)
-        data = bytearray(size)
-        self.read_into(memoryview(data), offset)
-        return bytes(data)
+    sources: Sources
+    at: InSpool | InStore
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill `buffer` from `offset`; raises BadSource, and StoreError when a blob does not give its bytes."""
-        end = offset + len(buffer)
-        self._check(offset, len(buffer))
-        position = offset
-        index = max(0, bisect_right(self._offsets, offset) - 1)
-        for piece in self._pieces[index : bisect_right(self._offsets, end)]:
-            begin = max(offset, piece.offset_bytes)
-            last = min(end, piece.offset_bytes + piece.size_bytes)
-            if begin >= last:
-                continue
-            _zero(buffer[position - offset : begin - offset])
-            self._sources.read_into(buffer[begin - offset : last - offset], piece.at, begin - piece.offset_bytes)
-            position = last
-        _zero(buffer[position - offset :])
+        self.sources.read_into(buffer, self.at, offset)
 
     def check_unchanged(self) -> None:
         """Nothing: an upload that is finished is written to no more, and a blob never is."""
 
-    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
-        """Nothing: a file is what it is."""
-        return ()
 
-    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
-        """None: what made it is not known."""
-        return None
-
-    def _check(self, offset: int, size: int) -> None:
-        if offset + size > self.size_bytes:
-            raise BadSource(f"{self.name}: ends at byte {self.size_bytes}, {offset + size} are wanted")
+def assembled_file(sources: Sources, file: LocatedFile) -> ComposedFile:
+    """One file of a submission, called by its name alone, for there is no such file; read while `sources` are open."""
+    sections = [Section(piece.offset_bytes, piece.size_bytes, _Located(sources, piece.at)) for piece in file.pieces]
+    return ComposedFile(Path(file.name), file.size_bytes, sections, file.sha256)
 
 
 def _overlapping(chunks: Sequence[StoredChunk], offset: int, end: int) -> Sequence[StoredChunk]:
@@ -163,8 +132,3 @@ def _overlapping(chunks: Sequence[StoredChunk], offset: int, end: int) -> Sequen
         return ()
     size = chunks[0].plain_size_bytes
     return chunks[offset // size : (end - 1) // size + 1]
-
-
-def _zero(buffer: memoryview) -> None:
-    if len(buffer):
-        buffer[:] = bytes(len(buffer))

@@ -23,11 +23,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ingest.composed import ComposedFile
 from ingest.dissect import DissectedFile, dissect
 from ingest.opening import in_order
 from ingest.records import model_digest
 from ingest.service import Intake, ingest_files
-from ingest.submissions.assembled import AssembledFile, Sources
+from ingest.submissions.assembled import Sources, assembled_file
 from ingest.submissions.findings import REFUSE, Finding, finding_of
 from ingest.submissions.keeping import kept_given, kept_manifest
 from ingest.submissions.looking import Proposed, findings_of, proposed_of
@@ -113,7 +114,7 @@ def _sent(registry: Registry, submission_id: int) -> _Sent:
 
 def _open(opened: ExitStack, registry: Registry, sent: _Sent) -> list[DissectedFile]:
     sources = opened.enter_context(Sources(registry))
-    return in_order(sent.name.name, [dissect(AssembledFile(sources, file)) for file in sent.files])
+    return in_order(sent.name.name, [dissect(assembled_file(sources, file)) for file in sent.files])
 
 
 def _looked(
@@ -130,7 +131,7 @@ def _looked(
 
 def _promised(file: DissectedFile) -> Digest | None:
     """The SHA-256 that the file is said to have."""
-    return file.source.sha256 if isinstance(file.source, AssembledFile) else None
+    return file.source.sha256 if isinstance(file.source, ComposedFile) else None
 
 
 def _register(

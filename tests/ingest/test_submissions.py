@@ -14,7 +14,7 @@ import pytest
 
 from ingest.jobs.runner import Runner
 from ingest.submissions.asking import publish, withdraw
-from ingest.submissions.assembled import AssembledFile, Sources
+from ingest.submissions.assembled import Sources, assembled_file
 from ingest.submissions.child import Say
 from ingest.submissions.confined import Order, Stopped
 from ingest.submissions.deciding import approve_submission, refuse_submission
@@ -123,7 +123,7 @@ def test_reading_a_file_of_pieces_anywhere_gives_its_bytes(registry: Registry, t
         (file,) = locate(session, owner, registry.settings.uploads, manifest)
     chance = Random(1)
     with Sources(registry) as sources:
-        read = AssembledFile(sources, file)
+        read = assembled_file(sources, file)
         assert read.read_at(0, len(BASE)) == BASE
         for _ in range(200):
             begin, end = sorted(chance.randrange(len(BASE) + 1) for _ in range(2))
