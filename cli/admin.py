@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.place import folder_registry
 from cli.querying import print_more
-from registry.catalog.queries.administration import waiting_submissions
+from registry.catalog.queries.administration import submission_by_id, waiting_submissions
 from registry.catalog.queries.events import newest_events
 from registry.catalog.queries.removing import model_in_any_state, removal_of
 from registry.catalog.register.accounts import LOCAL
@@ -14,11 +15,10 @@ from registry.catalog.register.states import hide_model, remove_model
 from registry.catalog.search.cursor import PAGE_MAX
 from registry.errors import Conflict
 from registry.names import parse_model_name
-from registry.present.administration import removal_values, waiting_values
+from registry.present.administration import removal_values, submitted_values, waiting_values
 from registry.present.events import events_values
-from registry.present.text import size_text
+from registry.present.text import count_text, size_text, theta_text
 from registry.present.values import Values
-from registry.registry import Registry
 
 ID_MAX = 2**63 - 1
 CHIMERAS_SHOWN = 10
@@ -47,9 +47,9 @@ def admin() -> None:
 @_QUIET
 def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
     """List what waits for your word, the longest waiting first."""
-    with Registry.open() as registry, registry.catalog.reading() as session:
+    with folder_registry() as registry, registry.catalog.reading() as session:
         page = waiting_submissions(session, limit, after)
-        values = waiting_values(page)
+        values = waiting_values(session, page)
     if as_json:
         print_json(values)
         return
@@ -61,13 +61,27 @@ def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> Non
         print_more("admin", "", ["quarantine", *(["-q"] if quiet else []), "--limit", str(limit)], page.next)
 
 
+@admin.command("show")
+@_SUBMISSION
+@_JSON
+def show_submission(submission: int, as_json: bool) -> None:
+    """Show what there is to know of a submission: what was found in it, what is said of it, what it brings."""
+    with folder_registry() as registry, registry.catalog.reading() as session:
+        row, contributor, model = submission_by_id(session, submission)
+        values = submitted_values(session, [(row, contributor, model)])[0] | {"state": row.state, "reason": row.reason}
+    if as_json:
+        print_json(values)
+    else:
+        _print_submission(values)
+
+
 @admin.command()
 @_SUBMISSION
 def approve(submission: int) -> None:
     """Publish what waits: its model is visible from now on."""
     from ingest.submissions.deciding import approve_submission  # with the relatives of models, which is numpy
 
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         approve_submission(registry, submission, LOCAL)
     click.echo(f"submission {submission} is published", err=True)
 
@@ -79,7 +93,7 @@ def refuse(submission: int, reason: str) -> None:
     """Refuse what waits; its bytes go with the next sweeps."""
     from ingest.submissions.deciding import refuse_submission
 
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
     click.echo(f"submission {submission} is refused", err=True)
 
@@ -89,7 +103,7 @@ def refuse(submission: int, reason: str) -> None:
 @_REASON
 def yank_model(model: str, reason: str) -> None:
     """Take MODEL out of searches and rankings. Who knows its name and version, or its digest, still gets it."""
-    with Registry.open() as registry, registry.catalog.writing() as session:
+    with folder_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))
         hide_model(session, found, "yanked", reason, LOCAL)
         name = found.full_name
@@ -102,7 +116,7 @@ def restore_model(model: str) -> None:
     """Show MODEL again, which was yanked."""
     from ingest.publishing import publish_model
 
-    with Registry.open() as registry, registry.catalog.writing() as session:
+    with folder_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))
         if found.state == "quarantined":
             raise Conflict(f"{found.full_name} waits for review: organ admin quarantine lists it")
@@ -122,7 +136,7 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
     Without -y it says what would go. The bytes that nothing else needs go with the next two runs of organ sweep;
     chimeras keep the organs that they have of it.
     """
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         opened = registry.catalog.writing if yes else registry.catalog.reading
         with opened() as session:
             found = model_in_any_state(session, parse_model_name(model))
@@ -146,7 +160,7 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
 @_JSON
 def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -> None:
     """List who did what, newest first."""
-    with Registry.open() as registry, registry.catalog.reading() as session:
+    with folder_registry() as registry, registry.catalog.reading() as session:
         page = newest_events(session, limit, after, by, action)
         values = events_values(page)
     if as_json:
@@ -174,14 +188,53 @@ def _print_waiting(waiting: list[Values]) -> None:
         click.echo("Nothing waits.", err=True)
         return
     rows = [
-        (one["id"], one["contributor"], one["name"], size_text(one["size_bytes"]), one["created_at"][:16])
+        (
+            *(one["id"], one["contributor"], one["name"], _kind(one), size_text(one["size_bytes"])),
+            *(_number(one["organs"]), _number(one["organs_new"]), one["created_at"][:16]),
+        )
         for one in waiting
     ]
-    print_table(("id", "who", "model", "size", "sent"), rows, ("id", "size"))
+    columns = ("id", "who", "model", "kind", "size", "organs", "new", "sent")
+    print_table(columns, rows, ("id", "size", "organs", "new"))
     for one in waiting:
         for finding in one["findings"]:
             click.echo(f"{one['id']}: {plain(finding.get('severity', ''))}: {plain(finding.get('sentence', ''))}")
-    click.echo("organ admin approve ID publishes one, organ admin refuse ID --reason TEXT refuses it", err=True)
+    hint = "organ admin show ID says more; approve ID publishes one, refuse ID --reason TEXT refuses it"
+    click.echo(hint, err=True)
+
+
+def _print_submission(one: Values) -> None:
+    facts = {
+        "submission": f"{one['id']}, {one['state']}{': ' + one['reason'] if one['reason'] else ''}",
+        "sent by": f"{one['contributor']}, {one['created_at'][:16]}",
+        "model": one["model"] or one["name"],
+        "size": f"{size_text(one['size_bytes'])}, {one['size_bytes']:,} bytes",
+    }
+    if one["model"] is not None:
+        facts |= {
+            "kind": f"{_kind(one)}{', ' + one['architecture'] if one['architecture'] else ''}",
+            "tensors": f"{one['tensors']:,}, {count_text(one['parameters'])} parameters",
+            "organs": f"{one['organs']:,}, {one['organs_new']:,} of them new here",
+            "mean θ": theta_text(one["mean_theta"]),
+            "title": one["title"] or "–",
+            "licence": one["license"] or "none is stated",
+            "base": one["base"] or "none is named",
+            "tags": ", ".join(one["tags"]) or "–",
+        }
+    for name, text in facts.items():
+        click.echo(f"{name:<12}{plain(text)}")
+    for finding in one["findings"]:
+        click.echo(f"{plain(finding['severity']):<12}{plain(finding['sentence'])}")
+    for line in (one["description"] or "").splitlines():
+        click.echo(f"  {plain(line)}".rstrip())
+
+
+def _kind(one: Values) -> str:
+    return "–" if one["kind"] is None else str(one["kind"]) if one["complete"] else "partial model"
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
 
 
 def _print_removal(values: Values, *, done: bool) -> None:

@@ -11,6 +11,7 @@ import click
 from cli.composedthere import composed_there
 from cli.composing import Asked, Composed, begun, composed
 from cli.console import plain, print_json, print_path, progress_bar
+from cli.fetching import fetch_files, fetch_shards, fetch_with_its_base, shard_size
 from cli.place import address, folder_registry, named_remote, remote_registry
 from cli.targets import SUFFIX, folder_of, gguf_targets
 from ingest.directory.folder import is_organ_directory
@@ -18,7 +19,6 @@ from ingest.directory.virtual import VirtualFile
 from ingest.opening import open_files
 from ingest.placing import place_virtual
 from ingest.sources import GGUF_SUFFIX, directory_source
-from registry.amounts import parse_size
 from registry.catalog.queries.composing import chimera_of, model_by_text
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
@@ -27,7 +27,7 @@ from registry.compose.lock import LOCK_KEY
 from registry.compose.partial import is_partial, partial_recipe
 from registry.compose.recipe import Recipe
 from registry.digest import Digest
-from registry.errors import BadInput, BadSource, NotAssemblable
+from registry.errors import BadSource, NotAssemblable
 from registry.gguf import read_header
 from registry.present.text import size_text
 from registry.registry import Registry
@@ -39,6 +39,7 @@ _PROOFS = {
     "new file": "a new file",
     "not compared yet": "compared with the file that the folder was made from",
 }
+_ACCEPT_MISPLACED = "--accept is for a RECIPE, and for a model that has only some organs"
 
 
 @click.command()
@@ -94,14 +95,13 @@ def assemble(
     elif model.endswith(GGUF_SUFFIX) and Path(model).is_file():
         raise BadSource(f"{model}: it is a GGUF file already; organ ingest, extract and transplant take it apart")
     elif address() is not None:
-        hides = quiet or as_json
-        results = _from_elsewhere(model, output, shards, merge, force=force, dry_run=dry_run, quiet=hides)
+        results = _from_elsewhere(model, output, shards, merge, None if partial else accept, asked)
     else:
         with folder_registry() as registry:
             recipe = None if partial or shards or merge else _with_its_base(registry, model)
             if recipe is None:
                 if accept:
-                    raise click.UsageError("--accept is for a RECIPE, and for a model that has only some organs")
+                    raise click.UsageError(_ACCEPT_MISPLACED)
                 results = _from_registry(registry, _plans(registry, model, output, shards, merge), asked)
             else:
                 results = _made(composed(registry, registry.compose(recipe).accept(*accept), asked))
@@ -147,25 +147,25 @@ def _from_registry(registry: Registry, planned: tuple[list[FilePlan], str], aske
 
 
 def _from_elsewhere(
-    model: str, output: Path, shards: str | None, merge: bool, *, force: bool, dry_run: bool, quiet: bool
+    model: str, output: Path, shards: str | None, merge: bool, accept: Sequence[str] | None, asked: Asked
 ) -> list[dict[str, object]]:
-    """The model's own files, or one of all of them, fetched."""
-    from registry.client.fetching import fetch  # with HTTP, which a folder needs not
-
-    if shards:
-        raise click.UsageError("--shards is for a registry's folder: one elsewhere gives the files as they came in")
+    """The model's own files, or one of all of them, or shards, or its base with its organs; None of `accept` means that
+    a model with only some organs is wanted as it came in."""
     with named_remote() as remote:
-        own = remote.own_files(model)
-        files = [(f"{own.model.name}{SUFFIX}", remote.whole_file(model))] if merge else own.files
-        targets = gguf_targets(output, [name for name, _ in files], force=force)
-        total = sum(file.size_bytes for _, file in files)
-        proof = "identical" if own.lock_id is None else "as made"
-        results = []
-        with folder_of(targets, dry_run=dry_run), progress_bar("fetch", total, quiet=quiet or dry_run) as advance:
-            for (_, file), target in zip(files, targets, strict=True):
-                digest = file.sha256 if dry_run else fetch(remote.connection, file, target, advance)
-                results.append(_result(target, file.size_bytes, digest, proof if file.sha256 else "new file"))
-    return results
+        recipe = None if accept is None or shards or merge else remote.with_its_base(model)
+        if recipe is not None:
+            found, proof = [fetch_with_its_base(remote, recipe, accept or (), output, asked)], "new file"
+        else:
+            if accept:
+                raise click.UsageError(_ACCEPT_MISPLACED)
+            own = remote.own_files(model)
+            proof = "identical" if own.lock_id is None else "as made"
+            if shards:
+                found = fetch_shards(remote, own.model.name, remote.one_file(own), output, shards, asked)
+            else:
+                files = [(f"{own.model.name}{SUFFIX}", remote.one_file(own))] if merge else own.files
+                found = fetch_files(remote, files, output, asked)
+    return [_result(one.path, one.size_bytes, one.sha256, "new file" if one.is_new else proof) for one in found]
 
 
 def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool, quiet: bool) -> list[dict[str, object]]:
@@ -218,15 +218,8 @@ def _plans(registry: Registry, model: str, output: Path, shards: str | None, mer
         if merge:
             return plan_merged(session, registry.blobs, row, f"{stem}{SUFFIX}"), proof
         if shards:
-            return plan_shards(session, registry.blobs, row, stem, _parse_size(shards)), proof
+            return plan_shards(session, registry.blobs, row, stem, shard_size(shards)), proof
         return plan_model(session, row), proof
-
-
-def _parse_size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except BadInput as error:
-        raise click.UsageError(str(error)) from error
 
 
 def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:

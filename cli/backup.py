@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from cli.console import plain, print_json, progress_bar
+from cli.place import folder_registry
 from registry.backup import BackupReport, back_up
 from registry.present.models import figures
 from registry.present.text import size_text
-from registry.registry import Registry
 
 
 @click.command()
@@ -25,7 +25,7 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
     FOLDER is then a registry itself: `organ --home FOLDER verify --read-data` checks it, and to restore is to copy it
     back. Uploads that are under way are left out. Exit status 1 when blobs are missing or faulty in the registry.
     """
-    with Registry.open() as registry:
+    with folder_registry() as registry:
         with registry.catalog.reading() as session:
             total = figures(session)["stored_bytes"]
         with progress_bar("backup", total, quiet=as_json) as advance:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import click
 
 from cli.console import plain, print_json, print_table
-from cli.place import folder_registry
+from cli.elsewhere import comparison_there
+from cli.place import folder_registry, remote_registry
 from cli.prose import print_sentence
 from registry.catalog.queries.models import model_by_name
 from registry.lineage import CLOSE, RELATED, Kinship
-from registry.names import parse_model_name
+from registry.names import ModelName, parse_model_name
 from registry.present.comparison import comparison, registered_model
 from registry.present.text import share_text, theta_text
 from registry.present.values import Values
@@ -33,9 +34,7 @@ def compare(first: str, second: str, as_json: bool) -> None:
     weights, 0 for strangers. It is estimated from fingerprints of 256 values an organ, and does not say which of the
     two was there first, nor which is better.
     """
-    with folder_registry() as registry, registry.catalog.reading() as session:
-        sides = [registered_model(session, model_by_name(session, parse_model_name(name))) for name in (first, second)]
-    values = comparison(*sides)
+    values = _compared(parse_model_name(first), parse_model_name(second))
     if as_json:
         print_json(values)
         return
@@ -48,6 +47,16 @@ def compare(first: str, second: str, as_json: bool) -> None:
             _print_changed(values)
         _print_left_out(values)
         _print_differences(values)
+
+
+def _compared(first: ModelName, second: ModelName) -> Values:
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            return comparison_there(remote, first, second)
+    with folder_registry() as registry, registry.catalog.reading() as session:
+        sides = [registered_model(session, model_by_name(session, name)) for name in (first, second)]
+    return comparison(*sides)
 
 
 def _print_header(values: Values) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import click
 
 from cli.console import print_json, print_table
-from cli.elsewhere import fits_there
+from cli.elsewhere import fits_there, fitting_there
 from cli.findings import print_findings
 from cli.given import GivenModels, is_file
 from cli.place import folder_registry, remote_registry
@@ -41,6 +41,8 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
         _print_models(base, limit, as_json=as_json, quiet=quiet)
         return
     remote = None if is_file(base) and is_file(donor) else remote_registry()
+    if remote is not None and (is_file(base) or is_file(donor)):
+        raise click.UsageError("a registry elsewhere compares models of its own: give two names, or two files")
     if remote is not None:
         with remote:
             values = fits_there(remote, base, donor)
@@ -77,10 +79,14 @@ def _reasons(one: Values) -> str:
 
 
 def _print_models(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
-    with folder_registry("organ compat without a DONOR") as registry, registry.catalog.reading() as session:
-        model = model_by_text(session, base)
-        found = fitting_models(session, model.id, limit)
-        name = model.full_name
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            name, found = fitting_there(remote, base, limit)
+    else:
+        with folder_registry() as registry, registry.catalog.reading() as session:
+            model = model_by_text(session, base)
+            name, found = model.full_name, fitting_models(session, model.id, limit)
     if as_json:
         print_json({"base": name, "next": None} | fitting_values(found))
     elif quiet:

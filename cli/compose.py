@@ -10,6 +10,7 @@ from cli.composedthere import composed_there
 from cli.composing import Asked, begun, composed, print_composed
 from cli.computed import print_thetas, with_thetas
 from cli.console import plain, print_json, print_path, progress_bar
+from cli.fetching import fetch_lock
 from cli.place import folder_registry, remote_registry
 from cli.targets import check_fits, gguf_targets
 from ingest.files import FileSource
@@ -80,22 +81,28 @@ def compose(
 def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:
     lock = _read_lock(path)
     (target,) = gguf_targets(output, [f"{lock.id}.gguf"], force=force)
-    with folder_registry("--from-lock") as registry:
-        with registry.catalog.reading() as session:
-            plan = plan_lock(session, registry.blobs, lock, target.name)
-        check_fits(target, plan.size_bytes)
-        digest = None
-        if not dry_run:
-            with progress_bar("compose", plan.size_bytes, quiet=quiet or as_json) as advance:
-                digest = place_file(registry.blobs, plan, target, advance)
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            found = fetch_lock(remote, lock, target, Asked(dry_run=dry_run, as_json=as_json, quiet=quiet))
+        size_bytes, digest = found.size_bytes, None if dry_run else found.sha256
+    else:
+        with folder_registry() as registry:
+            with registry.catalog.reading() as session:
+                plan = plan_lock(session, registry.blobs, lock, target.name)
+            size_bytes, digest = plan.size_bytes, None
+            check_fits(target, size_bytes)
+            if not dry_run:
+                with progress_bar("compose", size_bytes, quiet=quiet or as_json) as advance:
+                    digest = place_file(registry.blobs, plan, target, advance)
     if as_json:
-        values = {"file": str(target), "size_bytes": plan.size_bytes, "sha256": digest, "lock_id": lock.id}
+        values = {"file": str(target), "size_bytes": size_bytes, "sha256": digest, "lock_id": lock.id}
         print_json({"items": [values], "next": None})
     elif quiet:
         print_path(target)
     else:
         told = f", sha256:{digest}" if digest else "; nothing was written"
-        click.echo(f"{plain(target)}: {size_text(plan.size_bytes)}{told}")
+        click.echo(f"{plain(target)}: {size_text(size_bytes)}{told}")
         click.echo(f"  lock  sha256:{lock.id}")
 
 

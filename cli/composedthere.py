@@ -36,7 +36,7 @@ def composed_there(remote: RemoteRegistry, composition: RemoteComposition, asked
     for path in (asked.lock, asked.write_recipe):
         if path is not None:
             check_free(path, force=asked.force)
-    values = _shown(plan, target, asked)
+    values = shown_there(plan, target, asked)
     if target is not None:
         check_fits(target, plan.size_bytes)
     if asked.dry_run:
@@ -50,7 +50,7 @@ def composed_there(remote: RemoteRegistry, composition: RemoteComposition, asked
     return with_thetas_of(shown_chimera(remote.connection, made.lock_id), Composed(values, made))
 
 
-def _shown(plan: RemotePlan, target: Path | None, asked: Asked) -> Values:
+def shown_there(plan: RemotePlan, target: Path | None, asked: Asked) -> Values:
     """The plan's values, shown to whoever reads; ends here where it cannot be made."""
     parts = [part for part in plan.values["parts"] if part["acts"]]
     values = {**plan.values, "parts": parts, "out": out_values(target), "made": None}

@@ -41,7 +41,10 @@ def contributor() -> None:
     same name.
     """
     if os.environ.get(REGISTRY_VARIABLE):
-        raise click.UsageError(f"{REGISTRY_VARIABLE} names a registry elsewhere: give --home for one of your own")
+        raise click.UsageError(
+            f"{REGISTRY_VARIABLE} names a registry elsewhere: give --home for one of your own; administrators of one "
+            "elsewhere have its page /admin/contributors"
+        )
 
 
 @contributor.command()

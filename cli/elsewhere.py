@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from registry.digest import Digest, looks_like_prefix
 from registry.errors import BadName, NotFound
+from registry.names import ModelName, parse_model_name
 from registry.present.values import Values
 
 if TYPE_CHECKING:
+    from registry.catalog.queries.fitting import FittingModels
     from registry.client.remote import RemoteRegistry
+    from registry.reports.document import Report
 
 DIGEST = "sha256:"
 
@@ -43,6 +46,29 @@ def fits_there(remote: RemoteRegistry, base: str, donor: str) -> Values:
     from registry.client.shown import compatibility
 
     return compatibility(remote.connection, base, donor)
+
+
+def fitting_there(remote: RemoteRegistry, base: str, limit: int) -> tuple[str, FittingModels]:
+    """The full name of `base`, and the models that have organs which fit."""
+    from registry.client.answers import fitting_models
+    from registry.client.shown import fitting
+
+    values = fitting(remote.connection, base, limit)
+    return values["base"], fitting_models(values)
+
+
+def comparison_there(remote: RemoteRegistry, first: ModelName, second: ModelName) -> Values:
+    """Two models side by side."""
+    from registry.client.compared import compared
+
+    return compared(remote.connection, first, second)
+
+
+def report_there(remote: RemoteRegistry, model: str | None, limit: int | None) -> Report:
+    """The report on the registry, or on `model`."""
+    from registry.client.reported import asked_report
+
+    return asked_report(remote.connection, None if model is None else parse_model_name(model), limit)
 
 
 def jobs_there(remote: RemoteRegistry, limit: int, after: str | None, cancel: int | None, show: int | None) -> Values:

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from cli.composing import Asked
 from cli.console import plain, print_json, print_path, progress_bar
-from cli.place import folder_registry
+from cli.fetching import fetch_beside
+from cli.place import folder_registry, remote_registry
 from ingest.directory.contents import Content, file_contents, registered_contents
 from ingest.directory.extract import ExtractReport
 from ingest.directory.extract import extract as take_apart
 from ingest.directory.folder import is_organ_directory
+from ingest.directory.staging import check_target
+from ingest.dissect import dissect
+from ingest.files import FileSource
 from ingest.opening import open_files
 from ingest.sources import GGUF_SUFFIX, find_sources
 from registry.errors import BadName, BadSource, NotFound
-from registry.names import parse_model_name
+from registry.gguf.split import check_split
+from registry.names import ModelName, parse_model_name
 from registry.present.text import size_text
+
+if TYPE_CHECKING:
+    from registry.client.remote import RemoteRegistry
 
 
 @click.command()
@@ -34,27 +46,32 @@ def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) ->
     FILE is a GGUF file or any shard of a split set, and need not be registered; MODEL is a registered model, every part
     of which is checked on its way. DIR appears whole or not at all. `organ assemble DIR` gives the identical GGUF back,
     and `organ ingest DIR` registers it, also after organs in it were edited.
+
+    A model of a registry elsewhere, which --registry names, is fetched beside DIR first, and gone afterwards.
     """
     with ExitStack() as opened:
-        contents = _contents(opened, what)
+        contents = _contents(opened, what, output, Asked(force=force, as_json=as_json, quiet=quiet))
         total = sum(content.header.file_size_bytes for content in contents)
         with progress_bar("extract", total, quiet=quiet or as_json) as advance:
             report = take_apart(contents, output, force=force, progress=advance)
     _print(report, output, as_json=as_json, quiet=quiet)
 
 
-def _contents(opened: ExitStack, what: str) -> list[Content]:
+def _contents(opened: ExitStack, what: str, output: Path, asked: Asked) -> list[Content]:
     if not what.endswith(GGUF_SUFFIX) and not Path(what).is_file():
-        return _registered(opened, what)
+        return _registered(opened, what, output, asked)
     sources = find_sources([what], "extract")
     if len(sources) != 1:
         raise click.UsageError(f"one model at a time; {what} gives {len(sources)}")
     return file_contents(open_files(opened, sources[0]))
 
 
-def _registered(opened: ExitStack, what: str) -> list[Content]:
+def _registered(opened: ExitStack, what: str, output: Path, asked: Asked) -> list[Content]:
     try:
         name = parse_model_name(what)
+        remote = remote_registry()
+        if remote is not None:
+            return _from_elsewhere(opened, opened.enter_context(remote), name, output, asked)
         registry = opened.enter_context(folder_registry())
         return registered_contents(registry, name)
     except (BadName, NotFound) as error:
@@ -66,6 +83,19 @@ def _registered(opened: ExitStack, what: str) -> list[Content]:
         else:
             hint = "a folder, and no model of that name is registered: give one of the GGUF files in it"
         raise BadSource(f"{what}: {hint}") from error
+
+
+def _from_elsewhere(
+    opened: ExitStack, remote: RemoteRegistry, name: ModelName, output: Path, asked: Asked
+) -> list[Content]:
+    """The files as they came in, each under its name; they lie beside `output` as long as `opened` is."""
+    check_target(Path(os.path.abspath(output)), replace=asked.force)
+    fetched = fetch_beside(opened, remote, str(name), output, asked)
+    files = [dissect(opened.enter_context(FileSource(path))) for _, path in fetched]
+    if len(files) > 1:
+        check_split(str(name), [(told, file.header) for (told, _), file in zip(fetched, files, strict=True)])
+    contents = zip(file_contents(files), fetched, strict=True)
+    return [replace(content, name=told) for content, (told, _) in contents]
 
 
 def _print(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:

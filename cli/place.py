@@ -14,6 +14,17 @@ from registry.settings import REGISTRY_VARIABLE
 if TYPE_CHECKING:
     from registry.client.remote import RemoteRegistry
 
+_INSTEAD = {
+    "ingest": "organ push FILE sends a model to the registry there",
+    "verify": "of a registry elsewhere organ pull MODEL checks every byte that comes",
+    "sweep": "a registry elsewhere is swept by whoever runs it",
+    "backup": "of a registry elsewhere organ pull MODEL keeps a model; whoever runs it backs it all up",
+    "admin": "administrators of a registry elsewhere have its page /admin",
+    "work": "a registry elsewhere does its jobs itself, and organ jobs lists them",
+    "serve": "a registry elsewhere is served already: open its address in a browser",
+}
+"""What does it there, or who."""
+
 
 def address() -> str | None:
     """The address of the registry elsewhere that --registry or the environment names, if one does."""
@@ -27,10 +38,11 @@ def folder_registry(what: str | None = None) -> Registry:
     than one can answer.
     """
     if address() is not None:
-        command = what or f"organ {_command()}"
+        command = _command()
+        instead = _INSTEAD.get(command.partition(" ")[0])
         raise BadSetting(
-            f"{command} works on a registry's folder only: give --home FOLDER, or leave out --registry and "
-            f"{REGISTRY_VARIABLE}"
+            f"{what or f'organ {command}'} works on a registry's folder only: give --home FOLDER, or leave out "
+            f"--registry and {REGISTRY_VARIABLE}" + (f"; {instead}" if instead else "")
         )
     return Registry.open()
 

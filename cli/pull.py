@@ -8,14 +8,17 @@ from pathlib import Path
 
 import click
 
-from cli.console import plain, print_json, print_path, progress_bar
+from cli.composing import Asked
+from cli.console import plain, print_json, print_path
+from cli.fetching import Fetched, fetch_files, fetch_shards, fetch_with_its_base
 from cli.place import named_remote
-from cli.targets import check_free, folder_of, gguf_targets
+from cli.targets import check_free
 from ingest.service import ingest_model
 from ingest.sources import find_sources
 from registry.client.checking import check_lock
-from registry.client.fetching import FileToFetch, fetch
+from registry.client.fetching import FileToFetch
 from registry.client.remote import OwnFiles, RemoteRegistry
+from registry.compose.recipe import Recipe
 from registry.digest import looks_like_prefix, parse_prefix
 from registry.errors import BadName, BadReply, BadSource, NotFound
 from registry.names import ModelName
@@ -34,44 +37,75 @@ class _Found:
     model: ModelName | None
     """With its version; None for an organ."""
     files: Sequence[tuple[str, FileToFetch]]
+    recipe: Recipe | None = None
+    """Of a model with only some organs, what it is with its base."""
 
 
 @click.command()
 @click.argument("what", metavar="MODEL|DIGEST")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="A file or a folder; else here.")
+@click.option("--shards", metavar="SIZE", help="Cut a model into shards of at most SIZE (2G, 500M) of tensors each.")
+@click.option("--partial", is_flag=True, help="Of a model with only some organs: the file that came in.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Of a model with only some organs: accept a warning.")
 @click.option("--ingest", "ingests", is_flag=True, help="Register the model in your own registry too.")
 @click.option("--force", is_flag=True, help="Replace files that are there.")
 @click.option("--json", "as_json", is_flag=True, help="The files as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the files' paths only.")
-def pull(what: str, output: Path | None, ingests: bool, force: bool, as_json: bool, quiet: bool) -> None:
+def pull(
+    what: str,
+    output: Path | None,
+    shards: str | None,
+    partial: bool,
+    accept: tuple[str, ...],
+    ingests: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
     """Fetch a model, a chimera or an organ from a registry elsewhere, which --registry names.
 
     A model is named NAMESPACE/NAME, with @VERSION if need be, or by sha256: and a digest: of its file, or of the lock
     of a chimera, whose file is then checked against that lock. 8 or more characters of an organ's digest give its plain
     bytes. Every byte is checked; what was cut goes on where it was when it is run again, and appears under its name
     whole or not at all.
+
+    A model that has only some organs comes with all others of the base that it names, as `organ assemble` makes it;
+    with --partial, and by a digest of it, as the file that it is.
     """
+    asked = Asked(force=force, as_json=as_json, quiet=quiet, shows_plan=False)
     with named_remote() as remote:
-        found = _found(remote, what)
-        if ingests and found.model is None:
-            raise click.UsageError("--ingest is for a model: an organ alone has no place in one")
-        targets = _targets(found, output, force=force)
-        total = sum(file.size_bytes for _, file in found.files)
-        with folder_of(targets, dry_run=False), progress_bar("pull", total, quiet=quiet or as_json) as advance:
-            digests = [
-                fetch(remote.connection, file, target, advance)
-                for (_, file), target in zip(found.files, targets, strict=True)
-            ]
-    files = [
-        {"file": str(target), "size_bytes": file.size_bytes, "sha256": digest}
-        for (_, file), target, digest in zip(found.files, targets, digests, strict=True)
-    ]
-    ingested = _ingested(found.model, targets) if ingests and found.model is not None else None
+        found = _found(remote, what, with_base=not (partial or shards))
+        _check_use(found, shards, accept, ingests=ingests)
+        fetched = _fetched(remote, found, output or Path(), shards, accept, asked)
+    files = [{"file": str(one.path), "size_bytes": one.size_bytes, "sha256": one.sha256} for one in fetched]
+    ingested = _ingested(found.model, [one.path for one in fetched]) if ingests and found.model is not None else None
     model = None if found.model is None else str(found.model)
     _print({"items": files, "next": None, "model": model, "ingested": ingested}, as_json=as_json, quiet=quiet)
 
 
-def _found(remote: RemoteRegistry, what: str) -> _Found:
+def _check_use(found: _Found, shards: str | None, accept: Sequence[str], *, ingests: bool) -> None:
+    if found.model is None and (ingests or shards):
+        raise click.UsageError("--ingest and --shards are for a model: an organ alone has no place in one")
+    if accept and found.recipe is None:
+        raise click.UsageError("--accept is for a model that has only some organs")
+    if ingests and found.recipe is not None:
+        raise click.UsageError("--ingest registers the file of a model with only some organs: give --partial too")
+
+
+def _fetched(
+    remote: RemoteRegistry, found: _Found, output: Path, shards: str | None, accept: Sequence[str], asked: Asked
+) -> list[Fetched]:
+    if found.recipe is not None:
+        return [fetch_with_its_base(remote, found.recipe, accept, output, asked)]
+    if found.model is None:
+        return fetch_files(remote, found.files, output, asked, _organ_targets)
+    if shards is None:
+        return fetch_files(remote, found.files, output, asked)
+    whole = found.files[0][1] if len(found.files) == 1 else remote.whole_file(str(found.model))
+    return fetch_shards(remote, found.model.name, whole, output, shards, asked)
+
+
+def _found(remote: RemoteRegistry, what: str, *, with_base: bool) -> _Found:
     """The model that `what` means, or the organ; as `organ show` understands it, but that a model comes first."""
     try:
         own = remote.own_files(what)
@@ -83,7 +117,7 @@ def _found(remote: RemoteRegistry, what: str) -> _Found:
         file = remote.organ_file(what)
         return _Found(None, [(f"{file.sha256}{RAW}", file)])
     if not what.startswith(DIGEST):
-        return _Found(own.model, own.files)
+        return _Found(own.model, own.files, remote.with_its_base(str(own.model)) if with_base else None)
     return _Found(own.model, _proven(own, parse_prefix(what)))
 
 
@@ -96,11 +130,8 @@ def _proven(own: OwnFiles, prefix: str) -> Sequence[tuple[str, FileToFetch]]:
     return own.files
 
 
-def _targets(found: _Found, output: Path | None, *, force: bool) -> list[Path]:
-    place = output or Path()
-    if found.model is not None:
-        return gguf_targets(place, [name for name, _ in found.files], force=force)
-    target = place / found.files[0][0] if place.is_dir() else place
+def _organ_targets(output: Path, names: Sequence[str], *, force: bool) -> list[Path]:
+    target = output / names[0] if output.is_dir() else output
     check_free(target, force=force)
     if not target.parent.is_dir():
         raise BadSource(f"{target.parent}: no such folder")

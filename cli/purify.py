@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from cli.composing import Asked, Composed, composed, print_composed, refuse_recipe
+from cli.composedthere import composed_there
+from cli.composing import Asked, Begun, Composed, composed, print_composed, refuse_recipe
 from cli.computed import print_thetas, with_thetas
 from cli.console import plain, print_json, print_path, progress_bar
 from cli.given import is_file, one_source
-from cli.place import folder_registry
+from cli.place import folder_registry, remote_registry
 from cli.targets import SUFFIX, check_fits, check_folder_free, gguf_targets
 from ingest.directory.contents import registered_contents
 from ingest.directory.extract import extract
@@ -71,9 +72,9 @@ def purify(
     """
     asked = Asked(output, None, None, yes, dry_run, force, as_json, quiet)
 
-    def composition(registry: Registry, base: str) -> Composition:
+    def composition(compose: Callable[[str], Begun], base: str) -> Begun:
         try:
-            begun = registry.compose(base).accept(*accept)
+            begun = compose(base).accept(*accept)
             step = begun.purify(
                 method, where=where or "", type=kinds or None, slot=slots or None, blocks=blocks, keep=keep
             )
@@ -82,15 +83,20 @@ def purify(
             refuse_recipe(error, as_json=as_json)
 
     if not is_file(model):
-        with folder_registry() as registry:
-            done = with_thetas(registry, composed(registry, composition(registry, model), asked))
+        remote = remote_registry()
+        if remote is not None:
+            with remote:
+                done = composed_there(remote, composition(remote.compose, model), asked)
+        else:
+            with folder_registry() as registry:
+                done = with_thetas(registry, composed(registry, composition(registry.compose, model), asked))
         print_composed(done, asked)
         print_thetas(done, asked)
         return
     if output is None or name is not None:
         raise click.UsageError("of a FILE or a DIR the result is written, not registered: give -o OUT, and no --name")
     with _temporary(model, output, asked) as (registry, base):
-        done = _written(registry, composition(registry, base), replace(asked, called=model), output)
+        done = _written(registry, composition(registry.compose, base), replace(asked, called=model), output)
     _print_written(done, asked)
     print_thetas(done, asked)
 

@@ -24,7 +24,8 @@ from registry.errors import BadInput, OrganError, OverQuota
 from registry.settings import DEBUG_VARIABLE
 
 CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024
-THERE = "there"
+THERE, DRY_RUN = "there", "dry run"
+VISIBLE = ("published", THERE)
 
 
 def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
@@ -51,7 +52,7 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("--no-wait", is_flag=True, help="Hand it in, and do not wait until it was checked.")
 @click.option("--dry-run", is_flag=True, help="Say what would travel, and send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model, a line each.")
-@click.option("-q", "--quiet", is_flag=True, help="Print the models' names only.")
+@click.option("-q", "--quiet", is_flag=True, help="Print addresses only: a model's once it is published.")
 def push(
     paths: tuple[str, ...],
     name: str | None,
@@ -70,8 +71,9 @@ def push(
 
     FILE is a GGUF file, one with only some organs of a model, a folder, a pattern, any shard of a split set, an organ
     directory, or a LoRA adapter. A push that was cut goes on where it was when it is run again, and a model that is
-    there already sends nothing. `organ login` keeps the token; the address of the model's page comes last. The exit
-    status is 1 when a model is refused.
+    there already sends nothing. `organ login` keeps the token. The address of the model's page comes last; of a model
+    that is not published yet, because it waits for an administrator or nobody waits for it (--no-wait), that of its
+    submission, below /submissions/. The exit status is 1 when a model is refused, else 0.
     """
     sources = find_sources(paths, "push")
     if name is not None and len(sources) > 1:
@@ -131,7 +133,7 @@ class _Shown:
 
 def _print_refused(source: ModelSource, error: OrganError, *, as_json: bool) -> None:
     if as_json:
-        print_json_line({"file": str(source.paths[0]), "model": None, "error": str(error)})
+        print_json_line({"file": str(source.paths[0]), "model": None, "state": "refused", "error": str(error)})
     elif os.environ.get(DEBUG_VARIABLE):
         raise error
     else:
@@ -146,11 +148,12 @@ def _print(source: ModelSource, report: PushReport, *, as_json: bool, quiet: boo
         click.echo(f"  note: {plain(note)}", err=True)
     for finding in report.findings:
         click.echo(f"  {plain(finding.severity)}: {plain(finding.sentence)} ({plain(finding.code)})", err=True)
-    if quiet:
-        click.echo(plain(report.model or report.name))
-        return
-    failed = report.state in ("refused", "withdrawn")
-    click.echo(f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}", err=failed)
+    failed, dry = report.state in ("refused", "withdrawn"), report.state == DRY_RUN
+    said = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
+    if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN):
+        click.echo(said, err=quiet or failed)
+    if quiet and dry:
+        click.echo(plain(report.name))
     if report.address and not failed:
         click.echo(plain(report.address))
 
@@ -161,7 +164,7 @@ def _outcome(report: PushReport) -> str:
     sent = f"{size_text(report.bytes_sent)} in {_pieces(report.pieces_sent)}"
     if report.state == THERE:
         return "it is there already, nothing was sent"
-    if report.state == "dry run":
+    if report.state == DRY_RUN:
         return f"would send {sent}, {known}"
     ended = {
         "published": "published",

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from cli.console import plain, print_json, print_table
-from cli.place import folder_registry
+from cli.elsewhere import report_there
+from cli.place import folder_registry, remote_registry
 from cli.prose import in_lines
 from registry.catalog.queries.models import model_by_name
 from registry.errors import BadSource
@@ -99,6 +100,10 @@ def _check_target(output: Path, *, force: bool) -> None:
 
 
 def _made(model: str | None, limit: int | None) -> Report:
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            return report_there(remote, model, limit)
     with folder_registry() as registry, registry.catalog.reading() as session:
         if model is None:
             return registry_report(session, limit or ROWS_DEFAULT)
@@ -111,7 +116,7 @@ def _print(made: Report, form: str) -> None:
         return
     harmless = made.with_texts(plain)
     if form == "csv":
-        keys, rows = harmless.section(made.main if len(made.sections) > 1 else made.keys[0]).sheet()
+        keys, rows = harmless.section(made.main).sheet()
         click.echo(sheet(keys, rows), nl=False)
     elif form == "markdown":
         click.echo(markdown(harmless), nl=False)

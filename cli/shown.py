@@ -11,6 +11,7 @@ from registry.present.text import count_text, share_text, size_text, theta_text
 from registry.present.values import Values
 
 FILES_SHOWN = 4
+PARTIAL_MODEL = "partial model"
 FACTS_SHOWN = ("licence", "context length", "vocabulary", "tokenizer")
 _NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
 
@@ -42,7 +43,8 @@ def print_model(values: Values) -> None:
         print_sentence(values["description"])
     size = size_text(values["size_bytes"])
     content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
-    click.echo(f"{values['kind']}, {plain(values['architecture'] or 'no architecture')}, {content}")
+    kind = values["kind"] if values["complete"] else PARTIAL_MODEL
+    click.echo(f"{kind}, {plain(values['architecture'] or 'no architecture')}, {content}")
     for note in (*values["flags"], *values["unassemblable"]):
         print_sentence(f"note: {note}")
     _print_facts(values)

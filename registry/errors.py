@@ -15,6 +15,7 @@ OrganError                  everything below; its text is one sentence for a per
 ├── BadSetting              a setting that means nothing here
 ├── UnsupportedDType        no kernel for this tensor type here
 ├── NotFound                no such model, organ or blob
+│   └── Removed             a model that was there, and was removed: when, and why
 ├── Ambiguous               a digest prefix that fits several
 ├── StoreError              the blob store
 │   ├── CorruptBlob         stored bytes that do not give what their name promises
@@ -131,6 +132,10 @@ class UnsupportedDType(OrganError):
 
 class NotFound(OrganError):
     """Nothing is registered under this name or digest."""
+
+
+class Removed(NotFound):
+    """A model that was there for everybody and was removed: when, and why."""
 
 
 class NothingRegistered(NotFound):

@@ -14,6 +14,7 @@ from registry.catalog.search import MODELS, FacetCounts, ModelsPage, Query, Sear
 from registry.settings import Settings
 
 if TYPE_CHECKING:
+    from registry.catalog.queries.fitting import FittingModels
     from registry.compose.builder import Composition
     from registry.compose.recipe import Recipe
     from registry.digest import Digest
@@ -121,6 +122,17 @@ class Registry:
 
         with self.catalog.reading() as session:
             return registered_value(session, model_by_text(session, name))
+
+    def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
+        """The models that have organs which fit the model called `base`, by type; the most alike first.
+
+        `limit` is from 1 to 1,000; no more models are looked through. Raises what `model` does, BadQuery.
+        """
+        from registry.catalog.queries.composing import model_by_text
+        from registry.catalog.queries.fitting import fitting_models
+
+        with self.catalog.reading() as session:
+            return fitting_models(session, model_by_text(session, base).id, limit)
 
     def assemble(self, name: str, path: str | Path) -> Digest:
         """Write the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.

@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from registry.registry import Registry
+from tests.compiled import compiled_once
 from tests.homes import Homes
 from tests.leaks import everything_watched, now_watching
 
 # The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
-settings.register_profile("repeatable", derandomize=True)
+# No example has to be quick: the machine may stand still for seconds.
+settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("repeatable")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Look for tokens from now on."""
-    watched = everything_watched()
-    watched.__enter__()
-    config.add_cleanup(lambda: watched.__exit__(None, None, None))
+    """Look for tokens from now on, and compile nothing twice."""
+    meanwhile = ExitStack()
+    meanwhile.enter_context(everything_watched())
+    meanwhile.enter_context(compiled_once())
+    config.add_cleanup(meanwhile.close)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Let a test fail in which a token got out, its fixtures and servers among it."""
+    """Let a test fail in which a token got out, its fixtures and servers among it; and let nothing fire in the next."""
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()
     now_watching().check()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from registry.gguf import DType, KeyValue, TensorSpec, ValueType
@@ -13,6 +13,8 @@ from tests.builders import file_bytes
 
 PATIENT = settings(deadline=None, max_examples=60)
 """Without a deadline: the machine may be busy."""
+BESIDE_FIXTURES = settings(PATIENT, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+"""For examples that share what a fixture made for the test."""
 
 ALIGNMENTS = (1, 8, 16, 32, 64, 128, 4096)
 

@@ -25,6 +25,7 @@ import pytest
 import registry.settings
 from cli.main import organ
 from tests.homes import Homes
+from tests.preloaded import preloaded
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -83,16 +84,23 @@ def runnable(path: Path) -> list[Block]:
     return [block for block in blocks(path.read_text(encoding="utf-8")) if block.language in LANGUAGES]
 
 
+@pytest.fixture(scope="module")
+def program() -> Iterator[Path]:
+    """The `organ` of this source."""
+    with preloaded() as found:
+        yield found
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> dict[str, str]:
+def place(tmp_path: Path, program: Path) -> dict[str, str]:
     """A folder with the examples, and an environment in which `organ` is the one of this source."""
     for name in ("examples", "docs"):
         (tmp_path / name).symlink_to(ROOT / name)
     scripts = tmp_path / ".venv" / "bin"
     scripts.mkdir(parents=True)
-    for name, arguments in (("organ", "-m cli"), ("python", "")):
-        (scripts / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {arguments} "$@"\n')
-        (scripts / name).chmod(0o755)
+    (scripts / "organ").symlink_to(program)
+    (scripts / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    (scripts / "python").chmod(0o755)
     path = os.pathsep.join([str(scripts), os.environ["PATH"]])
     home = {"ORGAN_HOME": str(tmp_path / ".registry"), "HF_HOME": str(tmp_path / ".hf")}
     return {**os.environ, **home, "PATH": path, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "COLUMNS": "160"}

@@ -22,9 +22,10 @@ def own_account(*, whole: bool = False) -> Values:
     """Who asks, with the quota; the `whole` has models, uploads, submissions and tokens too. Raises BadToken (401)."""
     who = need(ANY)
     with reading(settings().search_seconds) as session:
-        contributor, default_bytes = _contributor(session, who), registry().settings.quota_bytes
+        contributor, limits = _contributor(session, who), registry().settings
         token = None if who.account is None else token_by_id(session, who.account.token_id)
-        values = account_values(session, who.name or "", who.scopes, token, contributor, default_bytes)
+        most = (limits.quota_bytes, limits.upload_max_bytes)
+        values = account_values(session, who.name or "", who.scopes, token, contributor, *most)
         return values | belongings_values(session, contributor) if whole else values
 
 

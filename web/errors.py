@@ -22,6 +22,7 @@ from registry.errors import (
     NotFound,
     OrganError,
     OverQuota,
+    Removed,
     TooMany,
     TooSlow,
     UnsupportedDType,
@@ -33,6 +34,7 @@ STATUS: tuple[tuple[type[OrganError], int], ...] = (
     (NotAllowed, 403),
     (TooMany, 429),
     (OverQuota, 413),
+    (Removed, 410),
     (NotFound, 404),
     (BadName, 404),
     (BadDigest, 404),
@@ -58,9 +60,14 @@ def answer_errors(app: Flask) -> None:
     app.register_error_handler(HTTPException, _http_error)
 
 
+def status_of(error: OrganError) -> int:
+    """The status of an answer to a request that raised `error`."""
+    return next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+
+
 def refused(error: OrganError) -> Response:
     """The answer to a request that raised `error`."""
-    status = next((status for kind, status in STATUS if isinstance(error, kind)), 500)
+    status = status_of(error)
     if status >= 500:
         current_app.logger.error("%s", error, exc_info=error)
     sentence = str(error) if status != 500 else "The registry cannot answer just now; its log says why."
@@ -117,6 +124,7 @@ _TITLES = {
     404: "Nothing is kept here",
     405: "Not this way",
     409: "Not possible as it stands",
+    410: "It was removed",
     413: "Too large",
     414: "Too long an address",
     415: "Not in this form",

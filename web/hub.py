@@ -12,7 +12,7 @@ from typing import Any
 from flask import Blueprint, Response, g, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from registry.errors import BadName, NotFound, OrganError
+from registry.errors import BadName, NotFound, OrganError, Removed
 from web.answers import reading
 from web.contents import told_in_words
 from web.errors import refused
@@ -113,12 +113,13 @@ def manifest(user: str, name: str, tag: str) -> Response:
 
 @hub.errorhandler(OrganError)
 def _refused(error: OrganError) -> Response:
+    missing = 410 if isinstance(error, Removed) else 404
     if isinstance(error, RevisionMissing):
-        return _error(404, str(error), "RevisionNotFound")
+        return _error(missing, str(error), "RevisionNotFound")
     if isinstance(error, EntryMissing):
         return _error(404, str(error), "EntryNotFound")
     if isinstance(error, NotFound | BadName):
-        return _error(404, str(error), "RepoNotFound")
+        return _error(missing, str(error), "RepoNotFound")
     status = refused(error).status_code
     return _error(status, str(error) if status != 500 else "The registry cannot answer just now; its log says why.")
 

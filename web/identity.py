@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from flask import Flask, Response, g, request
 
 from registry.catalog.clock import now
-from registry.catalog.queries.accounts import Account, account_by_session, account_by_token
+from registry.catalog.queries.accounts import Account, EndedToken, account_by_session, known_token
 from registry.catalog.register.accounts import LOCAL, is_use_due, note_use
 from registry.errors import BadToken, NotAllowed, OrganError
 from registry.tokens import parse_token, secret_sha256
@@ -87,23 +87,26 @@ def need(scope: str) -> Identity:
 
 
 def account_by_text(text: str) -> Account:
-    """Whose token `text` is. Raises BadToken, and TooMany (429) where too many were not good: see `web.rates`.
+    """Whose token `text` is. Raises BadToken, and TooMany (429) where too many never were: see `web.rates`.
 
-    One that is mistyped is found out by its checksum, without the catalog. Others are one row by an index.
+    One that is mistyped is found out by its checksum, without the catalog. Others are one row by an index. Who has a
+    token that was good once guesses nothing: it is told why, and not counted.
     """
     rates().check(FAILED_TOKENS, asker_address())
     try:
         sent = parse_token(text)
         with reading() as session:
-            account = account_by_token(session, sent, now())
-        if account is None:
+            found = known_token(session, sent, now())
+        if found is None:
             if sent.public_id:
                 rates().hit(FAILED_TOKENS, f"token {sent.public_id}")
-            raise BadToken("this token is not known here, or is not good any more")
+            raise BadToken("this token is not known here")
     except BadToken:
         rates().hit(FAILED_TOKENS, asker_address())
         raise
-    return account
+    if isinstance(found, EndedToken):
+        raise BadToken(f"this token {found.why}")
+    return found
 
 
 def is_somebody() -> bool:
@@ -134,10 +137,10 @@ def is_proxied() -> bool:
 
 
 def used(account: Account) -> Identity:
-    """Who asks by `account`; that its token was used is noted now and then, where that can be."""
+    """Who asks by `account`; that its token was used is noted now and then, where that can be done at once."""
     if is_use_due(account, now()) and not settings().read_only:
-        # Who only reads is answered also while the disk is full or somebody else writes for long.
-        with suppress(OrganError), registry().catalog.writing() as session:
+        # Who only reads is answered also while the disk is full or somebody else writes: a later request notes it then.
+        with suppress(OrganError), registry().catalog.writing(waits=False) as session:
             note_use(session, account)
     return Identity(account.name, account.scopes, account)
 

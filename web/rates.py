@@ -2,7 +2,8 @@
 
 Who guesses tokens is counted by address, and by the token that is guessed at. An address with too many guesses behind
 it gets no more answers to tokens for a while. A token that is guessed at from elsewhere stays good for who has it: what
-it is called by is no secret, and nobody shall lock its owner out.
+it is called by is no secret, and nobody shall lock its owner out. A token that was revoked or has expired is no guess:
+a program that goes on with it is refused each time, and shuts nobody out who shares its address.
 """
 
 from __future__ import annotations

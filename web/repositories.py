@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 from registry.catalog.queries.blobs import BlobRow
 from registry.catalog.queries.downloads import versions_of
 from registry.catalog.queries.models import files_of
+from registry.catalog.queries.removed import removal, removed_versions
 from registry.catalog.tables import Model
-from registry.errors import NotFound
+from registry.errors import NotFound, Removed
 from registry.names import ModelName, parse_model_name
 from registry.present.card import CARD_VERSION, card
 from registry.present.chimera import chimera_values
@@ -25,6 +26,10 @@ COMMIT_LENGTH = 40
 
 class RevisionMissing(NotFound):
     """The repository is there, the revision is not."""
+
+
+class RevisionRemoved(RevisionMissing, Removed):
+    """The repository is there, the revision was removed."""
 
 
 class EntryMissing(NotFound):
@@ -70,16 +75,16 @@ class Repository:
 def repository(session: Session, user: str, name: str, revision: str) -> Repository:
     """The repository `user/name` at `revision`: main, a tag, or a commit, of which 7 characters are enough.
 
-    Raises BadName, NotFound, RevisionMissing, NotAssemblable.
+    Raises BadName, NotFound, Removed, RevisionMissing, NotAssemblable.
     """
     asked = parse_model_name(f"{user}/{name}")
     versions = versions_of(session, ModelName(asked.namespace, asked.name)) if asked.version is None else ()
     if not versions:
-        raise NotFound(f"no model is registered as {asked}")
+        raise _gone(session, asked, None) or NotFound(f"no model is registered as {asked}")
     commits = {f"v{model.version}": commit_of(model) for model in versions}
     model = next((one for one in versions if _is_meant(one, versions[0], revision)), None)
     if model is None:
-        raise RevisionMissing(f"{asked} has no revision {revision[:80]!r}")
+        raise _gone(session, asked, revision) or RevisionMissing(f"{asked} has no revision {revision[:80]!r}")
     created = model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
     return Repository(str(asked), commit_of(model), created, _entries(session, model), commits, model.downloads)
 
@@ -90,7 +95,16 @@ def commit_of(model: Model) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
 
 
-def _is_meant(model: Model, newest: Model, revision: str) -> bool:
+def _gone(session: Session, asked: ModelName, revision: str | None) -> Removed | None:
+    """What to tell of the newest removed version, or of the one that is `revision`, if there is one."""
+    gone = removed_versions(session, asked) if asked.version is None else ()
+    if revision is None:
+        return removal(gone[0]) if gone else None
+    meant = next((one for one in gone if _is_meant(one, None, revision)), None)
+    return None if meant is None else RevisionRemoved(str(removal(meant)))
+
+
+def _is_meant(model: Model, newest: Model | None, revision: str) -> bool:
     if revision in ("main", "refs/heads/main"):
         return model is newest
     if revision in (f"v{model.version}", f"refs/tags/v{model.version}"):

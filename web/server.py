@@ -50,6 +50,9 @@ class ServerSettings:
     """After which a body must have come, or come fast."""
     send_seconds: float = 30
     """Within which a client must take each piece of an answer."""
+    idle_seconds: int = 75
+    """That a connection may be idle between two requests: longer than proxies keep their end of it, usually a minute,
+    so that none of them sends a request while we close ours, which would be lost."""
     jobs: bool = False
     """Whether a process beside the others works at the queue of jobs."""
 
@@ -88,6 +91,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             "backlog": BACKLOG,
             "worker_connections": CONNECTIONS,
             "graceful_timeout": GRACEFUL_SECONDS,
+            "keepalive": limits.idle_seconds,
             "http_parser": "python",
             "secure_scheme_headers": {},  # what of a proxy is believed, ProxyFix knows
             "forwarder_headers": "",  # a client behind a proxy of this machine could say where links lead

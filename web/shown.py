@@ -14,6 +14,7 @@ from registry.anatomy import OrganType
 from registry.present.text import count_text, share_text, size_text, theta_text
 from registry.reports.caution import COARSE, FEW, caution
 from web.links import model_address, organ_address, outside_link
+from web.markdown import markdown
 
 THETA_STEPS = 32
 THETA_MAX_DEGREES = 90
@@ -149,6 +150,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "foldable": foldable,
     "glyph": glyph,
     "kind_mark": kind_mark,
+    "markdown": markdown,
     "model_address": model_address,
     "number": number_text,
     "organ_address": organ_address,

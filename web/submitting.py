@@ -18,7 +18,7 @@ from registry.catalog.queries.submissions import (
 from registry.errors import BadInput, BadName, NotAllowed, NotFound
 from registry.names import ModelName, parse_model_name
 from web.answers import reading, registry, settings
-from web.identity import UPLOAD, need
+from web.identity import ADMIN, UPLOAD, identity, need
 
 ID_MAX = 2**63 - 1
 NOBODY = 0
@@ -51,6 +51,14 @@ def own_submission(submission_id: int) -> FoundSubmission:
     owner_id = _owner_id()
     with reading(settings().search_seconds) as session:
         return submission_by_id(session, submission_id, owner_id)
+
+
+def shown_submission(submission_id: int) -> FoundSubmission:
+    """A submission of who asks, and to administrators those of all others; raises NotFound."""
+    if not identity().may(ADMIN) or settings().read_only:
+        return own_submission(submission_id)
+    with reading(settings().search_seconds) as session:
+        return submission_by_id(session, submission_id)
 
 
 def own_submissions(limit: int, after: str | None = None) -> SubmissionPage:

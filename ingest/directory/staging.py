@@ -91,7 +91,7 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
     BadSource for anything else in the way, DiskFull when `size_bytes` do not fit, StoreUnwritable.
     """
     files = files or Files()
-    _check_target(target, replace=replace)
+    check_target(target, replace=replace)
     temporary = temporary_beside(target)
     try:
         check_room(target.parent, size_bytes, files)
@@ -102,7 +102,7 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
             staging.finish()
         finally:
             staging.close()
-        _check_target(target, replace=replace)  # somebody may have put something there meanwhile
+        check_target(target, replace=replace)  # somebody may have put something there meanwhile
         _place(temporary, target, files)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -112,7 +112,8 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
         raise
 
 
-def _check_target(target: Path, *, replace: bool) -> None:
+def check_target(target: Path, *, replace: bool) -> None:
+    """Raise BadSource for what is in the way, as `staged` does."""
     if not target.parent.is_dir():
         raise BadSource(f"{target.parent}: no such folder")
     if not os.path.lexists(target):

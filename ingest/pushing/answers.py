@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from registry.catalog.queries.quota import Quota
 from registry.errors import BadName, BadReply
 from registry.names import ModelName, parse_model_name
 
@@ -40,6 +41,36 @@ class Upload:
             values.get("state") == "complete",
             most if isinstance(most, int) and most > 0 else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptUpload:
+    """An upload that is under way, by what tells it from others."""
+
+    kind: str
+    size_bytes: int
+    digest: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What may be kept for whoever asks, and what is."""
+
+    namespace: str
+    quota: Quota
+    model_max_bytes: int
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Room:
+        """The room in an account's `values`."""
+        quota = values.get("quota")
+        told = quota if isinstance(quota, dict) else {}
+        limit, used = _size(told.get("limit_bytes")), _size(told.get("used_bytes"))
+        uploads, submitted = _size(told.get("uploads_bytes")), _size(told.get("submitted_bytes"))
+        model_max = _size(told.get("model_max_bytes"))
+        if limit is None or used is None or uploads is None or submitted is None or model_max is None:
+            raise _odd("an account without a quota")
+        return cls(namespace_of(values), Quota(limit, used, uploads, submitted), model_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +126,14 @@ def known_digests(values: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(digest for digest in listed if isinstance(digest, str))
 
 
+def kept_uploads(values: Mapping[str, Any]) -> frozenset[KeptUpload]:
+    """The answer to which uploads are under way; what says not enough to be known again is left out."""
+    listed = values.get("items")
+    items = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    found = ((_text(one.get("kind")), _size(one.get("size_bytes")), _text(one.get("digest"))) for one in items)
+    return frozenset(KeptUpload(kind, size, digest) for kind, size, digest in found if kind and size is not None)
+
+
 def namespace_of(values: Mapping[str, Any]) -> str:
     """The namespace of the account that asks."""
     namespace = _text(values.get("namespace"))
@@ -130,6 +169,10 @@ def _id(values: Mapping[str, Any]) -> str:
 
 def _text(value: object) -> str | None:
     return value[:SENTENCE_MAX_LENGTH] if isinstance(value, str) else None
+
+
+def _size(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _odd(what: str) -> BadReply:

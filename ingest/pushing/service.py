@@ -20,11 +20,13 @@ from ingest.pushing.cutting import CutFile, cut
 from ingest.pushing.lanes import in_lanes
 from ingest.pushing.loading import Wanted, distinct, loads
 from ingest.pushing.remembering import Memory
+from ingest.pushing.room import check_room
 from ingest.pushing.sending import CHUNK_BYTES, UPLOADS, Misfit, Sender
 from ingest.pushing.submitting import followed, hand_in, looked_up, manifest
 from ingest.pushing.waiting import patiently
 from ingest.records import is_complete, model_digest
 from ingest.sources import ModelSource
+from ingest.submissions.manifest import BadManifest, parse_given
 from registry.catalog.register.accounts import LOCAL
 from registry.client.connection import API, Connection
 from registry.digest import Digest
@@ -95,6 +97,7 @@ def push(
     Raises BadInput for files that are refused here or there, NotAllowed, OverQuota, Unreachable. A model that the
     registry refuses after a look at it is no error: the report says so.
     """
+    check_said(options.metadata)
     stop = threading.Event()
     with ExitStack() as opened:
         files = open_files(opened, source)
@@ -108,6 +111,15 @@ def push(
             for path in source.paths:
                 memory.forget_hashed(path)  # it changed in a way that its date and size do not tell
             raise
+
+
+def check_said(metadata: Mapping[str, Any]) -> None:
+    """Raise BadInput for what a registry would refuse to be told of a model, in its sentences."""
+    try:
+        parse_given(dict(metadata))
+    except BadManifest as error:
+        wrong = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
+        raise BadInput("; ".join(wrong)) from error
 
 
 def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:
@@ -151,6 +163,8 @@ class _Push:
         known = self._known(list(pieces))
         missing = {digest: piece for digest, piece in pieces.items() if digest not in known}
         there_already = {digest: piece for digest, piece in pieces.items() if digest in known}
+        if missing:
+            check_room(self._connection, self._name, self._files, missing, _size_bytes(there_already), self._stop)
         if self._options.dry_run:
             return self._report(None, missing, there_already, _size_bytes(missing))
         sent_bytes = self._send(missing)

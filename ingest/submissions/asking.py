@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from ingest.submissions.keeping import kept_given, said_json, wants_publishing
 from ingest.submissions.manifest import Given, Manifest
 from ingest.submissions.pieces import InSpool, LocatedFile, locate
+from registry.catalog.actions import Action
 from registry.catalog.queries.quota import check_model_fits
 from registry.catalog.queries.submissions import count_open_submissions, same_submissions
 from registry.catalog.register.accounts import LOCAL
@@ -65,7 +66,7 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
         row = add_submission(
             session, owner_id, name.namespace, name.name, manifest=kept, said=said, size_bytes=size_bytes
         )
-        record_event(session, contributor, "submit", f"{name}, submission {row.id}, {size_bytes:,} bytes")
+        record_event(session, contributor, Action.SUBMIT, str(name), f"{size_bytes:,} bytes", submission=row.id)
         uploads = _uploads_of(files)
         if renew_uploads(session, owner_id, (), uploads) < len(uploads):
             # Some went with a submission that has just ended: what is not here otherwise is told.
@@ -105,7 +106,7 @@ def withdraw(registry: Registry, contributor: str, submission_id: int) -> None:
             cancel_job(session, row.job_id)
         model = None if row.model_id is None else session.get(Model, row.model_id)
         change_submission(session, row, "withdrawn")
-        record_event(session, contributor, "withdraw", f"{row.namespace}/{row.name}, submission {row.id}")
+        record_event(session, contributor, Action.WITHDRAW, f"{row.namespace}/{row.name}", submission=row.id)
         if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
             withdraw_model(session, model, WITHDRAWN, contributor)
 

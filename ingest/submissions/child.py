@@ -87,8 +87,12 @@ def work(registry: Registry, submission_id: int, *, publish: bool, say: Say) -> 
             sent = _sent(registry, submission_id)
             files = _open(opened, registry, sent)
             proposed = proposed_of(files, sent.given)
-            say({"looked": {"proposed": proposed.values(), "findings": _looked(registry, files, sent, proposed)}})
-            if publish:
+            found = _looked(registry, files, sent, proposed)
+            say({"looked": {"proposed": proposed.values(), "findings": found}})
+            refused = [one for one in found if one["severity"] == REFUSE]
+            if publish and refused:
+                say({"refused": refused})  # while it is only looked at, another base may still be named
+            elif publish:
                 say({"registered": _register(registry, files, sent, proposed, say)})
     except BadManifest as error:
         sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
@@ -122,8 +126,10 @@ def _looked(
 ) -> list[dict[str, Any]]:
     found = list(findings_of(files, sent.name, proposed))
     digests = [_promised(file) for file in files]
+    is_partial = proposed.kind == "model" and not proposed.complete
+    organs = [tensor for file in files for tensor in file.header.tensors] if is_partial else []
     with registry.catalog.reading() as session:
-        found += base_findings(session, proposed.base)
+        found += base_findings(session, proposed.base, organs)
         if all(digest is not None for digest in digests):
             found += digest_findings(session, model_digest([one for one in digests if one is not None]), sent.name)
     return [asdict(one) for one in found]
@@ -171,7 +177,6 @@ def _said(record: ModelRecord, sent: _Sent) -> ModelRecord:
         tags=record.tags if given.tags is None else given.tags,
         parents=record.parents if given.base is None else (ParentRecord(given.base, relation),),
         contributor=sent.contributor,
-        action="submit",
         state="quarantined",
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from ingest.publishing import publish_model
+from registry.catalog.actions import Action
 from registry.catalog.register.events import record_event
 from registry.catalog.register.states import remove_model
 from registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
@@ -17,7 +18,7 @@ def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
     """Publish the model of a quarantined submission. Raises NotFound, Conflict for one that waits for no word."""
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
-        record_event(session, by, "approve", f"{model.full_name}, submission {submission_id}", model.id)
+        record_event(session, by, Action.APPROVE, model.full_name, model_id=model.id, submission=submission_id)
         publish_model(session, model, by)
         for row in submissions_waiting_for(session, model.id):
             change_submission(session, row, "published", decided_by=by)
@@ -31,7 +32,8 @@ def refuse_submission(registry: Registry, submission_id: int, reason: str, by: s
     """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
-        record_event(session, by, "refuse", f"{model.full_name}, submission {submission_id}: {reason[:200]}", model.id)
+        about = (model.full_name, reason[:200])
+        record_event(session, by, Action.REFUSE, *about, model_id=model.id, submission=submission_id)
         rows = submissions_waiting_for(session, model.id)
         remove_model(session, model, reason, by)
         for row in rows:

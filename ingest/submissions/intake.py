@@ -20,6 +20,7 @@ from ingest.submissions.findings import REFUSE, Finding, findings_json, parse_fi
 from ingest.submissions.forgetting import forget_bytes
 from ingest.submissions.keeping import kept_given, manifest_in, said_json
 from ingest.submissions.neighbours import FOR_ADMINISTRATORS
+from registry.catalog.actions import Action
 from registry.catalog.queries.submissions import (
     abandoned_submissions,
     forsaken_models,
@@ -197,8 +198,8 @@ def _settle(session: Session, registry: Registry, row: Submission, model: Model,
 def _refuse(session: Session, row: Submission, found: list[Finding]) -> None:
     reason = next(one.sentence for one in found if one.severity == REFUSE)
     change_submission(session, row, "refused", findings=findings_json(found), reason=reason)
-    called = f"{row.namespace}/{row.name}"
-    record_event(session, _name_of(session, row), "submission refused", f"{called}, submission {row.id}: {reason}")
+    name, model = _name_of(session, row), f"{row.namespace}/{row.name}"
+    record_event(session, name, Action.FAIL_CHECKS, model, reason, submission=row.id)
 
 
 def _say_our_fault(session: Session, row: Submission) -> None:

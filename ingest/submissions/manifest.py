@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ingest.describing import BREAKS, has_controls
-from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
+from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from registry.catalog.vocabulary import checked_text
+from registry.compose.expressions import wrong_with_licence
 from registry.digest import Digest
 from registry.errors import BadInput, BadValue
 from registry.gguf.types import SIZE_MAX
@@ -24,7 +25,6 @@ FILES_MAX = 4096
 PIECES_MAX = 200_000
 """Of all files together."""
 FILE_NAME_MAX_BYTES = 255
-LICENSE_MAX = 96
 REASONS_MAX = 20
 """Spelled out; the others are counted."""
 MEMBERS = ("files", "metadata", "publish")
@@ -248,6 +248,9 @@ def _given(values: Any, reasons: _Reasons) -> Given:
         for name, limit in limits.items()
     }
     tags = _tags(values.get("tags"), reasons)
+    wrong = wrong_with_licence(texts["license"]) if texts["license"] else None
+    if wrong is not None:
+        reasons.add("metadata.license", wrong.rstrip("."))
     return Given(texts["title"], texts["description"], texts["license"], texts["base"], tags)
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sqlalchemy.orm import Session
 
-from ingest.submissions.findings import NOTE, WARN, Finding
+from ingest.submissions.findings import NOTE, REFUSE, WARN, Finding
 from registry.catalog.queries.models import model_by_name, visible_model_with_digest
 from registry.catalog.queries.published import removed_with_digest, yanked_with_digest
 from registry.catalog.queries.submissions import models_with_organs_of
 from registry.catalog.tables import Model
+from registry.compose.partial import why_unfit
 from registry.digest import Digest
 from registry.errors import BadName, NotFound
+from registry.gguf import TensorSpec
 from registry.names import ModelName, parse_model_name
 from registry.relatives.declared import folded
 
@@ -24,21 +26,31 @@ FOR_ADMINISTRATORS = (REMOVED, YANKED)
 SHOWN_MAX = 80
 
 
-def base_findings(session: Session, base: str | None) -> Iterator[Finding]:
-    """Whether the base that is named is registered here. Names of elsewhere can be any."""
-    if base is None or is_registered(session, base):
+def base_findings(session: Session, base: str | None, organs: Iterable[TensorSpec] = ()) -> Iterator[Finding]:
+    """Whether the base that is named is registered here, and has places for the `organs` of a model that has only some.
+
+    Names of elsewhere can be any.
+    """
+    if base is None:
         return
-    shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
-    sentence = f"Its base {shown} is not registered here under that name; when it is, the two will be joined."
-    yield Finding(NOTE, "base-not-registered", sentence)
+    known = registered_base(session, base)
+    if known is None:
+        shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
+        sentence = f"Its base {shown} is not registered here under that name; when it is, the two will be joined."
+        yield Finding(NOTE, "base-not-registered", sentence)
+    elif known.complete:
+        unfit = why_unfit(session, known, organs)
+        if unfit is not None:
+            yield Finding(REFUSE, "base-does-not-fit", unfit)
 
 
-def is_registered(session: Session, base: str) -> bool:
-    """Whether a model of that name is shown to everybody."""
+def registered_base(session: Session, base: str) -> Model | None:
+    """The model of that name, if it is shown to everybody."""
     try:
-        return "/" in base and model_by_name(session, parse_model_name(base)).state == "visible"
+        found = model_by_name(session, parse_model_name(base)) if "/" in base else None
     except (BadName, NotFound):
-        return False
+        return None
+    return found if found is not None and found.state == "visible" else None
 
 
 def digest_findings(session: Session, digest: Digest, name: ModelName) -> Iterator[Finding]:

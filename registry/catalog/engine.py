@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DatabaseError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import Session
 
 from registry.catalog.limits import limited
@@ -25,9 +26,13 @@ from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwri
 BUSY_TIMEOUT_MS = 30_000
 STATEMENTS_MAX = 2000
 """Forms of statements that are kept compiled. Searches have many, and compiling one takes longer than running it."""
+CONNECTIONS_KEPT, CONNECTIONS_MORE = 5, 27
+"""Of each engine, open all the time and when they are needed: more than a process of the server has threads."""
 MAPPED_MAX_BYTES = 2 * 1024**3
 """Of the database, that readers map into memory: a fifth less work than reading each page by a call."""
 
+_WAITS = "organ_waits"
+"""The option of connections that says whether a transaction waits for others that write."""
 _PRIMARY = 0xFF
 """An extended result code has the primary one in its lowest byte."""
 _FULL_EXTENDED = {sqlite3.SQLITE_IOERR_SHMSIZE}
@@ -56,9 +61,16 @@ class Catalog:
                     yield session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
-        """A session whose transaction commits at the end of the block, or not at all."""
-        with translated(), Session(self.writer, expire_on_commit=False) as session, session.begin():
+    def writing(self, *, waits: bool = True) -> Iterator[Session]:
+        """A session whose transaction commits at the end of the block, or not at all.
+
+        While another writes it waits, up to BUSY_TIMEOUT_MS. One that does not wait raises Busy, or of PostgreSQL
+        CatalogError, at the first statement that another keeps from being done.
+        """
+        engine = self.writer if waits else self.writer.execution_options(**{_WAITS: False})
+        with translated(), Session(engine, expire_on_commit=False) as session, session.begin():
+            if not waits and engine.dialect.name == "postgresql":
+                session.execute(text("SET LOCAL lock_timeout = 1"))  # milliseconds; 0 would be for ever
             yield session
 
     def version(self) -> int | None:
@@ -86,6 +98,8 @@ def translated() -> Iterator[None]:
         yield
     except DatabaseError as error:
         raise _error_of(error) from error
+    except NoConnection as error:
+        raise Busy("this process asks the database too much at once") from error
 
 
 def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
@@ -138,7 +152,13 @@ def _database_file(url: URL) -> str:
 
 def _engine(url: URL, *, writes: bool) -> Engine:
     backend = url.get_backend_name()
-    engine = create_engine(url, pool_pre_ping=backend != "sqlite", query_cache_size=STATEMENTS_MAX)
+    engine = create_engine(
+        url,
+        pool_pre_ping=backend != "sqlite",
+        pool_size=CONNECTIONS_KEPT,
+        max_overflow=CONNECTIONS_MORE,
+        query_cache_size=STATEMENTS_MAX,
+    )
     if engine.dialect.name == "sqlite":
         _heed_hints(engine)
         event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
@@ -189,7 +209,18 @@ def _pragmas(connection: Any, more: tuple[str, ...]) -> None:
 
 
 def _begin_immediate(connection: Any) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    if connection.get_execution_options().get(_WAITS, True):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        return
+    _allow_waiting(connection, 0)
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    finally:
+        _allow_waiting(connection, BUSY_TIMEOUT_MS)  # the next transaction of this connection waits again
+
+
+def _allow_waiting(connection: Any, milliseconds: int) -> None:
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {milliseconds}").close()
 
 
 def _revision(engine: Engine) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from registry.anatomy import Place
+from registry.catalog.actions import Action
 from registry.digest import Digest
 from registry.measure import Measurement
 from registry.names import ModelName
@@ -78,8 +79,8 @@ class ModelRecord:
     unassemblable: tuple[str, ...] = ()
     complete: bool = True
     contributor: str = "local"
-    action: str = "ingest"
-    """What the event log calls it."""
+    action: Action = Action.INGEST
+    """What the event log calls it; in quarantine it is submitted."""
     state: str = "visible"
     """Or quarantined: then nothing counts it and nothing is led to it until it is shown."""
     placements: tuple[PlacementRecord, ...] = field(init=False)

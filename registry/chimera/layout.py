@@ -5,7 +5,7 @@ The tensors' bytes stay what they are; headers are written anew from the metadat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
@@ -15,24 +15,10 @@ from registry.catalog.queries.models import files_of, tensor_blobs_of
 from registry.catalog.tables import Model, ModelFile
 from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, check_usable, plan_file, plan_model
 from registry.chimera.stream import FileStream
-from registry.errors import CorruptBlob, NotAssemblable
-from registry.gguf import (
-    Header,
-    HeaderSource,
-    KeyValue,
-    TensorSpec,
-    ValueType,
-    carry_over,
-    encode_header,
-    padded,
-    read_header,
-)
-from registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_KEYS, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY, ShardName
-from registry.gguf.write import Metadata
+from registry.errors import CorruptBlob
+from registry.gguf import Header, HeaderSource, TensorSpec, encode_header, padded, read_header
+from registry.gguf.shards import cut, whole_metadata
 from registry.store import BlobStore
-
-SHARDS_MAX = 65_535
-"""`split.count` is a 16-bit number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +35,9 @@ def plan_merged(session: Session, store: BlobStore, model: Model, name: str) -> 
     if len(files_of(session, model.id)) == 1:
         return plan_model(session, model)
     parsed, tensors = _contents(session, store, model)
-    return [_plan(name, _metadata(parsed), tensors, parsed.header.alignment, _tensor_rows(session, model))]
+    header = encode_header(whole_metadata(parsed.source, parsed.header), tensors, parsed.header.alignment)
+    rows = _tensor_rows(session, model)
+    return [plan_new_file(name, header, tensors, parsed.header.alignment, [rows[one.name] for one in tensors])]
 
 
 def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, shard_bytes: int) -> list[FilePlan]:
@@ -58,24 +46,14 @@ def plan_shards(session: Session, store: BlobStore, model: Model, stem: str, sha
     Raises NotAssemblable when there would be too many.
     """
     parsed, tensors = _contents(session, store, model)
-    alignment = parsed.header.alignment
-    groups = _cut(tensors, shard_bytes, alignment)
-    if len(groups) == 1:
+    shards = cut(parsed.source, parsed.header, tensors, stem, shard_bytes)
+    if shards is None:
         return plan_merged(session, store, model, f"{stem}.gguf")
-    if len(groups) > SHARDS_MAX:
-        raise NotAssemblable(model.name, [f"it would be {len(groups)} shards; a split set has at most {SHARDS_MAX}"])
-    plans = []
-    rows = _tensor_rows(session, model)
-    for number, group in enumerate(groups):
-        split: list[Metadata] = [
-            KeyValue(SPLIT_NUMBER_KEY, ValueType.UINT16, number),
-            KeyValue(SPLIT_COUNT_KEY, ValueType.UINT16, len(groups)),
-            KeyValue(SPLIT_TENSORS_KEY, ValueType.INT32, len(tensors)),
-        ]
-        metadata = [*_metadata(parsed), *split] if number == 0 else split
-        name = str(ShardName(stem, number + 1, len(groups)))
-        plans.append(_plan(name, metadata, group, alignment, rows))
-    return plans
+    rows, alignment = _tensor_rows(session, model), parsed.header.alignment
+    return [
+        plan_new_file(one.name, one.header, one.tensors, alignment, [rows[tensor.name] for tensor in one.tensors])
+        for one in shards
+    ]
 
 
 def first_header(session: Session, store: BlobStore, model: Model) -> ReadHeader:
@@ -125,37 +103,9 @@ def _up_to(slices: Sequence[PlannedSlice], end: int) -> list[PlannedSlice]:
     return [piece for piece in slices if piece.offset_bytes < end]
 
 
-def _metadata(parsed: ReadHeader) -> list[Metadata]:
-    return [carry_over(parsed.source, field) for field in parsed.header.fields if field.key not in SPLIT_KEYS]
-
-
-def _cut(tensors: Sequence[TensorSpec], shard_bytes: int, alignment: int) -> list[list[TensorSpec]]:
-    groups: list[list[TensorSpec]] = [[]]
-    filled = 0
-    for tensor in tensors:
-        size = padded(tensor.size_bytes, alignment)
-        if groups[-1] and filled + size > shard_bytes:
-            groups.append([])
-            filled = 0
-        groups[-1].append(tensor)
-        filled += size
-    return groups
-
-
 def _tensor_rows(session: Session, model: Model) -> dict[str, BlobRow]:
     ids = tensor_blobs_of(session, model.id)
     rows = blobs_by_id(session, ids.values())
     for name, blob_id in ids.items():
         check_usable(rows[blob_id], name)
     return {name: rows[blob_id] for name, blob_id in ids.items()}
-
-
-def _plan(
-    name: str,
-    metadata: Sequence[Metadata],
-    tensors: Sequence[TensorSpec],
-    alignment: int,
-    rows: Mapping[str, BlobRow],
-) -> FilePlan:
-    header = encode_header(metadata, tensors, alignment)
-    return plan_new_file(name, header, tensors, alignment, [rows[tensor.name] for tensor in tensors])

@@ -1,4 +1,4 @@
-"""Where a registry is: an origin (scheme, host and port) and the path that it is served below."""
+"""Where a registry is: an origin, which is scheme, host and port. None is served below a path."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ class Address:
     scheme: str
     host: str
     port: int
-    path: str
-    """Empty, or one that begins with a slash and does not end in one."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
-        return f"{self.scheme}://{host}{port}{self.path}"
+        return f"{self.scheme}://{host}{port}"
 
     @property
     def is_private(self) -> bool:
@@ -33,7 +31,7 @@ class Address:
         return self.scheme == "https" or _is_loopback(self.host)
 
     def of(self, path: str) -> str:
-        """The whole address of `path`, which begins with a slash and stands below the registry's own."""
+        """The whole address of `path`, which begins with a slash."""
         assert path.startswith("/"), path
         return f"{self}{path}"
 
@@ -44,12 +42,15 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """The address in `text`, `https://host[:port][/path]`; raises BadSetting for anything else."""
+    """The address in `text`, `https://host[:port]`; raises BadSetting for anything else."""
     origin = _origin(text)
     parts = _split(text)
     if origin is None or parts is None or parts.query or parts.fragment or "@" in parts.netloc:
         raise BadSetting(f"{text[:80]!r} is no address of a registry: give one like https://registry.example")
-    return Address(*origin, parts.path.rstrip("/"))
+    address = Address(*origin)
+    if parts.path.rstrip("/"):  # nearly always the address of one of its pages
+        raise BadSetting(f"{text[:80]!r} has a path, and no registry is served below one: give {address}")
+    return address
 
 
 def _origin(text: str) -> tuple[str, str, int] | None:

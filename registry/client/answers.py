@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from registry.catalog.search import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
 from registry.catalog.search.fields import CHIMERA, PARTIAL
+from registry.catalog.vocabulary import ORGAN_TYPES
 from registry.client.shape import (
     Each,
     Maybe,
@@ -26,9 +27,10 @@ from registry.client.shape import (
     word,
 )
 from registry.digest import Digest
-from registry.errors import BadRecipe, BadReply
+from registry.errors import BadRecipe, BadReply, NotAssemblable
 
 if TYPE_CHECKING:
+    from registry.catalog.queries.fitting import FittingModels
     from registry.compose.recipe import Recipe
     from registry.present.registered import RegisteredModel
 
@@ -119,6 +121,13 @@ MODEL: Members = {
     "composed": Maybe({"lock_id": digest, "parents": Each(text), "recipe": Named(anything)}),
 }
 
+_COUNTED_FIT: Members = {"fitting": whole, "equal": whole, "total": whole, "whole": flag}
+FITTING: Members = {
+    "base": word,
+    "items": Each({"model": word, "alike": Maybe(number), "types": Named(_COUNTED_FIT)}),
+    "more": flag,
+}
+
 
 def search_page(values: Values) -> SearchPage:
     """A page of organs."""
@@ -144,6 +153,43 @@ def models_page(values: Values) -> ModelsPage:
     """A page of models."""
     check(values, MODELS, "models")
     return ModelsPage(tuple(_found_model(one) for one in values["items"]), values["next"], tuple(values["notes"]))
+
+
+def partial_recipe(values: Values) -> Recipe | None:
+    """Of a checked model that has only some organs, its base with these; None of any other.
+
+    As `registry.compose.partial` has it; raises NotAssemblable where no base of it is registered.
+    """
+    edges = [one for one in values["lineage"] if (one["direction"], one["evidence"]) == ("parent", "declared")]
+    if values["kind"] != "model" or values["complete"] or not edges:
+        return None
+    from registry.compose.recipe import Graft, Recipe, Selection
+
+    base = next((one["model"] for one in edges if one["model"] is not None), None)
+    if base is None:
+        named = ", ".join(one["text"] or "" for one in edges)
+        reason = f"it has only some organs, and its base, {named}, is not registered there"
+        raise NotAssemblable(values["name"], [reason])
+    return Recipe(base, grafts=(Graft(Selection(), donor=values["name"]),))
+
+
+def fitting_models(values: Values) -> FittingModels:
+    """What may be grafted into a base, of checked values."""
+    from registry.catalog.queries.fitting import FittingModel, FittingModels, TypeFit
+
+    items = (
+        FittingModel(
+            one["model"],
+            {
+                kind: TypeFit(fit["fitting"], fit["equal"], fit["total"])
+                for kind in ORGAN_TYPES
+                if (fit := one["types"].get(kind)) is not None
+            },
+            one["alike"],
+        )
+        for one in values["items"]
+    )
+    return FittingModels(tuple(items), values["more"])
 
 
 def registered_model(values: Values, placements: list[Values]) -> RegisteredModel:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,10 +59,20 @@ def check_lock(lock_id: Digest) -> Callable[[Path], None]:
     return check
 
 
-def _checked(path: Path, organs_of: Callable[[Header, ByteSource], Mapping[str, Digest]]) -> None:
+@contextmanager
+def own_file(path: Path) -> Iterator[ByteSource]:
+    """The bytes of a file that came, for the block; what is no sound file in there is raised as BadReply."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        source = _FileSource("the file that came", descriptor, os.fstat(descriptor).st_size)
+        yield _FileSource("the file that came", descriptor, os.fstat(descriptor).st_size)
+    except BadInput as error:
+        raise BadReply(f"what came is no sound file: {error}; nothing was written") from error
+    finally:
+        os.close(descriptor)
+
+
+def _checked(path: Path, organs_of: Callable[[Header, ByteSource], Mapping[str, Digest]]) -> None:
+    with own_file(path) as source:
         header = read_header(source)
         due = organs_of(header, source)
         if {info.name for info in header.tensors} != due.keys():
@@ -69,10 +80,6 @@ def _checked(path: Path, organs_of: Callable[[Header, ByteSource], Mapping[str, 
         for info in header.tensors:
             if _digest(source, header.data_offset + info.offset, info.size_bytes) != due[info.name]:
                 raise BadReply(f"the organ {info.name!r} that came has other bytes than promised; nothing was written")
-    except BadInput as error:
-        raise BadReply(f"what came is no sound file: {error}; nothing was written") from error
-    finally:
-        os.close(descriptor)
 
 
 def _digest(source: ByteSource, offset: int, size_bytes: int) -> Digest:

@@ -17,12 +17,13 @@ from registry.client.planned import PlannedOrgan, check_planned, findings, plann
 from registry.client.shape import Members, Values, check, digest, flag, text, whole
 from registry.compose.building import RecipeBuilder
 from registry.compose.finding import Finding, refusals, unaccepted
+from registry.compose.lock import Lock, parse_lock
 from registry.compose.making import Made, Progress
 from registry.compose.phrases import counted
 from registry.compose.recipe import Recipe
 from registry.compose.writing import recipe_values
 from registry.digest import Digest
-from registry.errors import BadRecipe, NotComposable, NotFound
+from registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound
 from registry.store.files import Files
 from registry.store.placing import check_room, placing_error
 
@@ -95,6 +96,19 @@ class RemotePlan:
         refused, wanted = refusals(self.findings), unaccepted(self.findings, self.recipe.accept)
         if refused or wanted or not self.can_be_made:
             raise NotComposable([one.sentence for one in refused], sorted({one.code for one in wanted}))
+
+    def lock(self) -> Lock:
+        """The lock of what it comes to; nothing is made there. Raises NotComposable where it cannot be made.
+
+        Where organs are still to be computed there is none: that is asked of what was made.
+        """
+        self.check()
+        values = self._connection.send("POST", f"{API}/plans", recipe_values(self.recipe), lock=1)
+        check(values, {"plan": {"lock": text}}, "plan")
+        try:
+            return parse_lock(values["plan"]["lock"])
+        except BadLock as error:
+            raise BadReply(f"{self._connection.url} gives no lock: {error}") from error
 
     def register(self, progress: Progress | None = None) -> Made:
         """Make and register the chimera there; its file is streamed whenever somebody asks. Raises as `assemble`."""

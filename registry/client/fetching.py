@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from registry.client.connection import Connection, Reply
-from registry.client.partial import PartialFile, partial_file
+from registry.client.partial import PartialFile, partial_file, partial_path
 from registry.digest import Digest
 from registry.errors import BadReply, Busy, TooMany, Unreachable
+from registry.store.files import Files
+from registry.store.placing import check_room, placing_error
 
 Progress = Callable[[int], None]
 """Told of bytes that have come, or are there from an earlier attempt; below zero for those that come once more."""
@@ -57,7 +59,42 @@ def fetch(
     StoreUnwritable; then `target` is as it was.
     """
     with partial_file(target, file.key(connection.url), file.size_bytes) as partial:
-        return _Fetching(connection, file, partial, progress or _no_progress, sleep).to(target)
+        _Fetching(connection, file, partial, progress or _no_progress, sleep).complete()
+        partial.place(target)
+        return partial.sha256
+
+
+@contextmanager
+def fetched(
+    connection: Connection,
+    file: FileToFetch,
+    place: Path,
+    progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[Path]:
+    """`file` for the block, whole and checked, under a name of its own beside `place`; it is gone afterwards.
+
+    As by `fetch`, what is cut is gone on with. What a block leaves by an error stays for the next call, where its
+    digest is known. Raises what `fetch` does.
+    """
+    with partial_file(place, file.key(connection.url), file.size_bytes) as partial:
+        _Fetching(connection, file, partial, progress or _no_progress, sleep).complete()
+        partial.is_kept = file.sha256 is not None
+        yield partial.path
+        partial.remove()
+
+
+def check_all_fits(url: str, files: Sequence[FileToFetch], place: Path, room_bytes: int) -> None:
+    """Raise DiskFull where `room_bytes` are not free beside `place`, with what earlier attempts have brought there.
+
+    The `files` come from the registry at `url` by way of `place`.
+    """
+    try:
+        begun = (partial_path(place, file.key(url)) for file in files)
+        there = sum(path.lstat().st_size for path in begun if path.exists())
+        check_room(place.parent, room_bytes - there, Files())
+    except OSError as error:
+        raise placing_error(error, place) from error
 
 
 @dataclass(slots=True)
@@ -72,7 +109,8 @@ class _Fetching:
     tag: str | None = None
     """The strong ETag of the file, with its quotes, once it is known."""
 
-    def to(self, target: Path) -> Digest:
+    def complete(self) -> None:
+        """Until all of it is there, and is what it should be."""
         resumed = False
         if self.file.sha256 is not None:
             self.tag = f'"{self.file.sha256}"'
@@ -92,8 +130,6 @@ class _Fetching:
             )
         if self.file.check is not None:
             self.file.check(self.partial.path)
-        self.partial.place(target)
-        return self.partial.sha256
 
     def _fill(self) -> None:
         """Ask until all bytes are there."""
@@ -117,7 +153,7 @@ class _Fetching:
                 if failures >= TRIES or cuts >= CUTS_MAX:
                     raise error
                 if failures:
-                    self.sleep(_backoff(failures))
+                    self.sleep(backoff(failures))
 
     def _ask(self) -> None:
         """One request, for what is missing."""
@@ -163,7 +199,7 @@ class _Fetching:
             self.tag = sent if strong and sent.isascii() and sent.isprintable() else None
 
 
-def _backoff(failures: int) -> float:
+def backoff(failures: int) -> float:
     return BACKOFF_SECONDS * float(2 ** (failures - 1)) * (0.75 + random.random() / 2)  # noqa: S311  # spread, not secret
 
 

@@ -62,6 +62,10 @@ class PartialFile:
         self._files.rename(self.path, target)
         self._files.sync_folder(target.parent)
 
+    def remove(self) -> None:
+        """Away with it: it has served."""
+        self._files.unlink(self.path)
+
 
 def partial_path(target: Path, key: str) -> Path:
     """Where the beginning of the file that `key` tells from others waits to come to `target`."""

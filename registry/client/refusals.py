@@ -17,6 +17,7 @@ from registry.errors import (
     NotFound,
     OrganError,
     OverQuota,
+    Removed,
     TooMany,
     Unreachable,
     UnsupportedDType,
@@ -29,6 +30,7 @@ _KINDS: dict[int, type[OrganError]] = {
     401: BadToken,
     403: NotAllowed,
     404: NotFound,
+    410: Removed,
     413: OverQuota,
     503: Busy,
 }

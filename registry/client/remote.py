@@ -25,6 +25,7 @@ from registry.names import ModelName, parse_model_name
 from registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
+    from registry.catalog.queries.fitting import FittingModels
     from registry.client.composing import RemoteComposition
     from registry.compose.recipe import Recipe
     from registry.present.registered import RegisteredModel
@@ -110,6 +111,13 @@ class RemoteRegistry:
         values = self.model_values(name)
         return answers.registered_model(values, values["placements"])
 
+    def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
+        """The models that have organs which fit the model called `base`. As `Registry.fitting`."""
+        from registry.client.shown import fitting
+
+        check_limit(limit)
+        return answers.fitting_models(fitting(self.connection, base, limit))
+
     def assemble(self, name: str, path: str | Path, progress: Progress | None = None) -> Digest:
         """Fetch the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.
 
@@ -172,7 +180,8 @@ class RemoteRegistry:
         model = told_name(values["name"])
         if values["unassemblable"]:
             raise NotAssemblable(values["name"], values["unassemblable"])
-        alone = len(values["files"]) == 1  # then it has an address of its own, whatever its name
+        # One that is whole and alone has an address of its own, whatever its name; one with only some organs has not.
+        alone = len(values["files"]) == 1 and values["complete"]
         names = [whole_file_name(one["name"], model) if alone else told_file(one["name"]) for one in values["files"]]
         paths = [gguf_path(values["name"]) if alone else file_path(values["name"], file) for file in names]
         files = [
@@ -187,6 +196,19 @@ class RemoteRegistry:
             None if composed is None else Digest(composed["lock_id"]),
             (values["state_reason"] or "") if values["state"] == "yanked" else None,
         )
+
+    def one_file(self, own: OwnFiles) -> FileToFetch:
+        """The model of these files as one file, merged if there are several."""
+        return own.files[0][1] if len(own.files) == 1 else self.whole_file(str(own.model))
+
+    def with_its_base(self, name: str) -> Recipe | None:
+        """The base of a model that has only some organs, with these; None of any other model.
+
+        Raises what `model` does, and NotAssemblable where no base that it names is registered there.
+        """
+        values = self.connection.get(API + model_path(self.resolved(name)))
+        check(values, answers.MODEL, "model")
+        return answers.partial_recipe(values)
 
     def organ_file(self, prefix: str) -> FileToFetch:
         """The plain bytes of the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""

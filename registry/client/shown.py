@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from registry.client.answers import FITTING
 from registry.client.connection import API, Connection
 from registry.client.jobs import JOB, ONE_JOB, Tell, done
 from registry.client.names import model_path
@@ -146,6 +147,13 @@ def compatibility(connection: Connection, base: str, donor: str) -> Values:
     """Whether organs of `donor` fit into `base`; raises NotFound, Ambiguous, BadName."""
     values = connection.get(f"{API}/compatibility", base=base, donor=donor)
     check(values, COMPATIBILITY, "compatibility")
+    return values
+
+
+def fitting(connection: Connection, base: str, limit: int) -> Values:
+    """Models that have organs which fit `base`; raises as `compatibility`."""
+    values = connection.get(f"{API}/fitting", base=base, limit=limit)
+    check(values, FITTING, "fitting")
     return values
 
 

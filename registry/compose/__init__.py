@@ -17,7 +17,7 @@
     prediction     how the result is likely to do, before it is run; survival: what is left of each group of organs
     predicting     planned parts to a prediction, and the warning
     header         what the result's metadata say; filename: what its file is called
-    lock           the canonical document whose digest is the chimera's id
+    lock           the canonical document whose digest is the chimera's id; locked: the header of its file, looked at
     plan           all of this together; planning makes it
     making         a plan to a registered chimera; recording writes its rows
     builder        the same from Python, step by step; showing: its plans in a line, and in a notebook

@@ -6,12 +6,19 @@ with its base, all of its organs grafted, it is a chimera like any other.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from sqlalchemy.orm import Session
 
+from registry.anatomy import place_of
 from registry.catalog.queries.relatives import models_by_id, parents_of
 from registry.catalog.tables import Model
+from registry.compose.library import parts_of
+from registry.compose.phrases import listed
 from registry.compose.recipe import Graft, Recipe, Selection
+from registry.compose.replacement import effective_shape
 from registry.errors import NotAssemblable
+from registry.gguf import TensorSpec
 
 
 def is_partial(session: Session, model: Model) -> bool:
@@ -36,6 +43,26 @@ def partial_recipe(session: Session, model: Model) -> Recipe:
     return Recipe(base.full_name, grafts=(Graft(Selection(), donor=model.full_name),))
 
 
+def why_unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+    """Why `organs` cannot be grafted into `base`, which lacks a place for some or has another shape there.
+
+    One sentence with the first few names; None where every one of them has a place. What only a plan finds out, such as
+    organs that work in groups, is left to it.
+    """
+    parts = {part.slot: part for part in parts_of(session, base.id)}
+    lacking, unlike = [], []
+    for organ in organs:
+        place = place_of(organ.name)
+        part = parts.get((place.tower.value, place.block, place.slot))
+        if part is None:
+            lacking.append(organ.name)
+        elif effective_shape(part.shape) != effective_shape(organ.shape):
+            unlike.append(f"{organ.name} ({_shape(organ.shape)}, there {_shape(part.shape)})")
+    reasons = [f"that has no place for {listed(lacking)}"] if lacking else []
+    reasons += [f"other shapes are due for {listed(unlike)}"] if unlike else []
+    return f"Its organs do not fit into its base, {base.full_name}: {'; '.join(reasons)}." if reasons else None
+
+
 def refuse_partial(session: Session, model: Model) -> None:
     """Raise NotAssemblable for a model that is none without its base, with what to do instead."""
     if is_partial(session, model):
@@ -43,3 +70,7 @@ def refuse_partial(session: Session, model: Model) -> None:
         how = "its base is not registered here" if base is None else f"graft it into its base, {base.full_name}"
         reason = f"it has only some organs: {how}, or fetch the file that came in, as it is"
         raise NotAssemblable(model.full_name, [reason])
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " × ".join(str(length) for length in shape)

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.actions import Action
 from registry.catalog.queries.composing import chimera_of
 from registry.catalog.records import (
     ChimeraRecord,
@@ -93,7 +94,7 @@ def record_chimera(
         files=(_file_record(file, sha256, measured),),
         tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
         complete=plan.base.complete,
-        action="compose",
+        action=Action.COMPOSE,
         contributor=contributor,
     )
     registered = register_model(session, record, keep_name=True)

@@ -11,12 +11,10 @@ from registry.catalog.queries.composing import model_with_header
 from registry.catalog.tables import Model
 from registry.chimera.layout import first_header, plan_new_file
 from registry.chimera.plan import FilePlan
-from registry.compose.lock import Lock, lock_of, locked_header
+from registry.compose.lock import Lock, lock_of
+from registry.compose.locked import sound_header
 from registry.digest import Digest
-from registry.errors import BadGguf, BadLock, NotAssemblable
-from registry.gguf import HeaderSource, read_header
-from registry.gguf.tokenizer import tokenizer_reasons
-from registry.gguf.types import ALIGNMENT_KEY
+from registry.errors import NotAssemblable
 from registry.store import BlobStore
 
 MISSING_SHOWN = 20
@@ -28,8 +26,6 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
 
     Raises NotAssemblable with all that is missing here, BadLock for a lock that describes no sound file, StoreError.
     """
-    if any(entry.key == ALIGNMENT_KEY for entry in lock.sets):
-        raise BadLock(f"the lock {lock.id[:12]} changes the alignment of its base")
     base = model_with_header(session, lock.header)
     rows = blobs_by_digest(session, {one.digest for one in lock.tensors})
     missing = [] if base is not None else [f"no model here has the header {lock.header[:12]} of its base"]
@@ -37,11 +33,9 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
     if missing or base is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
     read = first_header(session, store, base)
-    data = locked_header(read.header, read.source, lock)
+    data, _ = sound_header(read.header, read.source, lock)
     tensors = [one.spec for one in lock.tensors]
-    plan = plan_new_file(name, data, tensors, read.header.alignment, [rows[one.digest] for one in lock.tensors])
-    _check(lock, data, plan.size_bytes)
-    return plan
+    return plan_new_file(name, data, tensors, read.header.alignment, [rows[one.digest] for one in lock.tensors])
 
 
 def lock_of_model(session: Session, store: BlobStore, model: Model) -> Lock | None:
@@ -63,15 +57,3 @@ def _missing(lock: Lock, rows: Mapping[Digest, BlobRow]) -> list[str]:
             reasons.append(f"{one.digest[:12]} is no {one.spec.dtype.name} of the shape of {one.spec.name}")
     more = len(reasons) - MISSING_SHOWN
     return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
-
-
-def _check(lock: Lock, data: bytes, size_bytes: int) -> None:
-    """A lock comes from outside: what it sets may make a header that no loader should see."""
-    source = HeaderSource(data, size_bytes, f"the lock {lock.id[:12]}")
-    try:
-        header = read_header(source)
-    except BadGguf as error:
-        raise BadLock(f"the lock {lock.id[:12]} describes no sound file: {error.field}: {error.reason}") from error
-    assert header.data_offset == len(data), "the padding is part of what was written"
-    if reasons := tokenizer_reasons(source, header):
-        raise NotAssemblable(f"the lock {lock.id[:12]}", reasons)

@@ -8,6 +8,7 @@
     write       the exact writer
     pieces      the values that are kept by themselves, and all as text for reading
     split       several shards as one model
+    shards      one model as several shards
     tokenizer   oddities of a vocabulary that crash loaders
     quants      values of a tensor type and back, by the `gguf` package's kernels
 

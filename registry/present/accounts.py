@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import asdict
 from datetime import datetime
 
 from sqlalchemy.orm import Session
@@ -27,8 +28,12 @@ def account_values(
     token: Token | None,
     contributor: Contributor | None,
     default_bytes: int,
+    model_max_bytes: int,
 ) -> Values:
-    """Who asks, as the API tells: `contributor` is None for `local` in a registry that has nothing yet."""
+    """Who asks, as the API tells: `contributor` is None for `local` in a registry that has nothing yet.
+
+    `model_max_bytes` is the largest model that is taken from anybody.
+    """
     quota = Quota(default_bytes, 0) if contributor is None else quota_of(session, contributor, default_bytes)
     return {
         "contributor": name,
@@ -37,7 +42,7 @@ def account_values(
         "token": None
         if token is None
         else {"id": token.public_id, "label": token.label, "expires_at": _time(token.expires_at)},
-        "quota": {"limit_bytes": quota.limit_bytes, "used_bytes": quota.used_bytes},
+        "quota": asdict(quota) | {"model_max_bytes": model_max_bytes},
     }
 
 

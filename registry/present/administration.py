@@ -3,21 +3,45 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.administration import AccountsPage, Numbers, WaitingPage
+from registry.catalog.queries.administration import AccountsPage, Numbers, Organs, WaitingPage, organs_of
+from registry.catalog.queries.relatives import parents_of
 from registry.catalog.queries.removing import Removal
 from registry.catalog.tables import Model, Submission
 from registry.present.accounts import contributor_account_values
 from registry.present.values import Values
 
+Submitted = tuple[Submission, str, Model | None]
+"""A submission, its contributor's name, and its model if there is one."""
+_MADE = (
+    *("model", "title", "description", "license", "tags", "base", "kind", "complete", "architecture"),
+    *("parameters", "tensors", "organs", "organs_new", "mean_theta"),
+)
+"""What is known of a submission once it has a model."""
 
-def waiting_values(page: WaitingPage) -> Values:
-    """What waits for an administrator's word."""
-    return {"items": [_waiting(*row) for row in page.items], "next": page.next}
+
+def waiting_values(session: Session, page: WaitingPage) -> Values:
+    """What waits for an administrator's word, with what there is to be known of it."""
+    return {"items": submitted_values(session, [(row[0], row[1], row[2]) for row in page.items]), "next": page.next}
+
+
+def submitted_values(session: Session, rows: Sequence[Submitted]) -> list[Values]:
+    """Submissions with their contributors' names and what was made of them, as administrators see them."""
+    model_ids = [model.id for _, _, model in rows if model is not None]
+    organs = organs_of(session, model_ids)
+    bases: dict[int | None, str | None] = {}
+    for edge in parents_of(session, model_ids, ("declared",)):
+        bases.setdefault(edge.child_model_id, edge.parent_text)
+    return [
+        _submitted(submission, contributor)
+        | (_nothing() if model is None else _made(model, bases.get(model.id), organs.get(model.id, Organs())))
+        for submission, contributor, model in rows
+    ]
 
 
 def accounts_values(session: Session, page: AccountsPage, default_bytes: int) -> Values:
@@ -56,22 +80,39 @@ def decision_values(submission: Submission, _contributor: str, model: Model | No
     }
 
 
-def _waiting(submission: Submission, contributor: str, model: Model | None) -> Values:
+def _submitted(submission: Submission, contributor: str) -> Values:
     return {
         "id": submission.id,
         "contributor": contributor,
         "name": f"{submission.namespace}/{submission.name}",
-        "model": None if model is None else model.full_name,
-        "title": None if model is None else model.title,
-        "license": None if model is None else model.license,
-        "architecture": None if model is None else model.architecture,
-        "parameters": None if model is None else model.parameters,
-        "tensors": None if model is None else model.tensors,
         "size_bytes": submission.size_bytes,
         "findings": [_finding(one) for one in json.loads(submission.findings)],
         "created_at": submission.created_at.isoformat(),
         "changed_at": submission.changed_at.isoformat(),
     }
+
+
+def _made(model: Model, base: str | None, organs: Organs) -> Values:
+    return {
+        "model": model.full_name,
+        "title": model.title,
+        "description": model.description,
+        "license": model.license,
+        "tags": json.loads(model.tags),
+        "base": base,
+        "kind": model.kind,
+        "complete": model.complete,
+        "architecture": model.architecture,
+        "parameters": model.parameters,
+        "tensors": model.tensors,
+        "organs": organs.count,
+        "organs_new": organs.new,
+        "mean_theta": model.mean_theta,
+    }
+
+
+def _nothing() -> Values:
+    return dict.fromkeys(_MADE) | {"tags": []}
 
 
 def _finding(finding: dict[str, Any]) -> Values:

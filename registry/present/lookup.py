@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import visible_digests
-from registry.catalog.queries.lookup import visible_organs
+from registry.catalog.queries.blobs import reachable_digests
+from registry.catalog.queries.lookup import reachable_organs
 from registry.catalog.queries.placements import placements_page
 from registry.catalog.tables import Model
 from registry.digest import Digest
@@ -20,12 +20,12 @@ KNOWN_MAX = 4000
 
 
 def known_organs(session: Session, digests: Sequence[Digest]) -> Values:
-    """Which of `digests` are organs of visible models, in short, and which are not."""
-    organs = visible_organs(session, digests, KNOWN_MAX)
+    """Which of `digests` are organs of visible or yanked models, in short, and which are not."""
+    organs = reachable_organs(session, digests, KNOWN_MAX)
     here = {organ.digest for organ in organs}
     notes: list[str] = []
     if len(organs) >= KNOWN_MAX:
-        here |= visible_digests(session, digests)
+        here |= reachable_digests(session, digests)
         notes.append(f"Only {KNOWN_MAX:,} organs are listed: some of these bytes stand under many dtypes and shapes.")
     absent = [digest for digest in dict.fromkeys(digests) if digest not in here]
     return {"items": [asdict(organ) for organ in organs], "next": None, "notes": notes, "absent": absent}

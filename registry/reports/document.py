@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
 from registry.present.text import count_text, share_text, size_text, theta_text
@@ -87,7 +87,8 @@ class Table:
     def values(self) -> Values:
         """The table as plain values."""
         keys = [column.key for column in self.columns]
-        return {"items": [dict(zip(keys, row, strict=True)) for row in self.rows]}
+        columns = [{**asdict(column), "kind": column.kind.value} for column in self.columns]
+        return {"columns": columns, "items": [dict(zip(keys, row, strict=True)) for row in self.rows]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,8 @@ class Facts:
         return {
             "figures": {fact.key: fact.value for fact in self.facts},
             "meanings": {fact.key: fact.meaning for fact in self.facts},
+            "labels": {fact.key: fact.label for fact in self.facts},
+            "kinds": {fact.key: fact.kind.value for fact in self.facts},
         }
 
 
@@ -152,21 +155,28 @@ class Report:
 
     def only(self, key: str) -> Report:
         """The same report with that section alone."""
-        return replace(self, sections=(self.section(key),))
+        return replace(self, sections=(self.section(key),), main=key)
 
     def values(self) -> Values:
-        """The report as plain values, with every number unrounded and every sentence."""
+        """The report as plain values, with every number unrounded, every sentence, and how each reads for people."""
         return {
             "title": self.title,
+            "main": self.main,
+            "order": list(self.keys),
             "opening": list(self.opening),
             "sections": {section.key: _section_values(section) for section in self.sections},
             "closing": list(self.closing),
         }
 
     def with_texts(self, change: Callable[[str], str]) -> Report:
-        """The same report with `change` done to the title and every cell and value that is text."""
-        sections = tuple(_changed(section, change) for section in self.sections)
-        return replace(self, title=change(self.title), sections=sections)
+        """The same report with `change` done to every text in it but the keys: it may be of a registry elsewhere."""
+        return replace(
+            self,
+            title=change(self.title),
+            opening=_each(self.opening, change),
+            sections=tuple(_changed(section, change) for section in self.sections),
+            closing=_each(self.closing, change),
+        )
 
 
 def shown(value: Cell, kind: Kind) -> str:
@@ -200,9 +210,21 @@ def _section_values(section: Section) -> Values:
 
 
 def _changed(section: Section, change: Callable[[str], str]) -> Section:
+    title, before, after = change(section.title), _each(section.before, change), _each(section.after, change)
+    section = replace(section, title=title, before=before, after=after)
     if isinstance(section, Facts):
-        return replace(section, facts=tuple(replace(fact, value=_text(fact.value, change)) for fact in section.facts))
-    return replace(section, rows=tuple(tuple(_text(cell, change) for cell in row) for row in section.rows))
+        return replace(section, facts=tuple(_changed_fact(fact, change) for fact in section.facts))
+    columns = tuple(replace(column, heading=change(column.heading)) for column in section.columns)
+    rows = tuple(tuple(_text(cell, change) for cell in row) for row in section.rows)
+    return replace(section, columns=columns, rows=rows, empty=change(section.empty))
+
+
+def _changed_fact(fact: Fact, change: Callable[[str], str]) -> Fact:
+    return replace(fact, label=change(fact.label), value=_text(fact.value, change), meaning=change(fact.meaning))
+
+
+def _each(texts: tuple[str, ...], change: Callable[[str], str]) -> tuple[str, ...]:
+    return tuple(change(text) for text in texts)
 
 
 def _text(cell: Cell, change: Callable[[str], str]) -> Cell:

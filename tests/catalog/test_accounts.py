@@ -185,7 +185,7 @@ def test_whoever_works_at_this_machine_is_not_suspended_and_what_was_done_is_in_
         revoke_token(session, token.public_id)
         revoke_token(session, token.public_id)
         actions = [event.action for event in session.query(Event).order_by(Event.id)]
-    assert actions == ["contributor added", "token created", "quota set", "token revoked"]
+    assert actions == ["add contributor", "create token", "set quota", "revoke token"]
 
 
 def test_the_quota_counts_models_until_they_are_removed_and_uploads_with_what_they_declare(

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, visible_digests
+from registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, reachable_digests
+from registry.catalog.queries.lookup import reachable_organs
 from registry.catalog.queries.models import (
     count_models,
     ingest_of,
@@ -183,18 +184,21 @@ def test_only_complete_models_are_ranked(registry: Registry, tmp_path: Path) -> 
         assert len(visible_models(session)) == 3
 
 
-def test_line_59_only_organs_of_visible_models_are_admitted_to(registry: Registry, tmp_path: Path) -> None:
+def test_line_59_only_organs_of_visible_and_yanked_models_are_admitted_to(registry: Registry, tmp_path: Path) -> None:
     spec, data = weights("output_norm.weight", (64,))
     own = digest_of(data)
     name = ingest_bytes(registry, tmp_path, "a", file_bytes([], [(spec, data)]))
     absent = Digest("12345678" * 8)
     with registry.catalog.reading() as session:
-        assert visible_digests(session, [own, absent]) == {own}
-    set_state(registry, name, "quarantined")
+        assert reachable_digests(session, [own, absent]) == {own}
     with registry.catalog.writing() as session:
         session.execute(update(Placement).values(visible=False))
+    for state, told in (("yanked", [own]), ("quarantined", []), ("removed", [])):
+        set_state(registry, name, state)
+        with registry.catalog.reading() as session:
+            assert reachable_digests(session, [own, absent]) == set(told), "who knows a digest gets what was yanked"
+            assert [one.digest for one in reachable_organs(session, [own, absent], 9)] == told
     with registry.catalog.reading() as session:
-        assert visible_digests(session, [own]) == set()
         assert own in blobs_by_digest(session, [own]), "the bytes are there; they are only not spoken of"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -42,6 +42,7 @@ from registry.registry import Registry
 from registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, named, undone
 from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, measured_pairs, parent_entries
+from tests.strategies import BESIDE_FIXTURES
 from tests.trips import assembled
 
 ACTS = ("show", "yank", "quarantine", "remove")
@@ -118,7 +119,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(BESIDE_FIXTURES, max_examples=15)
 @given(steps=STEPS)
 def test_whatever_becomes_of_models_the_counts_equal_a_count(family: Registry, steps: list[tuple[str, int]]) -> None:
     with undone(family) as session:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.catalog.queries.models import files_of, model_by_name
@@ -18,6 +18,7 @@ from registry.names import parse_model_name
 from registry.registry import Registry
 from registry.upkeep import set_aside
 from tests.chimera.test_stream import data, flip_middle, largest_file, open_blobs, plan
+from tests.strategies import BESIDE_FIXTURES
 
 __all__ = ["data", "plan"]
 
@@ -27,7 +28,7 @@ def read(registry: Registry, part: FilePlan) -> bytes:
         return b"".join(map(bytes, stream))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@BESIDE_FIXTURES
 @given(cuts=st.tuples(st.floats(0, 1), st.floats(0, 1)))
 def test_any_part_is_the_same_slice_of_the_file(
     cuts: tuple[float, float], registry: Registry, plan: FilePlan, data: bytes

@@ -10,13 +10,22 @@ from sqlalchemy import update
 
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.tables import Model
-from registry.chimera import layout
 from registry.chimera.layout import plan_merged, plan_shards
 from registry.chimera.place import place_file
 from registry.chimera.plan import FilePlan
 from registry.digest import digest_of
 from registry.errors import NotAssemblable
-from registry.gguf import Header, KeyValue, MemorySource, RawKeyValue, TensorSpec, ValueType, padded, read_header
+from registry.gguf import (
+    Header,
+    KeyValue,
+    MemorySource,
+    RawKeyValue,
+    TensorSpec,
+    ValueType,
+    padded,
+    read_header,
+    shards,
+)
 from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
@@ -115,8 +124,8 @@ def test_a_set_that_would_have_too_many_shards_is_refused(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registered(registry, tmp_path, file_bytes(METADATA, TENSORS))
-    assert layout.SHARDS_MAX == 2**16 - 1, "what split.count can say"
-    monkeypatch.setattr(layout, "SHARDS_MAX", 6)
+    assert shards.SHARDS_MAX == 2**16 - 1, "what split.count can say"
+    monkeypatch.setattr(shards, "SHARDS_MAX", 6)
     with pytest.raises(NotAssemblable, match="7 shards"):
         shards_of(registry, 96)
 

@@ -76,6 +76,26 @@ def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(organ:
     assert organ.done("admin", "quarantine", "-q", "--after", place).lines == [str(second)]
 
 
+def test_all_that_is_known_of_what_waits_is_shown(composer: Organ, kept: Registry) -> None:
+    first, second = put_waiting(kept), put_waiting(kept)
+    let_wait(kept, "local/tuned", first)
+    shown = composer.done("admin", "show", first).out
+    for text in (
+        f"{first}, quarantined",
+        "ann0",
+        "local/tuned@1",
+        "5,000,000 bytes",
+        "new here",
+        "It is \\u001b[31modd.",
+    ):
+        assert text in shown, text
+    values = composer.done("admin", "show", first, "--json").values
+    assert (values["model"], values["state"], values["findings"]) == ("local/tuned@1", "quarantined", [FINDING])
+    assert composer.done("admin", "quarantine", "--json").values["items"][0].items() <= values.items()
+    assert composer.done("admin", "show", second, "--json").values["organs"] is None, "it has no model yet"
+    assert composer("admin", "show", 77).status == 1
+
+
 def test_what_waits_is_published_or_refused_once(composer: Organ, kept: Registry) -> None:
     first, second = put_waiting(kept), put_waiting(kept)
     let_wait(kept, "local/base", first)
@@ -176,7 +196,7 @@ def test_events_are_narrowed_and_paged(filled: Organ, registry: Registry, tmp_pa
         for name in ("ann", "bob", "eve"):
             add_contributor(session, name, by="root" if name == "eve" else "local")
     assert len(filled.done("admin", "events").lines) == 1 + 4
-    added = filled.done("admin", "events", "--action", "Contributor ADDED", "--json").values["items"]
+    added = filled.done("admin", "events", "--action", "Add CONTRIBUTOR", "--json").values["items"]
     assert [one["text"] for one in added] == ["eve", "bob", "ann"]
     assert [one["text"] for one in filled.done("admin", "events", "--by", "ROOT", "--json").values["items"]] == ["eve"]
     assert filled.done("admin", "events", "--by", "nobody").err == "No such events.\n"

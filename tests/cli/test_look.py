@@ -76,6 +76,7 @@ def test_a_partial_model_is_called_so(organ: Organ, tmp_path: Path) -> None:
     (tmp_path / "part.gguf").write_bytes(file_bytes(block_metadata(blocks=7), block_tensors(2)))
     organ.done("ingest", tmp_path / "part.gguf")
     assert organ.done("models").lines[1].split()[1] == "partial"
+    assert organ.done("show", "part").lines[1].startswith("partial model, llama, ")
 
 
 def test_a_model_is_shown_with_its_types_and_its_tensors(filled: Organ) -> None:

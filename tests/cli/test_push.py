@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from registry.compose.expressions import wrong_with_licence
 from registry.tokens import new_token
 from tests.cli.running import Ended, Organ
 from tests.client.scripted import as_json
 from tests.ingest.pushed_to import FakeRegistry, fake_registry
 from tests.trips import little_model
-from tests.web.live import free_port
+from tests.web.live import nobody
 
 
 @pytest.fixture
@@ -43,9 +44,37 @@ def test_a_push_ends_with_the_pages_address_on_stdout(fake: FakeRegistry, tmp_pa
     assert fake.asked("POST", "/uploads")[0].headers["Authorization"] == f"Bearer {token}"
     again = run(tmp_path, url, path)
     assert again.lines == ["me/Mine@1: it is there already, nothing was sent", f"{url}/models/me/Mine@1"]
-    assert run(tmp_path, url, path, "-q").lines == ["me/Mine@1"]
+    assert run(tmp_path, url, path, "-q").lines == [f"{url}/models/me/Mine@1"]
     assert list((tmp_path / "cache/organ-registry/push").iterdir()) == []  # the file was written only just now
     assert not (tmp_path / "home").exists()
+
+
+def test_quiet_prints_the_models_address_once_it_is_published_and_its_submissions_before(
+    fake: FakeRegistry, tmp_path: Path
+) -> None:
+    url = fake.connection.url
+    fake.outcome = {"state": "quarantined", "model": "me/Mine@1"}
+    waits = run(tmp_path, url, path := write(tmp_path), "-q")
+    assert (waits.status, waits.lines) == (0, [f"{url}/submissions/s2"])
+    assert "it waits for an administrator's approval" in waits.err
+    told = run(tmp_path, url, path, "--json").values
+    assert (told["state"], told["address"]) == ("quarantined", f"{url}/submissions/{told['submission']}")
+    left = run(tmp_path, url, write(tmp_path, seed=5), "-q", "--no-wait")
+    assert (left.status, left.lines) == (0, [f"{url}/submissions/{list(fake.submissions)[-1]}"])
+    fake.outcome = {"state": "published"}
+    seen = run(tmp_path, url, write(tmp_path, seed=6), "-q")
+    assert (seen.status, seen.lines, seen.err) == (0, [f"{url}/models/me/Mine@1"], "")
+    fake.outcome = {"state": "refused", "reason": "It is no good."}
+    bad = run(tmp_path, url, write(tmp_path, seed=7), "-q")
+    assert (bad.status, bad.out) == (1, "")
+    assert "refused: It is no good." in bad.err
+
+
+def test_a_licence_that_nobody_knows_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    with nobody() as url:
+        told = run(tmp_path, url, write(tmp_path), "--license", "mit-ish")
+    assert (told.status, told.out) == (1, "")
+    assert told.err.startswith(f"organ: license: {str(wrong_with_licence('mit-ish')).rstrip('.')}")
 
 
 def test_a_dry_run_says_what_would_travel(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -100,7 +129,8 @@ def test_a_registry_that_lets_nobody_in_ends_the_push_at_once(fake: FakeRegistry
 def test_wrong_usage_is_told_before_anything_is_asked(tmp_path: Path, arguments: list[str], said: str) -> None:
     write(tmp_path, "a.gguf")
     write(tmp_path, "b.gguf", seed=1)
-    told = run(tmp_path, f"http://127.0.0.1:{free_port()}", tmp_path, *arguments)
+    with nobody() as url:
+        told = run(tmp_path, url, tmp_path, *arguments)
     assert told.status == 2
     assert said in told.err
 

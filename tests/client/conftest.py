@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from registry.client.remote import RemoteRegistry
 from registry.registry import Registry
 from tests.cli.parents import write_parents
+from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere, elsewhere
 from tests.trips import ingest_file
 
@@ -43,6 +44,19 @@ def served(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) ->
 def here(served: Elsewhere) -> Registry:
     """The same registry, opened as a folder."""
     return served.registry
+
+
+@pytest.fixture
+def local(here: Registry) -> Organ:
+    """The command on the folder."""
+    return Organ(here.settings.home)
+
+
+@pytest.fixture
+def asking(served: Elsewhere, tmp_path: Path) -> Callable[..., Ended]:
+    """The command on the registry elsewhere, with an empty folder of one's own."""
+    organ = Organ(tmp_path / "own")
+    return lambda *arguments: organ("--registry", served.url, *arguments)
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def scripted(script: Script) -> Iterator[Scripted]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = 10
+        timeout = 60
         wbufsize = 1 << 16  # an answer in one piece: its end would wait for the client's word that the beginning came
 
         def handle_any(self) -> None:

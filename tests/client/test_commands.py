@@ -10,28 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from cli.composing import Asked
+from cli.fetching import fetch_files
 from registry.catalog.register.accounts import add_contributor, create_token, revoke_token
+from registry.client.remote import RemoteRegistry
 from registry.client.tokens import kept_token
 from registry.digest import digest_of
+from registry.errors import BadSource
 from registry.registry import Registry
 from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere
 
 ROOT = Path(__file__).resolve().parents[2]
 Asking = Callable[..., Ended]
-
-
-@pytest.fixture
-def local(here: Registry) -> Organ:
-    """The command on the folder."""
-    return Organ(here.settings.home)
-
-
-@pytest.fixture
-def asking(served: Elsewhere, tmp_path: Path) -> Asking:
-    """The command on the registry elsewhere, with an empty folder of one's own."""
-    organ = Organ(tmp_path / "own")
-    return lambda *arguments: organ("--registry", served.url, *arguments)
 
 
 @pytest.fixture
@@ -56,6 +47,9 @@ def type_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         ("show", "local/tuned", "--json"),
         ("compat", "base", "tuned"),
         ("compat", "base", "stranger", "--json"),
+        ("compat", "base"),
+        ("compat", "tuned", "--json", "--limit", "1"),
+        ("compat", "nobody", "-q"),
         ("jobs", "--json"),
         ("show", "nobody"),
         ("search", "typ:organ"),
@@ -105,6 +99,38 @@ def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
     assert told == there
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *(("compare", "base", "tuned"), ("compare", "tuned", "stranger", "--json"), ("compare", "base", "base")),
+        *(("report", "--limit", 2), ("report", "--json"), ("report", "--format", "csv"), ("report", "tuned")),
+        *(("report", "first", "--format", "markdown"), ("report", "stranger", "--json", "--limit", 3)),
+    ],
+    ids=lambda arguments: " ".join(map(str, arguments)),
+)
+def test_comparisons_and_reports_are_those_of_the_folder(
+    local: Organ, asking: Asking, arguments: tuple[object, ...]
+) -> None:
+    due = local(*arguments)
+    assert due.status == 0, due.err
+    assert asking(*arguments) == due
+
+
+def files_below(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_model_that_is_elsewhere_is_taken_apart_here(local: Organ, asking: Asking, tmp_path: Path) -> None:
+    for run, folder in ((local, "due"), (asking, "came")):
+        ended = run("extract", "first", "-o", tmp_path / folder, "-q")
+        assert ended.status == 0, ended.err
+    due, came = (files_below(tmp_path / folder) for folder in ("due", "came"))
+    assert came == due
+    assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
+    assert asking("extract", "first", "-o", tmp_path / "came").status == 1
+    assert asking("extract", "nobody", "-o", tmp_path / "none").status == 1
+
+
 def test_files_are_assembled_and_pulled_from_elsewhere(here: Registry, asking: Asking, tmp_path: Path) -> None:
     due = here.assemble("first", tmp_path / "due.gguf")
     lock, organ = here.model("first").lock_id, here.model("first").organs[2]
@@ -130,7 +156,10 @@ def test_a_model_that_is_pulled_can_be_registered_at_once(here: Registry, asking
 
 @pytest.mark.parametrize(
     "arguments",
-    [("verify",), ("sweep",), ("work", "--once"), ("report",), ("compare", "a", "b"), ("compat", "base"), ("serve",)],
+    [
+        *(("verify",), ("sweep",), ("work", "--once"), ("serve",), ("backup", "b")),
+        *(("admin", "quarantine"), ("admin", "remove", "local/base@1", "--reason", "x", "-y")),
+    ],
     ids=" ".join,
 )
 def test_what_needs_a_folder_says_so_in_a_sentence(asking: Asking, arguments: tuple[str, ...]) -> None:
@@ -163,12 +192,21 @@ def test_one_logs_in_is_listed_and_forgotten(served: Elsewhere, asking: Asking, 
     assert token.text not in ended.out + ended.err + listed.out + listed.err
     with served.registry.catalog.writing() as session:
         revoke_token(session, token.public_id)
-    assert "not good any more" in asking("models").err
+    assert "this token was revoked" in asking("models").err
     type_in(token.text)
     assert asking("login", "--token-stdin").status == 1
     assert asking("login", "--forget", served.url).status == 0
     assert asking("login", "--list", "--json").values == {"items": [], "next": None}
     assert asking("login", "--forget", served.url).status == 1
+
+
+def test_the_address_of_a_page_is_no_registrys_and_its_root_is_named(asking: Asking) -> None:
+    page = "https://registry.example:8443/models/acme/tiny"
+    for arguments in (("login", page, "--token-stdin"), ("--registry", page, "models")):
+        ended = asking(*arguments)
+        assert ended.status == 1
+        said = f"organ: {page!r} has a path, and no registry is served below one: give https://registry.example:8443"
+        assert ended.err.splitlines()[:1] == [said]
 
 
 def test_what_is_no_token_is_not_even_sent(asking: Asking, type_in: Callable[[str], None]) -> None:
@@ -192,3 +230,27 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local:
     loaded = set(done.stdout.split())
     assert "cli.search" in loaded
     assert loaded & {"numpy", "zstandard", "urllib3", "registry.client.remote"} == set()
+
+
+def test_of_several_files_those_that_are_there_already_are_not_fetched_again(
+    there: RemoteRegistry, here: Registry, tmp_path: Path
+) -> None:
+    files = [there.own_files(name).files[0] for name in ("base", "tuned")]
+
+    def fetched() -> list[Path]:
+        return [one.path for one in fetch_files(there, files, tmp_path, Asked(quiet=True))]
+
+    kept, lost = fetched()
+    inode = kept.stat().st_ino
+    lost.unlink()
+    assert fetched() == [kept, lost]
+    assert kept.stat().st_ino == inode, "it was left as it is"
+    for path, name in ((kept, "base"), (lost, "tuned")):
+        assert digest_of(path.read_bytes()) == here.model(name).digest
+    data = bytearray(kept.read_bytes())
+    data[-1] ^= 1
+    kept.write_bytes(data)
+    lost.unlink()
+    with pytest.raises(BadSource, match="there already"):
+        fetched()
+    assert (kept.read_bytes(), lost.exists()) == (data, False), "nothing is replaced without --force"

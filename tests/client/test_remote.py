@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,20 @@ def test_a_model_is_found_by_the_digest_of_its_bytes_and_by_that_of_its_lock(
     assert there.model(f"sha256:{here.model('base').digest[:12]}") == here.model("base")
 
 
+def test_what_fits_a_base_is_the_same(here: Registry, there: RemoteRegistry) -> None:
+    found = here.fitting("base")
+    assert {one.name for one in found.items} >= {"local/tuned@1", "local/stranger@1"}
+    assert there.fitting("base") == found
+    assert there.fitting("base", limit=1) == here.fitting("base", limit=1) != found
+
+
+def test_both_registries_have_the_same_methods_with_the_same_arguments() -> None:
+    for name in ("search", "count", "models", "model", "fitting", "assemble", "compose", "close"):
+        own, other = (list(signature(getattr(kind, name)).parameters.values()) for kind in (Registry, RemoteRegistry))
+        assert [str(one) for one in other][: len(own)] == [str(one) for one in own], name
+        assert all(one.default is not one.empty for one in other[len(own) :]), name
+
+
 def test_two_names_of_one_lock_have_their_own_recipes(here: Registry, there: RemoteRegistry) -> None:
     made = here.compose("base").graft("tuned", type="organ", blocks=1).named("local/second").plan().register()
     assert there.model("second") == here.model("second")
@@ -79,6 +94,8 @@ def test_two_names_of_one_lock_have_their_own_recipes(here: Registry, there: Rem
         (lambda registry: registry.search("like:0123456789abcdef"), NotFound),
         (lambda registry: registry.assemble("nobody", "x.gguf"), NotFound),
         (lambda registry: registry.compose("nobody").plan(), NotFound),
+        (lambda registry: registry.fitting("nobody"), NotFound),
+        (lambda registry: registry.fitting("base", limit=0), BadQuery),
     ],
 )
 def test_what_is_asked_wrongly_is_refused_in_the_same_words(

@@ -24,7 +24,7 @@ from sqlalchemy import delete, select, update
 
 from ingest.dissect import dissect
 from ingest.files import FileSource
-from registry.catalog.queries.blobs import BlobRow, visible_digests
+from registry.catalog.queries.blobs import BlobRow, reachable_digests
 from registry.catalog.register.blobs import record_blobs
 from registry.catalog.register.ingests import begin_ingest
 from registry.catalog.tables import Blob, InlineBlob, Model, Placement
@@ -488,13 +488,13 @@ def test_line_59_what_is_not_visible_is_answered_as_absent(model: Path, registry
     assert organs < every, "headers and vocabularies are nobody's to ask for"
     asked = every | {digest_of(b"never seen")}
     with registry.catalog.reading() as session:
-        assert visible_digests(session, asked) == organs
+        assert reachable_digests(session, asked) == organs
     for state in ("quarantined", "removed"):
         with registry.catalog.writing() as session:
             session.execute(update(Model).values(state=state))
             session.execute(update(Placement).values(visible=False))
         with registry.catalog.reading() as session:
-            assert visible_digests(session, asked) == set()
+            assert reachable_digests(session, asked) == set()
 
 
 def test_line_59_what_an_ingest_under_way_has_stored_is_answered_as_absent(registry: Registry) -> None:
@@ -502,5 +502,5 @@ def test_line_59_what_an_ingest_under_way_has_stored_is_answered_as_absent(regis
     with registry.catalog.writing() as session:
         assert record_blobs(session, begin_ingest(session, "a test"), [blob]) == []
     with registry.catalog.reading() as session:
-        assert visible_digests(session, [blob.digest]) == set()
+        assert reachable_digests(session, [blob.digest]) == set()
     assert [row.digest for row in rows(registry)] == [blob.digest]

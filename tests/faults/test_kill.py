@@ -69,6 +69,13 @@ class Home:
             assert time.monotonic() < deadline
             time.sleep(0.002)
 
+    def wait_for_bytes(self, process: subprocess.Popen[str], size_bytes: float) -> None:
+        """Until so much lies in the store's folder, or the process has ended."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.stored_bytes() < size_bytes and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
     def assert_sound(self, path: Path, scratch: Path) -> bool:
         """Every registered model comes back; whether that of `path` is among them."""
         with Registry.open(self.folder) as registry:
@@ -125,6 +132,8 @@ class Undisturbed:
 
     seconds: float
     """From its first write on."""
+    stored_bytes: int
+    """Of which those of the small model are next to nothing."""
     digests: frozenset[str]
 
 
@@ -135,7 +144,7 @@ def undisturbed(middle: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
     home.wait_for_first_write(process)
     begun = time.monotonic()
     assert finished(process)["created"]
-    return Undisturbed(time.monotonic() - begun, home.digests())
+    return Undisturbed(time.monotonic() - begun, home.stored_bytes(), home.digests())
 
 
 @pytest.mark.parametrize(("rounds", "seed"), [(4, 1), pytest.param(100, 2, marks=pytest.mark.slow)])
@@ -173,7 +182,7 @@ def test_an_ingest_that_is_interrupted_cleans_up_and_goes_on_when_it_is_run_agai
     home = Home.made(tmp_path / "home")
     process = home.start(middle)
     home.wait_for_first_write(process)
-    time.sleep(share * undisturbed.seconds)
+    home.wait_for_bytes(process, share * undisturbed.stored_bytes)
     said = kill(process, signal.SIGINT)
     assert "Traceback" not in said
     known = home.assert_sound(middle, tmp_path / "scratch")

@@ -20,6 +20,12 @@ Values = dict[str, Any]
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
+def quota(limit_bytes: int, **more: int) -> Values:
+    """What an account says may be kept, and is."""
+    nothing = {"used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0, "model_max_bytes": 1 << 40}
+    return {"limit_bytes": limit_bytes} | nothing | more
+
+
 @dataclass(slots=True)
 class Session:
     """An upload."""
@@ -47,6 +53,8 @@ class FakeRegistry:
     """What becomes of the next submission."""
     fails: Callable[[Asked], Answer | None] = lambda _asked: None
     """Asked before everything else: an answer is given at once, and nothing is done."""
+    quota: Values = field(default_factory=lambda: quota(1 << 40))
+    """As its account tells it."""
     received_bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
@@ -81,9 +89,12 @@ class FakeRegistry:
 
     def _answer(self, asked: Asked, path: str) -> Answer:
         if path == "/account":
-            return as_json({"namespace": "me"})
+            return as_json({"namespace": "me", "quota": self.quota})
         if path == "/uploads/lookup":
             return as_json({"known": [digest for digest in asked.values["digests"] if digest in self.blobs]})
+        if path == "/uploads" and asked.method == "GET":
+            kept = [one.asked | one.values(name) for name, one in self.sessions.items() if not one.complete]
+            return as_json({"items": kept, "next": None})
         if path == "/uploads":
             return self._open(asked.values)
         if path.startswith("/uploads/"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from ingest.directory.fields import REASONS_MAX
@@ -36,6 +36,7 @@ from tests.ingest.directory_cases import (
     write_manifest,
     write_organ,
 )
+from tests.strategies import BESIDE_FIXTURES
 from tests.trips import row_counts
 
 Meddle = Callable[[Path], object]
@@ -342,7 +343,7 @@ JSON = st.recursive(
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(BESIDE_FIXTURES, max_examples=150)
 def test_whatever_stands_at_any_place_of_a_manifest_it_is_read_or_refused(data: st.DataObject, folder: Path) -> None:
     original = (folder / "manifest.json").read_bytes()
     values = json.loads(original)

@@ -12,12 +12,15 @@ from ingest.pushing.cutting import cut, spans_of
 from ingest.pushing.loading import PACKED_MAX_BYTES, distinct, loads
 from ingest.pushing.remembering import Memory
 from registry.catalog.queries.blobs import blobs_by_digest
+from registry.catalog.queries.quota import PIECE_ROW_BYTES
 from registry.digest import digest_of
-from registry.errors import BadInput, BadName, NotAllowed
+from registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
+from registry.gguf.pieces import Span
 from registry.registry import Registry
 from tests.builders import file_bytes, text, unsigned
+from tests.client.scripted import as_json
 from tests.ingest.directory_cases import UP, little_directory, opened_bytes
-from tests.ingest.pushed_to import FakeRegistry
+from tests.ingest.pushed_to import FakeRegistry, quota
 from tests.ingest.pushing import LARGE, TOKENS, Shown, large_model, pushed, write
 from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
 
@@ -184,6 +187,57 @@ def test_some_organs_of_a_model_want_a_base(fake: FakeRegistry, tmp_path: Path) 
     assert fake.manifests[0]["metadata"] == {"base": "me/Whole"}
     named = file_bytes([*block_metadata("Part"), text("general.base_model.0.name", "Whole")], organs)
     assert pushed(fake, write(tmp_path, named)).state == "published"
+
+
+# What has room.
+
+
+def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, large_model())
+    size_bytes = path.stat().st_size
+    for told, why in (
+        (quota(size_bytes), "more than your quota of 37[0-9.]* kB: nothing was sent"),  # its packs' rows count, too
+        (quota(2 * size_bytes, used_bytes=size_bytes), "with the 37[0-9.]* kB that you keep there besides"),
+        (quota(2 * size_bytes, submitted_bytes=size_bytes + 1), "1 bytes more than"),
+        (quota(9 * size_bytes, model_max_bytes=size_bytes - 1), "the most that http://.* takes: nothing was sent"),
+    ):
+        fake.quota = told
+        with pytest.raises(OverQuota, match=why):
+            pushed(fake, path)
+        with pytest.raises(OverQuota):
+            pushed(fake, path, dry_run=True)
+    for odd in ({}, quota(-1), quota(9 * size_bytes, model_max_bytes=True)):
+        fake.quota = odd
+        with pytest.raises(BadReply, match="without a quota"):
+            pushed(fake, path)
+    assert (fake.sessions, fake.received_bytes) == ({}, 0)
+    fake.quota = quota(size_bytes + PIECE_ROW_BYTES * 100)
+    assert pushed(fake, path).state == "published"
+    fake.quota = quota(0)
+    assert pushed(fake, path).state == "there", "what sends nothing is for the registry to refuse"
+
+
+def test_bytes_that_lie_there_already_are_not_counted_twice(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, large_model())
+    fake.fails = lambda asked: (
+        as_json({"error": "no"}, 403) if asked.headers.get("Content-Range", "").startswith("bytes 200000-") else None
+    )
+    with pytest.raises(NotAllowed):
+        pushed(fake, path)
+    lying = [one.asked for one in fake.sessions.values()]
+    assert LARGE[0].size_bytes in [one["size_bytes"] for one in lying]
+    lying_bytes = sum(one["size_bytes"] + PIECE_ROW_BYTES * len(one.get("pieces", ())) for one in lying)
+    packed = len(spans_in(path)) - 1
+    fake.fails = lambda _asked: None
+    fake.quota = quota(
+        path.stat().st_size + PIECE_ROW_BYTES * packed, used_bytes=lying_bytes, uploads_bytes=lying_bytes
+    )
+    assert pushed(fake, path).state == "published"
+
+
+def spans_in(path: Path) -> tuple[Span, ...]:
+    with FileSource(path) as source:
+        return spans_of(dissect(source))
 
 
 # How it ends.

@@ -7,17 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from ingest.dissect import dissect
+from ingest.files import FileSource
 from ingest.pushing import submitting
+from ingest.pushing.cutting import cut
+from ingest.pushing.loading import distinct, loads
 from ingest.pushing.remembering import Memory
 from ingest.pushing.service import PushOptions, PushReport, push
 from ingest.sources import find_sources
+from registry.catalog.queries.quota import PIECE_ROW_BYTES
+from registry.catalog.register.accounts import set_quota
 from registry.client.connection import Connection
-from registry.errors import NotAllowed
+from registry.errors import NotAllowed, OverQuota
 from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.client.elsewhere import Elsewhere, elsewhere
 from tests.ingest.pushing import CHUNK_BYTES, Shown, large_model, write
-from tests.trips import assembled, block_metadata, block_tensors
+from tests.trips import assembled, block_metadata, block_tensors, row_counts
 from tests.web.accounts import new_token
 
 
@@ -46,6 +52,26 @@ def test_what_is_pushed_comes_back_identical_and_again_sends_nothing(there: Else
     assert (again.state, again.bytes_sent, again.model) == ("there", 0, first.model)
     with pytest.raises(NotAllowed):
         pushed(there, path, token, name="someone/else")
+
+
+def test_a_push_is_refused_beforehand_exactly_where_the_registry_would_refuse_it_in_the_end(
+    there: Elsewhere, tmp_path: Path
+) -> None:
+    token = new_token(there.registry, "me", "upload", "read")
+    path = write(tmp_path, large_model())
+    with FileSource(path) as source:
+        pieces = distinct(cut([dissect(source)], Memory(None), lambda _size: None))
+        packed = sum(len(load.pieces) for load in loads(list(pieces.values())) if load.is_pack)
+    needed = path.stat().st_size + PIECE_ROW_BYTES * packed
+    for quota_bytes in (needed - 1, needed):
+        with there.registry.catalog.writing() as session:
+            set_quota(session, "me", quota_bytes)
+        if quota_bytes < needed:
+            with pytest.raises(OverQuota, match="1 bytes more than your quota"):
+                pushed(there, path, token)
+            assert row_counts(there.registry)["uploads"] == 0
+        else:
+            assert pushed(there, path, token).state == "published"
 
 
 @pytest.mark.slow

@@ -19,9 +19,10 @@ from registry.catalog.queries.jobs import job_by_id
 from registry.catalog.queries.quota import PIECE_ROW_BYTES, used_bytes
 from registry.catalog.queries.submissions import known_contributor_id
 from registry.catalog.register import uploads
-from registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
+from registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
+from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.uploads import remove_expired_upload, renew_uploads
-from registry.catalog.tables import Submission, Upload
+from registry.catalog.tables import Contributor, Submission, Upload
 from registry.digest import digest_of
 from registry.errors import OverQuota, TooMany
 from registry.gguf import MemorySource, read_header
@@ -130,6 +131,13 @@ def test_who_has_no_room_composes_nothing(registry: Registry, homes: Homes) -> N
     with pytest.raises(OverQuota):
         COMPOSE.run(registry, arguments, lambda _share, _note: None, "ann")
     assert COMPOSE.settle(registry, arguments, "local")["plan"]
+
+
+def test_who_works_at_the_machine_has_its_disk_and_no_quota(registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        owner_id = contributor_id(session, LOCAL)
+        session.get_one(Contributor, owner_id).quota_bytes = 10
+    assert open_upload(registry, owner_id, Declared("piece", 11, digest_of(b"x"))).size_bytes == 11
 
 
 def test_a_pack_counts_with_what_is_noted_of_its_pieces(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

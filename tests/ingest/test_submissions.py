@@ -21,7 +21,7 @@ from ingest.submissions.deciding import approve_submission, refuse_submission
 from ingest.submissions.intake import attend_to, settle_abandoned
 from ingest.submissions.manifest import PIECES_MAX, BadManifest, Given, parse_manifest
 from ingest.submissions.pieces import locate
-from registry.catalog.queries.blobs import visible_digests
+from registry.catalog.queries.blobs import reachable_digests
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.totals import counted_totals, running_totals
 from registry.catalog.register.blobs import record_blobs
@@ -184,6 +184,29 @@ def test_a_model_with_some_organs_is_kept_as_it_is_and_assembled_into_its_base(
     assert assembled(registry, "ann/part", tmp_path / "out")[0].read_bytes() == partial
 
 
+def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_are_published(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingested(registry, tmp_path, "acme/base", BASE)
+    up, gate = "blk.0.ffn_up.weight", "blk.7.ffn_gate.weight"
+    organs = [weights(up, (64, 32), dtype="F16"), *(weights(f"{gate}.{part}", (64,)) for part in range(5))]
+    partial = file_bytes(block_metadata("Partial"), organs)
+    looked = asked_for(registry, "ann/part", [whole(registry, "ann", partial)], base="acme/base", publish=False)
+    assert attended(registry, looked, publish=False).row.state == "ready", "another base may be named"
+    assert "base-does-not-fit" in codes(registry, looked)
+    publish(registry, "ann", looked, Given())
+    after = attended(registry, looked)
+    assert (after.row.state, after.model) == ("refused", None)
+    assert after.row.reason == (
+        f"Its organs do not fit into its base, acme/base@1: that has no place for {gate}.0, {gate}.1, {gate}.2 and "
+        f"2 more; other shapes are due for {up} (64 × 32, there 64 × 128)."
+    )
+    assert_nothing_is_left(registry)
+    other = asked_for(registry, "ann/part", [whole(registry, "ann", partial)], base="acme/elsewhere")
+    assert attended(registry, other).row.state == "published"
+    assert "base-not-registered" in codes(registry, other)
+
+
 HOSTILE: dict[str, bytes] = {
     "no GGUF": b"MZ" + bytes(100),
     "nothing but zeros": bytes(64),
@@ -213,12 +236,13 @@ def test_line_45_hostile_files_are_refused_with_findings_and_leave_nothing(regis
 def test_what_looks_dangerous_is_told_and_never_handed_out(registry: Registry, tmp_path: Path) -> None:
     types = array("tokenizer.ggml.token_type", ValueType.INT8, [1, 1])
     data = little_model(more=[token_array([b"a", b"b"]), types, text("tokenizer.chat_template", "{% for %}")])
-    submission_id = asked_for(registry, "ann/odd", [whole(registry, "ann", data)], license="my own", publish=False)
+    data = data.replace(b"apache-2.0", b"my own one")
+    submission_id = asked_for(registry, "ann/odd", [whole(registry, "ann", data)], publish=False)
     after = attended(registry, submission_id, publish=False)
     assert after.row.state == "ready"
     assert {"unassemblable", "chat-template", "unknown-license", "other-name"} <= codes(registry, submission_id)
     proposed = json.loads(after.row.metadata_given)["proposed"]
-    assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own", 10, True)
+    assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own one", 10, True)
     assert rows(registry) == []
     publish(registry, "ann", submission_id, Given(license="MIT"), "little")
     model = attended(registry, submission_id).model
@@ -257,7 +281,7 @@ def test_a_model_that_waits_is_seen_by_nobody_and_its_bytes_are_nobodys(registry
     with registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session)
         assert (running_totals(session).models, running_totals(session).organs) == (0, 0)
-        assert visible_digests(session, organs) == set()
+        assert reachable_digests(session, organs) == set()
         with pytest.raises(NotFound):
             model_by_name(session, parse_model_name("ann/tiny"))
     assert registry.search("").items == () == registry.models().items
@@ -381,6 +405,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "metadata of another kind": ({"files": [FILE], "metadata": []}, "metadata"),
     "a title of NULs": ({"files": [FILE], "metadata": {"title": "\0"}}, "metadata.title"),
     "a long licence": ({"files": [FILE], "metadata": {"license": "x" * 97}}, "metadata.license"),
+    "a licence that nobody knows": ({"files": [FILE], "metadata": {"license": "mit-ish"}}, "metadata.license"),
     "many tags": ({"files": [FILE], "metadata": {"tags": ["x"] * 1000}}, "metadata.tags"),
     "a tag that is nothing": ({"files": [FILE], "metadata": {"tags": ["x", None]}}, "metadata.tags[1]"),
     "a maybe": ({"files": [FILE], "publish": "yes"}, "publish"),

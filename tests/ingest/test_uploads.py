@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Event
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
@@ -49,6 +49,7 @@ from registry.registry import Registry
 from registry.settings import Settings
 from registry.store.files import Files
 from tests.faults.cases import SteppedFiles, failing_once, with_files
+from tests.strategies import BESIDE_FIXTURES
 from tests.trips import ingest_file, little_model
 
 DATA = bytes(range(256)) * 40
@@ -133,7 +134,7 @@ STEPS = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(BESIDE_FIXTURES, max_examples=25)
 @given(size=st.integers(1, 2500), steps=st.lists(STEPS, max_size=8), seed=st.integers(0, 255))
 def test_line_80_any_cuts_repeats_and_accidents_end_in_the_same_bytes(
     registry: Registry, size: int, steps: list[tuple[str, int]], seed: int

@@ -88,5 +88,11 @@ def test_a_column_for_data_alone_is_not_shown_and_stands_in_the_values() -> None
     columns = (Column("a", "a", Kind.TEXT), Column("n", "n", Kind.COUNT, data_only=True))
     table = Table("t", "Table", columns, (("x", 7),))
     assert "7" not in markdown(Report("T", (), (table,), (), "t"))
-    assert table.values() == {"items": [{"a": "x", "n": 7}]}
+    assert table.values() == {
+        "columns": [
+            {"key": "a", "heading": "a", "kind": "text", "data_only": False},
+            {"key": "n", "heading": "n", "kind": "count", "data_only": True},
+        ],
+        "items": [{"a": "x", "n": 7}],
+    }
     assert table.sheet() == (("a", "n"), (("x", 7),))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import sys
 import time
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -22,7 +24,7 @@ SAYS_26 = 'print(json.dumps({"perplexity": 26.5, "standard_error": 1.5, "tokens"
 
 
 def read(folder: Path, body: str, limits: Limits | None = None, texts: int = 1) -> Reading:
-    runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=20))
+    runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=120))
     return runtime.read(Request(A, TEXTS[:texts]), lambda _: None)
 
 
@@ -111,12 +113,13 @@ def test_ten_megabytes_of_log_do_not_matter(tmp_path: Path) -> None:
 
 
 def test_a_command_that_sleeps_is_stopped_with_everything_it_started(tmp_path: Path) -> None:
-    left = tmp_path / "left"
+    held = tmp_path / "held"
     body = f"""
-if not os.fork():
-    time.sleep(1)
-    open({str(left)!r}, "w").close()
-time.sleep(60)
+import fcntl
+lock = open({str(held)!r}, "w")
+fcntl.flock(lock, fcntl.LOCK_EX)  # held until both have ended
+os.fork()
+time.sleep(600)
 """
     began = time.monotonic()
     found = read(tmp_path, body, Limits(wall_seconds=0.5))
@@ -124,12 +127,22 @@ time.sleep(60)
     assert found.failure.kind is FailureKind.STOPPED
     assert "longer than 0.5 s" in found.failure.reason
     assert time.monotonic() - began < 30
-    time.sleep(1)
-    assert not left.exists()
+    with held.open("w") as lock:
+        while not is_free(lock):
+            assert time.monotonic() - began < 60, "one of them is left"
+            time.sleep(0.01)
+
+
+def is_free(lock: TextIO) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def test_a_grandchild_that_holds_the_pipes_does_not_hold_us(tmp_path: Path) -> None:
-    found = read(tmp_path, f"if not os.fork():\n    time.sleep(60)\n{SAYS_26}\nsys.stdout.flush()")
+    found = read(tmp_path, f"if not os.fork():\n    time.sleep(600)\n{SAYS_26}\nsys.stdout.flush()")
     assert found.loads
     assert found.seconds < 20
 
@@ -196,7 +209,7 @@ def test_an_exception_out_of_a_listener_kills_the_child(tmp_path: Path) -> None:
     def refuse(_: bytes) -> None:
         raise KeyError("no more")
 
-    command = [sys.executable, "-I", "-c", "print(1, flush=True); import time; time.sleep(60)"]
+    command = [sys.executable, "-I", "-c", "print(1, flush=True); import time; time.sleep(600)"]
     began = time.monotonic()
     with pytest.raises(KeyError):
         run_confined(command, Limits(), {}, tmp_path, on_line=refuse)

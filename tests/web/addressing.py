@@ -8,6 +8,7 @@ from typing import Any
 
 from flask.testing import FlaskClient
 
+from registry.gguf import MemorySource, read_header
 from registry.registry import Registry
 from tests.kin import kin_file, kin_tensors
 from tests.web import belongings as ada
@@ -68,6 +69,7 @@ BODIES: dict[tuple[str, str], Any] = {
 QUERIES = {
     **{one: {"first": ada.VISIBLE, "second": ada.BASE} for one in (f"{_API}/compare", "/compare.csv")},
     f"{_API}/compatibility": {"base": ada.VISIBLE, "donor": ada.BASE},
+    f"{_API}/fitting": {"base": ada.VISIBLE},
     f"{_API}/models/lookup": {"digest": sha256(kin_file("open", kin_tensors())).hexdigest()},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, str]] = {
@@ -87,6 +89,11 @@ OTHERWISE: dict[tuple[str, str], dict[str, str]] = {
 """Where something else is addressed than in all other rules."""
 
 
+def header_digest(file: bytes) -> str:
+    """Of the header of a GGUF file."""
+    return sha256(file[: read_header(MemorySource(file)).end]).hexdigest()
+
+
 def arguments(client: FlaskClient, registry: Registry, askers: Askers) -> dict[str, str]:
     """A value for each name that rules have in angle brackets."""
     values = client.get(f"/models/{ada.VISIBLE}.json").get_json()
@@ -97,6 +104,7 @@ def arguments(client: FlaskClient, registry: Registry, askers: Askers) -> dict[s
         "filename": "catalog.js",
         "digest": values["placements"][-1]["digest"],
         "form": "npy",
+        "header": header_digest(kin_file("open", kin_tensors())),
         "lock": ada.lock_ids(registry)[ada.MIXED],
         "text": "card.md",
         "section": "ranking",

@@ -44,6 +44,8 @@ OWN_TOKEN = Group(401, 404, IN, IN, 404, 404, 404)
 UPLOADERS = Group(401, 403, IN, 403, IN, 403, IN)
 OWN = Group(401, 403, IN, 403, 404, 403, 404)
 """What belongs to one uploader, and is absent for all others."""
+OWN_SHOWN = OWN._replace(admin=IN, keeper=IN)
+"""The same, which administrators see."""
 NAMESPACE = Group(401, 403, IN, 403, 403, 403, 403)
 """What everybody can see and its owner alone may change."""
 NAMESPACE_PAGE = NAMESPACE._replace(nobody=LOG_IN)
@@ -63,6 +65,7 @@ LOCALLY: dict[Group, Outcome] = {
     ADMINS_PAGE: 404,
     ADMINS_TWIN: 404,
     OWN: 404,
+    OWN_SHOWN: 404,
     OWN_TOKEN: 404,
 }
 """What anybody gets on a server of one's own, who may use every namespace and is nobody else."""
@@ -85,6 +88,8 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/contributors
         GET /api/v1/contributors/<contributor>
         GET /api/v1/facets
+        GET /api/v1/fitting
+        GET /api/v1/headers/<header>
         GET /api/v1/models
         GET /api/v1/models/lookup
         GET /api/v1/models/<namespace>/<name>
@@ -178,12 +183,12 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET|DELETE /api/v1/submissions/<submission>
         POST /api/v1/submissions/<submission>/publish
         GET|PATCH|PUT|DELETE /api/v1/uploads/<upload>
-        GET /submissions/<submission> .json
         POST /submissions/<submission>/publish
         POST /submissions/<submission>/withdraw
         POST /uploads/<upload>/cancel
         """,
     ),
+    (OWN_SHOWN, "GET /submissions/<submission> .json"),
     (
         NAMESPACE,
         """
@@ -251,6 +256,27 @@ HIDDEN_GROUPS: tuple[tuple[Group, str], ...] = (
     (ADMINS, "POST /api/v1/admin/models/<namespace>/<name>/remove"),
 )
 """The same of a chimera in quarantine. What names a model and is not here is HIDDEN_FROM_ALL."""
+
+GONE_FOR_ALL = Group(410, 410, 410, 410, 410, 410, 410)
+GONE_FOR_UPLOADERS = Group(401, 403, 410, 403, 410, 403, 410)
+GONE_FOR_SOMEBODY = GONE_FOR_ALL._replace(nobody=401)
+GONE_GROUPS: tuple[tuple[Group, str], ...] = (
+    (GONE_FOR_UPLOADERS, "PATCH /api/v1/models/<namespace>/<name>; POST /models/<namespace>/<name>/edit"),
+    (GONE_FOR_SOMEBODY, "GET /models/<namespace>/<name>/edit.json"),
+    (GONE_FOR_SOMEBODY._replace(nobody=LOG_IN), "GET /models/<namespace>/<name>/edit"),
+    (
+        GONE_FOR_SOMEBODY,
+        """
+        POST /api/v1/models/<namespace>/<name>/yank
+        POST /api/v1/models/<namespace>/<name>/restore
+        POST /models/<namespace>/<name>/yank
+        POST /models/<namespace>/<name>/restore
+        """,
+    ),
+    (NAMESPACE, "PUT /api/v1/models/<namespace>/<name>"),
+    (ADMINS._replace(admin=409, keeper=409), "POST /api/v1/admin/models/<namespace>/<name>/remove"),
+)
+"""The same of a model that was removed. What names a model and is not here is GONE_FOR_ALL."""
 
 
 def rows(groups: tuple[tuple[Group, str], ...]) -> dict[tuple[str, str], Group]:

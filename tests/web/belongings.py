@@ -17,7 +17,7 @@ from registry.catalog.queries.composing import chimera_of
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.register.accounts import LOCAL, open_session
 from registry.catalog.register.jobs import enqueue_job
-from registry.catalog.register.states import hide_model
+from registry.catalog.register.states import hide_model, remove_model
 from registry.catalog.register.submissions import add_submission
 from registry.catalog.register.uploads import add_upload
 from registry.catalog.tables import Job, Model
@@ -42,8 +42,9 @@ ASKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "keeper": ("root", ("upload", "admin")),
 }
 """Whose tokens they have, and what those are good for."""
-VISIBLE, HIDDEN, MIXED, BASE = "ada/open", "ada/hidden", "ada/mixed", "local/base"
-"""Models; the hidden one is a chimera that waits in quarantine, the mixed one is a chimera that does not."""
+VISIBLE, HIDDEN, MIXED, GONE, BASE = "ada/open", "ada/hidden", "ada/mixed", "ada/gone", "local/base"
+"""Models; the hidden one is a chimera that waits in quarantine, the mixed one is a chimera that does not. One that was
+there for everybody was removed."""
 READY, WAITING = 1, 2
 """Submissions."""
 QUEUED, PACKED = 1, 2
@@ -56,7 +57,7 @@ PACK_FILE, PACK_KEY = "open.zip", "0" * 32
 
 def belongings(registry: Registry, folder: Path) -> None:
     """Ada's models, submissions, jobs and uploads, and a base that is nobody's."""
-    for name, alike in ((VISIBLE, 1.0), (BASE, 0.995)):
+    for name, alike in ((VISIBLE, 1.0), (BASE, 0.995), (GONE, 0.9)):
         path = folder / f"{name.replace('/', '-')}.gguf"
         path.write_bytes(kin_file(name.partition("/")[2], kin_tensors(alike=alike)))
         ingest_file(registry, path, name)
@@ -82,6 +83,7 @@ def _put_submissions(registry: Registry) -> None:
         hidden = model_by_name(session, parse_model_name(HIDDEN))
         row.model_id = hidden.id
         hide_model(session, hidden, "quarantined", "It waits.", LOCAL)
+        remove_model(session, model_by_name(session, parse_model_name(GONE)), "It was not theirs.", LOCAL)
 
 
 def _put_uploads(registry: Registry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -10,22 +11,29 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
+from typing import TypeVar
 
 from tests.leaks import look_at_log
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 30
+START_SECONDS = 120
+PATIENCE_SECONDS = 60.0
+"""After which a test that waits for something gives up: far longer than it takes on any machine."""
+PORTS = range(10_000, 32_000)
+"""None of them is given to a client, on Linux: what is free stays free until the server listens."""
 HURRIED = (
     "import sys; from registry.registry import Registry; from web.server import ServerSettings, serve_forever\n"
     "registry = Registry.open(sys.argv[1]); registry.catalog.close()\n"
     "serve_forever(registry, ServerSettings(port=int(sys.argv[2]), workers=1, threads=8, "
-    "head_seconds=1, body_seconds=1, send_seconds=1))"
+    "head_seconds=1, body_seconds=1, send_seconds=1, idle_seconds=2))"
 )
 """A server with one process and little patience."""
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +88,38 @@ def everything(client: socket.socket) -> bytes:
     return bytes(received)
 
 
+def insisted(ask: Callable[[], Answer]) -> Answer:
+    """What `ask` gives, asked again where a hurried server has cut it off: this machine may stand still for seconds."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return ask()
+        except (OSError, HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)
+
+
 def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on just now, drawn so that nobody else draws the same at once."""
+    while True:
+        port = random.SystemRandom().choice(PORTS)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+
+
+@contextmanager
+def nobody() -> Iterator[str]:
+    """An address at which nobody listens, and nobody begins to."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 @contextmanager

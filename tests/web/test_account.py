@@ -68,7 +68,13 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
     assert [one.attributes["aria-label"] for one in page.named("progress")] == ["Used of the quota"]
     values = client.get("/account.json").get_json()
     size = values["models"][0]["size_bytes"]
-    assert values["quota"] == {"limit_bytes": registry.settings.quota_bytes, "used_bytes": size + 70}
+    assert values["quota"] == {
+        "limit_bytes": registry.settings.quota_bytes,
+        "used_bytes": size + 70,
+        "uploads_bytes": 70,
+        "submitted_bytes": 0,
+        "model_max_bytes": registry.settings.upload_max_bytes,
+    }
     assert values["token"]["id"] == token[5:14]
     assert not TOKEN.search(client.get("/account").text + client.get("/account.json").text)
     set_state(registry, "yanked", "it was trained on the wrong texts")

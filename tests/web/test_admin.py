@@ -17,13 +17,14 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
+from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.queries.accounts import contributor_by_name
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.register.accounts import add_contributor
 from registry.catalog.register.events import record_event
 from registry.catalog.register.states import hide_model
-from registry.catalog.tables import Event, Model, Submission
+from registry.catalog.tables import Event, Lineage, Model, Placement, Submission
 from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.trips import ingest_file, little_model, row_counts
@@ -197,6 +198,52 @@ def test_what_waits_stands_on_its_page_with_findings_and_forms(site: Site) -> No
     assert [one["name"] for one in following["items"]] == ["ann/m1"]
 
 
+def test_what_is_to_be_known_of_what_waits_stands_on_its_page_and_on_that_of_the_submission(site: Site) -> None:
+    said = json.dumps({"given": {}, "publish": True, "proposed": None})
+    with site.registry.catalog.writing() as session:
+        model = session.scalars(select(Model).where(Model.name == "m0")).one()
+        model.description, model.tags = "Of **wool**, <b>not</b>.", '["wool", "sheep"]'
+        session.add(
+            Lineage(
+                child_model_id=model.id,
+                parent_text="acme/loom",
+                relation="finetune",
+                evidence="declared",
+                created_at=now(),
+            )
+        )
+        shared, places = (
+            session.scalars(select(Placement).join(Model).where(Model.name == name).order_by(Placement.id)).all()
+            for name in ("m0", "m1")
+        )
+        places[0].organ_id = shared[0].organ_id
+        for row in session.scalars(select(Submission)):
+            row.metadata_given = said
+    one = site.admin.get("/admin/quarantine.json").get_json()["items"][0]
+    told = {name: one[name] for name in ("description", "tags", "base", "kind", "complete", "architecture")}
+    assert told == {
+        "description": "Of **wool**, <b>not</b>.",
+        "tags": ["wool", "sheep"],
+        "base": "acme/loom",
+        "kind": "model",
+        "complete": True,
+        "architecture": "llama",
+    }
+    assert one["organs_new"] + 1 == one["organs"] == one["tensors"], "what m1 has too is not new"
+    assert one["mean_theta"] is not None
+    for address in ("/admin/quarantine", "/submissions/1"):
+        page = site.admin.get(address).text
+        for text in ("acme/loom", "wool, sheep", "<strong>wool</strong>, &lt;b&gt;not", "of them new here"):
+            assert text in page, (address, text)
+        assert "/admin/submissions/1/approve" in page
+    page = site.admin.get("/submissions/1").text
+    assert "/submissions/1/withdraw" not in page, "what is its contributor's to do"
+    own = logged_in(site.app, site.uploader).get("/submissions/1").text
+    assert "/admin/" not in own
+    assert "/submissions/1/withdraw" in own
+    assert "new here" not in own, "it would tell what waits of others"
+
+
 def test_publishing_and_refusing_from_the_page(site: Site) -> None:
     assert site.app.test_client().get("/models/ann/m0").status_code == 404
     answer = send_form(site.admin, "/admin/submissions/1/approve", "/admin/quarantine")
@@ -313,12 +360,12 @@ def test_contributors_are_added_suspended_and_given_room(site: Site, document: d
 def test_the_event_log_is_narrowed_paged_and_a_sheet(site: Site, document: dict[str, Any]) -> None:
     with site.registry.catalog.writing() as session:
         add_contributor(session, "eve", by="root")
-        record_event(session, "root", "odd", FORMULA)
+        record_event(session, "root", Action.SET_QUOTA, FORMULA)
     first = assert_as_described(document, told("events"), site.ask("GET", f"{ROOT}/events?limit=1"))
     assert first["items"][0]["text"] == FORMULA
-    twin = site.admin.get("/admin/events.json?contributor=ROOT&action=contributor+added")
+    twin = site.admin.get("/admin/events.json?contributor=ROOT&action=Add+Contributor")
     assert [one["text"] for one in twin.get_json()["items"]] == ["eve"]
-    assert site.ask("GET", f"{ROOT}/events?contributor=root&action=odd").get_json()["items"] == first["items"]
+    assert site.ask("GET", f"{ROOT}/events?contributor=root&action=set+quota").get_json()["items"] == first["items"]
     assert site.ask("GET", f"{ROOT}/events?contributor=%00&action={HOSTILE}").get_json()["items"] == []
     page = site.admin.get("/admin/events?contributor=root&limit=1").text
     following = next(link for link in parsed(page).links() if "after=" in link)
@@ -332,12 +379,16 @@ def test_the_event_log_is_narrowed_paged_and_a_sheet(site: Site, document: dict[
     assert rows[1][-1] == f"'{FORMULA}"
 
 
+def test_no_action_is_longer_than_its_column() -> None:
+    assert max(map(len, Action)) <= 32
+
+
 def test_no_token_no_session_and_no_address_is_in_the_event_log(site: Site) -> None:
     site.ask("POST", "/api/v1/account/tokens", {"label": "new", "scopes": ["admin"]})
     with site.registry.catalog.reading() as session:
         texts = [f"{one.action} {one.text}" for one in session.scalars(select(Event))]
     actions = {text.split(" ")[0] for text in texts}
-    assert {"contributor", "token", "ingest", "quarantine", "logged"} <= actions
+    assert {"add", "create", "ingest", "quarantine", "log"} <= actions
     assert not [text for text in texts if "orgp_" in text or "orgs_" in text or "127.0.0.1" in text]
 
 

@@ -13,12 +13,15 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from registry.catalog.actions import Action
 from registry.catalog.register.events import record_event
 from registry.registry import Registry
 from tests.homes import DATABASE, Homes
 from tests.web import belongings as ada
 from tests.web.addressing import BODIES, OTHERWISE, READING, arguments, sent
 from tests.web.authorisation import (
+    GONE_FOR_ALL,
+    GONE_GROUPS,
     GROUPS,
     HIDDEN_FROM_ALL,
     HIDDEN_GROUPS,
@@ -36,7 +39,7 @@ from web.app import create_app
 from web.counting import COUNTING_KEY
 from web.settings import WebSettings
 
-TABLE, HIDDEN_TABLE = rows(GROUPS), rows(HIDDEN_GROUPS)
+TABLE, HIDDEN_TABLE, GONE_TABLE = rows(GROUPS), rows(HIDDEN_GROUPS), rows(GONE_GROUPS)
 READING_BY_POST = {
     *(("POST", f"/api/v1/{what}") for what in ("assemblies", "organs/lookup", "plans")),
     ("POST", "/api/models/<user>/<name>/paths-info/<revision>"),
@@ -151,7 +154,7 @@ def wrong(place: Place, table: Mapping[tuple[str, str], Group], **otherwise: str
 def test_the_table_has_every_method_of_every_rule_and_no_other(place: Place) -> None:
     there = {(method, rule) for method, rule in place.rules if method not in ("HEAD", "OPTIONS")}
     assert TABLE.keys() ^ there == set()
-    for what in (HIDDEN_TABLE, BODIES, OTHERWISE):
+    for what in (HIDDEN_TABLE, GONE_TABLE, BODIES, OTHERWISE):
         assert what.keys() - there == set()
 
 
@@ -169,6 +172,15 @@ def test_line_98_what_waits_in_quarantine_is_absent_for_everybody_but_those_whos
         assert named.pop(one) is HIDDEN_FROM_ALL
     hidden = {"name": "hidden", "lock": lock_ids(place.registry)[ada.HIDDEN]}
     assert wrong(place, {**named, **HIDDEN_TABLE}, **hidden) == []
+
+
+def test_what_was_removed_is_told_of_as_gone_to_everybody(place: Place) -> None:
+    named = {
+        (method, rule): GONE_FOR_ALL
+        for (method, rule), group in TABLE.items()
+        if group is not NO_METHOD and "name" in place.rules[method, rule].arguments
+    }
+    assert wrong(place, {**named, **GONE_TABLE}, name="gone") == []
 
 
 def test_line_98_the_token_of_a_page_does_what_is_for_uploaders_and_nothing_else(place: Place) -> None:
@@ -209,7 +221,7 @@ def test_what_is_asked_changes_nothing_only_if_nothing_was_changed(place: Place)
     """The table would find a refusal that has written: something else is seen after any write."""
     before = place.state()
     with place.registry.catalog.writing() as session:
-        record_event(session, "ada", "a test")
+        record_event(session, "ada", Action.EDIT)
     assert place.state() != before
     before = place.state()
     (place.registry.settings.uploads / ada.OPEN).write_bytes(b"x")

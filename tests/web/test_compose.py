@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pytest
 from flask.testing import FlaskClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from registry.catalog.tables import Job
@@ -21,6 +21,7 @@ from registry.compose.steps import PARAMETERS, read_steps
 from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.kin import ingest_bytes, kin_file, kin_tensors
+from tests.strategies import BESIDE_FIXTURES
 from tests.trips import block_metadata, block_tensors, ingest_file
 from tests.web.conftest import HOSTILE
 from tests.web.pages import Parsed, parsed
@@ -400,7 +401,7 @@ def test_hostile_names_are_text_wherever_they_stand(hostile: FlaskClient) -> Non
 NAMES = st.sampled_from([*PARAMETERS, "cell", "order", "q", "add"])
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(BESIDE_FIXTURES, max_examples=20)
 @given(steps=st.lists(st.tuples(NAMES, st.text(max_size=40)), max_size=6))
 def test_no_address_of_any_steps_breaks(little: FlaskClient, steps: list[tuple[str, str]]) -> None:
     asked = urlencode([("base", BASE), *steps])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from registry.registry import Registry
 from tests.builders import text, unsigned
 from tests.faults.cases import Watched
 from tests.trips import ingest_file, little_model
-from tests.web.live import serving
+from tests.web.live import PATIENCE_SECONDS, serving
 from web.app import create_app
 from web.counting import COUNTING_KEY, Downloads
 from web.settings import WebSettings
@@ -101,11 +101,10 @@ def test_what_was_counted_is_written_once_after_a_while(filled: Registry) -> Non
     downloads = Downloads(watched, create_app(filled).logger, seconds=0.05)
     for _ in range(50):
         downloads.count(1)
-    end = threading.Event()
-    for _ in range(200):
-        if counted(filled) == 50:
-            break
-        end.wait(0.05)
+    until = time.monotonic() + PATIENCE_SECONDS
+    while counted(filled) < 50:
+        assert time.monotonic() < until
+        time.sleep(0.05)
     assert counted(filled) == 50
     assert len(writes) < 10
 

@@ -9,7 +9,9 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +33,7 @@ from registry.settings import Settings
 from tests.web.conftest import HOSTILE
 from tests.web.live import ROOT, Live, serving
 from tests.web.pages import parsed
+from web import runner
 from web.api.writing import queued
 from web.app import create_app
 from web.downloads import downloads
@@ -271,11 +274,11 @@ def test_a_server_works_at_jobs_replaces_its_runner_and_takes_it_along(tmp_path:
         first = put(registry, "queued")
         with serving(home, tmp_path / "log") as live:
             until(lambda: state_of(live, first) != "other", (tmp_path / "log").read_text())
-            (runner,) = runners(live.process.pid)
-            os.kill(runner, signal.SIGKILL)
+            (first_runner,) = runners(live.process.pid)
+            os.kill(first_runner, signal.SIGKILL)
             second = put(registry, "queued")
             until(lambda: state_of(live, second) != "other", (tmp_path / "log").read_text())
-            assert runner not in runners(live.process.pid)
+            assert first_runner not in runners(live.process.pid)
             cancelled = put(registry, "queued")
             request = urllib.request.Request(f"{live.address}/api/v1/jobs/{cancelled}", method="DELETE")
             with urllib.request.urlopen(request, timeout=30) as answer:
@@ -304,18 +307,21 @@ class Log:
         self.told.append(text % values)
 
 
-def test_a_runner_that_ends_again_and_again_is_started_ever_more_seldom(tmp_path: Path) -> None:
-    log = Log()
+def test_a_runner_that_ends_again_and_again_is_started_ever_more_seldom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, moment = Log(), 0.0
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: moment))
     process = RunnerProcess(Settings.in_folder(tmp_path), log, ("-c", "raise SystemExit(1)"))
-    end = time.monotonic() + 6
-    while time.monotonic() < end:
+    ended: list[float] = []
+    while len(ended) < 8:
         process.look_after()
-        time.sleep(0.01)
-    process.end()
-    process.wait()
-    pauses = [text.rpartition("in ")[2] for text in log.told]
-    assert pauses[:1] == ["2 s"]
-    assert len(pauses) <= 3
+        if len(log.told) > len(ended):
+            ended.append(moment)
+        process.wait()
+        moment += 0.5
+    assert [text.rpartition("in ")[2] for text in log.told] == [f"{pause} s" for pause in (2, 4, 8, 16, 32, 60, 60, 60)]
+    assert [later - earlier for earlier, later in pairwise(ended)] == [2.5, 4.5, 8.5, 16.5, 32.5, 60.5, 60.5]
 
 
 def test_the_runner_opens_the_registry_that_is_served_and_nothing_where_somebody_stands(tmp_path: Path) -> None:

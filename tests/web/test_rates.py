@@ -9,7 +9,9 @@ import pytest
 from flask import Flask
 from sqlalchemy import event
 
-from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.clock import now
+from registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
+from registry.catalog.register.accounts import revoke_token, set_contributor_state
 from registry.registry import Registry
 from registry.tokens import _checksum
 from registry.tokens import new_token as unknown_token
@@ -82,6 +84,31 @@ def test_line_101_a_token_guessed_at_from_many_places_is_counted_and_stays_its_o
     statuses = [ask(app, guess, f"192.0.2.{place}") for place, guess in enumerate(guesses)]
     assert statuses == [401] * FAILED_TOKENS.amount + [429] * 2
     assert ask(app, good, "198.51.100.1") == 200
+
+
+def test_line_101_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_learns_what_became_of_it(
+    app: Flask, registry: Registry, asked: Callable[[], int]
+) -> None:
+    revoked, expired, suspended = (new_token(registry, name) for name in ("ada", "ada", "eve"))
+    good = new_token(registry, "bob")
+    with registry.catalog.writing() as session:
+        revoke_token(session, revoked[5:14])
+        token_by_public_id(session, expired[5:14]).expires_at = now()
+        set_contributor_state(session, "eve", "suspended")
+    before = asked()
+    unknown = app.test_client().get(ACCOUNT, headers=bearing(unknown_token().text))
+    cost = asked() - before
+    for token, why in ((revoked, "was revoked"), (expired, "has expired"), (suspended, "is suspended")):
+        for _ in range(FAILED_TOKENS.amount):
+            before = asked()
+            answer = app.test_client().get(ACCOUNT, headers=bearing(token))
+            assert (answer.status_code, asked() - before) == (401, cost), "no more is asked than for any other token"
+            assert why in answer.get_json()["error"]
+            assert "WWW-Authenticate" in answer.headers
+    body = revoked[:14] + unknown_token().text[14:-6]
+    guess = app.test_client().get(ACCOUNT, headers=bearing(body + _checksum(body)))
+    assert guess.data == unknown.data, "who has not all of it learns nothing"
+    assert ask(app, good, "127.0.0.1") == 200
 
 
 def test_line_101_an_asker_is_an_address_or_a_network_of_ipv6(app: Flask) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from registry.catalog.register.accounts import open_page_token, open_session
 from registry.registry import Registry
 from registry.tokens import parse_token, secret_sha256
 from tests.web.accounts import bearing, new_token
-from tests.web.live import ROOT, Live, serving
+from tests.web.live import PATIENCE_SECONDS, ROOT, Live, insisted, serving
 from web.identity import COOKIE
 
 WORKERS, CONNECTIONS, CONNECTIONS_MAX = 3, 12, 120
@@ -58,15 +58,34 @@ class Visitor:
         """Who answered last."""
 
     def status(self) -> int:
-        """Of the next answer; by a new connection only if the server has closed the one before."""
-        self._connection.request("GET", self._path, headers=self._headers)
-        answer = self._connection.getresponse()
-        answer.read()
+        """Of the next answer; by a new connection only if the server has closed the one before, which was idle."""
+        return insisted(self._ask)
+
+    def _ask(self) -> int:
+        try:
+            self._connection.request("GET", self._path, headers=self._headers)
+            answer = self._connection.getresponse()
+            answer.read()
+        except (OSError, HTTPException):
+            self._connection.close()
+            raise
         self.worker = answer.headers["X-Worker"]
         return answer.status
 
     def close(self) -> None:
         self._connection.close()
+
+
+def await_workers(live: Live) -> None:
+    """Until every process has answered: they begin one after another."""
+    seen: set[str] = set()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while len(seen) < WORKERS:
+        assert time.monotonic() < until, "a process does not answer"
+        visitor = Visitor(live, 2 * CONNECTIONS_MAX + 1, "/healthz", {})
+        visitor.status()
+        visitor.close()
+        seen.add(visitor.worker)
 
 
 def visitors(live: Live, registry: Registry, token: str, first: int) -> list[Visitor]:
@@ -116,6 +135,7 @@ def home(registry: Registry) -> Path:
 @pytest.fixture
 def live(home: Path, tmp_path: Path) -> Iterator[Live]:
     with serving(home, tmp_path / "log", SCRIPT) as server:
+        await_workers(server)
         yield server
 
 

@@ -13,6 +13,7 @@ from werkzeug.test import TestResponse
 
 from ingest.submissions.manifest import BODY_MAX_BYTES
 from registry.catalog.queries.submissions import submission_by_id
+from registry.compose.expressions import wrong_with_licence
 from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.submitting import attended, of_pieces, whole
@@ -77,6 +78,26 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
     assert (done["state"], done["model"], done["address"]) == ("published", "ann/small@1", "/models/ann/small@1")
     page = get(client, {}, "/models/ann/small").get_json()
     assert (page["title"], page["license"]) == ("T", "MIT")
+
+
+def test_a_licence_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_not(
+    registry: Registry, ann: Asker
+) -> None:
+    client = create_app(registry).test_client()
+    odd = MODEL.replace(b"apache-2.0", b"my own one")
+    body = {"files": [whole(registry, "ann", odd)], "publish": False}
+    refused = put(client, ann, body | {"metadata": {"license": "mit-ish"}})
+    assert refused.status_code == 400
+    (why,) = refused.get_json()["errors"]
+    assert (why["field"], why["sentence"]) == ("metadata.license", wrong_with_licence("mit-ish"))
+    here = f"/submissions/{put(client, ann, body).get_json()['id']}"
+    attended(registry, int(here.rpartition("/")[2]), publish=False)
+    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    form = {"name": "tiny", "title": "Tiny"}
+    wrong = send_form(browser, f"{here}/publish", here, **form, license="mit-ish")
+    assert (wrong.status_code, "is no licence that is known here" in wrong.text) == (400, True)
+    assert send_form(browser, f"{here}/publish", here, **form, license="my own one").status_code == 303
+    assert get(client, ann, here).get_json()["state"] == "publishing"
 
 
 def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(

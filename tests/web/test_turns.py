@@ -15,7 +15,7 @@ from web.turns import BESIDE_MAX, TURNS_KEY, Turns
 
 
 def test_the_next_waits_until_the_turn_is_given_back() -> None:
-    turns = Turns(seconds=5, patience_seconds=5)
+    turns = Turns(seconds=60, patience_seconds=60)
     first, came = turns.take(), Event()
 
     def second() -> None:
@@ -26,12 +26,12 @@ def test_the_next_waits_until_the_turn_is_given_back() -> None:
     waiting.start()
     assert not came.wait(0.05)
     first.release()
-    assert came.wait(5)
+    assert came.wait(60)
     waiting.join()
 
 
 def test_a_slow_one_does_not_hold_up_all_others() -> None:
-    turns = Turns(seconds=5, patience_seconds=0.01)
+    turns = Turns(seconds=60, patience_seconds=0.01)
     slow = turns.take()
     beside = [turns.take() for _ in range(BESIDE_MAX)]
     assert slow not in beside

@@ -428,7 +428,7 @@ class paused_chunk(RawIOBase):  # noqa: N801  # used as a block
 
     def __enter__(self) -> paused_chunk:
         self._thread.start()
-        assert self._begun.wait(20)
+        assert self._begun.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -448,7 +448,7 @@ class paused_chunk(RawIOBase):  # noqa: N801  # used as a block
         if not self._begun.is_set():
             self._begun.set()
         else:
-            assert self._go_on.wait(20)
+            assert self._go_on.wait(60)
         buffer[: len(half)] = half
         return len(half)
 

@@ -62,7 +62,7 @@ def quarantine() -> Values:
     that has waited longest comes first."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        return waiting_values(waiting_submissions(session, limit, after))
+        return waiting_values(session, waiting_submissions(session, limit, after))
 
 
 @writing_operation(

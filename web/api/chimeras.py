@@ -62,7 +62,7 @@ def chimera(lock: str) -> Values:
     body="RecipeGiven",
     answer="Job",
     status=ACCEPTED,
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example=RECIPE_EXAMPLE,
 )
 def compose() -> Values:
@@ -79,7 +79,7 @@ def compose() -> Values:
     body="GraftRequest",
     answer="Job",
     status=ACCEPTED,
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example='{"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}',
 )
 def graft() -> Values:
@@ -94,7 +94,7 @@ def graft() -> Values:
     body="PurificationRequest",
     answer="Job",
     status=ACCEPTED,
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example='{"model": "local/Zoo-A-2M-v1.0-F16", "method": "fractal", "type": "organ", "blocks": 3}',
 )
 def purify() -> Values:
@@ -110,7 +110,7 @@ def purify() -> Values:
     body="ValidationRequest",
     answer="Job",
     status=ACCEPTED,
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 32}}',
 )
 def validate() -> Values:
@@ -126,7 +126,7 @@ def validate() -> Values:
     summary="Where a model's file is",
     body="AssemblyRequest",
     answer="Assembly",
-    refusals=(404, 409, 500),
+    refusals=(404, 409, 410, 500),
     example=f'{{"lock": "{EXAMPLE_LOCK}"}}',
 )
 def assemble() -> Values:

@@ -9,6 +9,7 @@ from web.api.downloads import DOWNLOADS, Download
 from web.api.downloads import GROUP as DOWNLOADS_GROUP
 from web.api.examples import example_answers
 from web.api.operation import Operation, Parameter, operations
+from web.api.parameters import NAMESPACE
 from web.api.schemas import SCHEMAS, Schema
 from web.api.schemas.values import ref
 from web.streams import OCTETS
@@ -55,6 +56,7 @@ _REFUSALS: Mapping[int, str] = {
     403: "The token is not good for this, what is asked for is not the asker's own, or this server only reads.",
     404: "Nothing is kept here.",
     409: "What was asked for is several things, or cannot be had in this form.",
+    410: "The model was removed: the sentence says when and why.",
     412: "The file is not the one that `If-Match` names.",
     411: "The length of the body is not told.",
     413: "The body is too large.",
@@ -165,7 +167,7 @@ def _download(told: Download) -> Schema:
             "206": {"description": "The range that was asked for.", "headers": part, "content": content},
             "304": _component("responses", "NotModified"),
         }
-        | _refused("words", _DOWNLOAD_REFUSALS),
+        | _refused("words", [one for one in _DOWNLOAD_REFUSALS if one != 410 or NAMESPACE in told.parameters]),
     }
 
 

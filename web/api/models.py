@@ -5,13 +5,13 @@ from __future__ import annotations
 from flask import request
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import model_by_digest
+from registry.catalog.queries.composing import model_by_digest, model_with_header
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import composed_among, model_by_name
 from registry.catalog.search import MODELS
 from registry.catalog.tables import Model
-from registry.digest import parse_prefix
-from registry.errors import BadDigest, BadName
+from registry.digest import parse_digest, parse_prefix
+from registry.errors import BadDigest, BadName, NotFound
 from registry.names import ModelName, parse_model_name
 from registry.present.comparison import comparison, registered_model
 from registry.present.lookup import organs_of_model
@@ -22,13 +22,14 @@ from web.answers import reading, settings
 from web.api.blueprint import ROOT
 from web.api.body import asked_object
 from web.api.operation import operation
-from web.api.parameters import AFTER, FIRST, LIMIT, MODEL_DIGEST, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
+from web.api.parameters import AFTER, FIRST, HEADER, LIMIT, MODEL_DIGEST, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
 from web.api.refusals import Refused
 from web.api.writing import ACCEPTED, queued, writing_operation
 from web.asked import asked_after, asked_limit, asked_query, asked_switch
 
 GROUP = "Models"
 EXAMPLE = "local/Zoo-A-2M-v1.0-Q8_0"
+EXAMPLE_HEADER = "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3"
 
 
 @operation(
@@ -66,12 +67,36 @@ def model_lookup() -> Values:
 
 
 @operation(
+    "/headers/{header}",
+    group=GROUP,
+    summary="The model with a header",
+    parameters=(HEADER,),
+    answer="ModelSummary",
+    refusals=(404,),
+    example=f"{ROOT}/headers/{EXAMPLE_HEADER}",
+)
+def header(header: str) -> Values:
+    """The oldest model whose first file begins with the header that a lock names: with that file and the lock's organs
+    anybody can make the lock's file.
+    """
+    try:
+        digest = parse_digest(header)
+    except BadDigest as error:
+        raise Refused("header", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+    with reading(settings().search_seconds) as session:
+        found = model_with_header(session, digest)
+        if found is None:
+            raise NotFound(f"no model here has the header {digest[:12]}")
+        return model_summary(found, composed=bool(composed_among(session, [found.id])))
+
+
+@operation(
     "/models/{namespace}/{name}",
     group=GROUP,
     summary="One model",
     parameters=(NAMESPACE, NAME),
     answer="Model",
-    refusals=(404,),
+    refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}",
 )
 def model(namespace: str, name: str) -> Values:
@@ -88,7 +113,7 @@ def model(namespace: str, name: str) -> Values:
     summary="The organs of a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
     answer="Placements",
-    refusals=(404,),
+    refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/organs?limit=2",
 )
 def model_organs(namespace: str, name: str) -> Values:
@@ -104,7 +129,7 @@ def model_organs(namespace: str, name: str) -> Values:
     summary="The lineage of a model",
     parameters=(NAMESPACE, NAME),
     answer="Lineage",
-    refusals=(404,),
+    refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/lineage",
 )
 def model_lineage(namespace: str, name: str) -> Values:
@@ -121,7 +146,7 @@ def model_lineage(namespace: str, name: str) -> Values:
     body="ModelRequest",
     answer="Job",
     status=ACCEPTED,
-    refusals=(404,),
+    refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
 )
 def measure() -> Values:
@@ -138,7 +163,7 @@ def measure() -> Values:
     body="ModelRequest",
     answer="Job",
     status=ACCEPTED,
-    refusals=(404,),
+    refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
 )
 def extract() -> Values:
@@ -154,7 +179,7 @@ def extract() -> Values:
     summary="Compare two models",
     parameters=(FIRST, SECOND),
     answer="Comparison",
-    refusals=(404,),
+    refusals=(404, 410),
     example=f"{ROOT}/compare?first={EXAMPLE}&second=local/Zoo-A-2M-Prose-v1.0-Q8_0",
 )
 def compare() -> Values:

@@ -53,6 +53,9 @@ COUNTS = Parameter("counts", "1 to have the facets beside the page.", _SWITCH, "
 EVERY_PART = Parameter(
     "every_part", "1 to have every organ of the result among `parts`, also those that stay.", _SWITCH, "0"
 )
+LOCK_TOO = Parameter(
+    "lock", "1 to have the lock beside the plan, where it can be made and nothing is to be computed.", _SWITCH, "0"
+)
 RANKED = Parameter("ranked", "1 for complete models alone, by falling mean θ unless the query sorts.", _SWITCH, "1")
 DIGEST = Parameter(
     "digest",
@@ -85,6 +88,14 @@ MODEL_DIGEST = Parameter(
     "What the digest of a model, of its file or of its lock begins with, with or without `sha256:`.",
     {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
     "679541f31fd5790a",
+    required=True,
+)
+HEADER = Parameter(
+    "header",
+    "The SHA-256 of a file's header, from its first byte to the last tensor info, as locks name it.",
+    {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3",
+    where="path",
     required=True,
 )
 LOCK = Parameter(

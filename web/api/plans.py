@@ -7,20 +7,23 @@ import json
 from flask import request
 
 from ingest.jobs.compose import planned
+from registry.catalog.queries.composing import model_by_text
+from registry.catalog.queries.fitting import fitting_models
 from registry.compose.finding import Finding, Severity
 from registry.compose.library import RegisteredLibrary
 from registry.compose.reading import read_recipe, recipe_findings
 from registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, NotFound
 from registry.present.compatibility import compatibility_values
+from registry.present.composing import fitting_values
 from registry.present.plan import findings_values, plan_values
 from registry.present.values import Values
 from web.answers import reading, registry
 from web.api.blueprint import ROOT
 from web.api.operation import operation
-from web.api.parameters import BASE, DONOR, EVERY_PART
+from web.api.parameters import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO
 from web.api.recipes import asked_recipe
 from web.api.refusals import Refused
-from web.asked import asked_switch
+from web.asked import asked_limit, asked_switch
 from web.asking import planner
 
 GROUP = "Chimeras"
@@ -38,7 +41,7 @@ RECIPE_EXAMPLE = json.dumps(
     "/plans",
     group=GROUP,
     summary="Plan a recipe",
-    parameters=(EVERY_PART,),
+    parameters=(EVERY_PART, LOCK_TOO),
     body="RecipeGiven",
     answer="PlannedRecipe",
     example=RECIPE_EXAMPLE,
@@ -47,11 +50,11 @@ def plan() -> Values:
     """What it comes to: findings, sizes, a prediction, and what becomes of every organ that changes. Nothing is made or
     written. A recipe that is refused is told so by its findings, with 200; without a base there is no plan.
     """
-    every_part = asked_switch("every_part")
-    return planned_values(asked_recipe(), every_part=every_part)
+    every_part, with_lock = asked_switch("every_part"), asked_switch("lock")
+    return planned_values(asked_recipe(), every_part=every_part, with_lock=with_lock)
 
 
-def planned_values(given: Values, *, every_part: bool = False) -> Values:
+def planned_values(given: Values, *, every_part: bool = False, with_lock: bool = False) -> Values:
     """The plan of a recipe that came as `recipe` or `recipe_text`, or None and the findings that keep it from one."""
     text = given["recipe_text"] if "recipe_text" in given else json.dumps(given["recipe"])
     try:
@@ -61,6 +64,8 @@ def planned_values(given: Values, *, every_part: bool = False) -> Values:
     except (NotFound, Ambiguous, BadName, BadDigest) as error:
         return _without_plan([Finding(Severity.REFUSE, "unknown-base", str(error), "base")])
     values = plan_values(found, every_part=every_part, contributor=planner())
+    if with_lock:
+        values["lock"] = found.lock().canonical() if found.can_be_made and not found.computations else None
     return {"can_be_made": found.can_be_made, "findings": values.pop("findings"), "plan": values}
 
 
@@ -70,7 +75,7 @@ def planned_values(given: Values, *, every_part: bool = False) -> Values:
     summary="Whether organs of one model fit into another",
     parameters=(BASE, DONOR),
     answer="Compatibility",
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
 )
 def compatibility() -> Values:
@@ -82,6 +87,25 @@ def compatibility() -> Values:
         library = RegisteredLibrary(session, registry().blobs)
         base, donor = (library.parent(name) for name in names)
         return compatibility_values(base, donor)
+
+
+@operation(
+    "/fitting",
+    group=GROUP,
+    summary="Models that have organs which fit into one",
+    parameters=(BASE, LIMIT),
+    answer="Fitting",
+    refusals=(404, 409, 410),
+    example=f"{ROOT}/fitting?base=local/Zoo-A-2M-v1.0-F16&limit=2",
+)
+def fitting() -> Values:
+    """Relatives first, the most alike before the others; then strangers, newest first, whose organs fit by shape
+    alone. No more than 1,000 models are looked through, so that one page can hold all that is found.
+    """
+    name, limit = _asked_name("base"), asked_limit()
+    with reading(PLAN_SECONDS) as session:
+        base = model_by_text(session, name)
+        return {"base": base.full_name, "next": None} | fitting_values(fitting_models(session, base.id, limit))
 
 
 def _without_plan(findings: list[Finding]) -> Values:

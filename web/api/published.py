@@ -34,7 +34,7 @@ _MODEL = "/models/{namespace}/{name}"
     summary="The versions of a model",
     parameters=(NAMESPACE, NAME),
     answer="Versions",
-    refusals=(404,),
+    refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/versions",
 )
 def model_versions(namespace: str, name: str) -> Values:
@@ -52,7 +52,7 @@ def model_versions(namespace: str, name: str) -> Values:
     summary="Who grafted its organs",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
     answer="Descendants",
-    refusals=(404,),
+    refusals=(404, 410),
     example=f"{ROOT}/models/local/Zoo-A-2M-v1.0-F16/descendants?limit=1",
 )
 def model_descendants(namespace: str, name: str) -> Values:
@@ -72,7 +72,7 @@ def model_descendants(namespace: str, name: str) -> Values:
     parameters=(NAMESPACE, NAME),
     body="ModelEdits",
     answer="Published",
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example='{"tags": ["letters"], "license": "apache-2.0"}',
 )
 def edit(namespace: str, name: str) -> Values:
@@ -96,7 +96,7 @@ def edit(namespace: str, name: str) -> Values:
     parameters=(NAMESPACE, NAME),
     body="YankRequest",
     answer="Published",
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example='{"reason": "Its tokenizer was the wrong one."}',
     scope=ANY,
 )
@@ -121,7 +121,7 @@ def yank(namespace: str, name: str) -> Values:
     parameters=(NAMESPACE, NAME),
     body="RestoreRequest",
     answer="Published",
-    refusals=(404, 409),
+    refusals=(404, 409, 410),
     example="{}",
     scope=ANY,
 )

@@ -70,7 +70,7 @@ def report_section(section: str) -> Values:
     summary="The report on one model",
     parameters=(NAMESPACE, NAME, ORGAN_ROWS),
     answer="Report",
-    refusals=(404,),
+    refusals=(404, 410),
     example=f"{ROOT}/reports/models/{EXAMPLE}?limit=2",
 )
 def report_on_model(namespace: str, name: str) -> Values:

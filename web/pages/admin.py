@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask import request, url_for
 
 from registry.amounts import parse_size
+from registry.catalog.actions import Action
 from registry.catalog.queries.administration import (
     all_contributors,
     numbers_for_administrators,
@@ -47,7 +48,7 @@ def admin_quarantine() -> Page:
     admitted()
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        values = waiting_values(waiting_submissions(session, limit, after))
+        values = waiting_values(session, waiting_submissions(session, limit, after))
     return Page("admin_quarantine.html", values, extra=lambda: _around(values), next=values["next"])
 
 
@@ -77,7 +78,7 @@ def admin_events() -> Page:
     return Page(
         "admin_events.html",
         values,
-        extra=lambda: _around(values, narrowed) | {"narrowed": narrowed},
+        extra=lambda: _around(values, narrowed) | {"narrowed": narrowed, "actions": list(Action)},
         sheet=lambda: Sheet(EVENT_KEYS, [[one[key] for key in EVENT_KEYS] for one in values["items"]]),
         next=values["next"],
     )

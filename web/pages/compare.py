@@ -13,6 +13,7 @@ from registry.present.comparison import changes, comparison, registered_model
 from registry.present.models import placements_values
 from registry.present.values import Values
 from web.answers import Page, Sheet, paged, plain_page, reading, settings, wants_csv
+from web.errors import status_of
 from web.links import with_parameters
 from web.pages.anatomy import anatomy
 from web.pages.blueprint import pages
@@ -45,7 +46,7 @@ def compare() -> Page:
         if not plain_page():
             raise
         problem = str(error).rstrip("?.") + "."
-        return Page("compare.html", {}, extra=lambda: _form(names, problem), status=404)
+        return Page("compare.html", {}, extra=lambda: _form(names, problem), status=status_of(error))
     extra = {"csv": with_parameters(url_for("pages.compare_csv"), dict(zip(SIDES, names, strict=True)))}
     return Page(
         "compare.html",

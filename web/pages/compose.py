@@ -17,6 +17,7 @@ from registry.present.values import Values
 from web.answers import Page, paged, plain_page, reading, settings
 from web.asked import asked_query
 from web.asking import ask
+from web.errors import status_of
 from web.forms import writing_form
 from web.pages.blueprint import pages
 from web.pages.composing import Asked, asked_of, compose_address, filled_step, twin
@@ -46,7 +47,7 @@ def compose() -> Page:
     except NO_BASE as error:
         if not plain_page():
             raise
-        return _start(asked, str(error).rstrip("?.") + ".", 404)
+        return _start(asked, str(error).rstrip("?.") + ".", status_of(error))
 
 
 @writing_form(pages, "/compose")
@@ -58,7 +59,7 @@ def compose_chimera() -> str | Page:
     try:
         bench = workbench(asked)
     except NO_BASE as error:
-        return _start(asked, str(error).rstrip("?.") + ".", 404)
+        return _start(asked, str(error).rstrip("?.") + ".", status_of(error))
     if bench.status != 200 or not bench.plan.can_be_made:
         return workbench(asked, NOT_YET, 409 if bench.status == 200 else bench.status).page()
     try:

@@ -17,6 +17,7 @@ from registry.present.compatibility import compatibility_values
 from registry.present.composing import fitting_values
 from registry.present.values import Values
 from web.answers import Page, paged, plain_page, reading, registry, settings
+from web.errors import status_of
 from web.pages.blueprint import pages
 from web.pages.composing import compose_address, twin
 from web.pages.lineage import offered_names
@@ -38,7 +39,7 @@ def compose_fits() -> Page:
         except (NotFound, BadName, BadDigest, Ambiguous) as error:
             if not plain_page():
                 raise
-            problem, status = str(error).rstrip("?.") + ".", 404
+            problem, status = str(error).rstrip("?.") + ".", status_of(error)
     return Page("compose_fits.html", values, extra=lambda: _links(values, base, donor, problem), status=status)
 
 

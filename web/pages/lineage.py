@@ -13,6 +13,7 @@ from web.answers import Page, Sheet, paged, plain_page, reading, settings
 from web.asked import asked_after
 from web.charts.kin import MEASURED, Branch, Family, Tie, branches, family_tree, walk
 from web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, kin_graph
+from web.errors import status_of
 from web.links import with_parameters
 from web.pages.blueprint import pages
 
@@ -40,7 +41,7 @@ def lineage() -> Page:
 
 
 def _of_one(asked: str) -> Page:
-    problem = None
+    problem, status = None, 200
     found: list[Values] = []
     try:
         with reading(settings().search_seconds) as session:
@@ -48,7 +49,7 @@ def _of_one(asked: str) -> Page:
     except (NotFound, BadName) as error:
         if not plain_page():
             raise
-        problem = str(error).rstrip("?.") + "."
+        problem, status = str(error).rstrip("?.") + ".", status_of(error)
     values: Values = {"families": found, "count": len(found), "next": None}
     extra = {"problem": problem} if problem else {}
     return Page(
@@ -56,7 +57,7 @@ def _of_one(asked: str) -> Page:
         values,
         extra=lambda: _links(values, asked, 0) | extra,
         sheet=lambda: _sheet(found),
-        status=404 if problem else 200,
+        status=status,
     )
 
 

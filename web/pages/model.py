@@ -24,7 +24,6 @@ from web.answers import Page, Sheet, paged, reading, settings
 from web.asked import asked_choice
 from web.contents import public_names, whole_name
 from web.links import model_address
-from web.markdown import markdown
 from web.owning import may_edit, may_yank
 from web.pages.anatomy import COMPARED, READINGS, anatomy
 from web.pages.blueprint import pages
@@ -195,7 +194,6 @@ def _links(values: Values, by: str) -> Values:
         "pull_lines": []
         if _partial_of(values) is not None
         else pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]])),
-        "description_shown": markdown(values["description"] or ""),
         "acts_text": acts_text,
         "may_edit": may_edit(values["name"].partition("/")[0]),
         "may_yank": may_yank(values["name"].partition("/")[0]),

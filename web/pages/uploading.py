@@ -11,20 +11,21 @@ from ingest.submissions.keeping import kept_manifest
 from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, Given, parse_given
 from ingest.uploads import sessions
 from registry.catalog.clock import now
-from registry.catalog.queries.submissions import UNDER_WAY, open_submissions
+from registry.catalog.queries.submissions import UNDER_WAY, FoundSubmission, open_submissions
 from registry.catalog.queries.uploads import finished_files, open_uploads
 from registry.catalog.tables import Upload
 from registry.errors import BadInput, BadName, NotComposable
+from registry.present.administration import submitted_values
 from registry.present.submissions import submission_values, submissions_values
 from registry.present.uploads import uploads_values
 from registry.present.values import Values
 from web import submitting
 from web.accounts import own_account
-from web.answers import Page, paged, reading, registry
+from web.answers import Page, paged, reading, registry, settings
 from web.api.blueprint import ROOT
 from web.api.uploads import asker_id
 from web.forms import writing_form
-from web.identity import UPLOAD, need
+from web.identity import UPLOAD, identity, need
 from web.pages.blueprint import pages
 from web.writing import may_write
 
@@ -48,10 +49,10 @@ def upload() -> Page:
 
 @paged(pages, "/submissions/<submission>")
 def submission(submission: str) -> Page:
-    """One's own submission: how far it is, what was found, and what remains to be said."""
-    number = submitting.parsed_submission(submission)
-    values = submission_values(submitting.own_submission(number))
-    return Page("submission.html", values, lambda: {"said": _proposed(values), "problems": []})
+    """One's own submission: how far it is, what was found, what remains to be said. Administrators see all."""
+    found = submitting.shown_submission(submitting.parsed_submission(submission))
+    values = submission_values(found)
+    return Page("submission.html", values, lambda: _about(found) | {"said": _proposed(values), "problems": []})
 
 
 @writing_form(pages, "/submissions/<submission>/publish")
@@ -60,7 +61,7 @@ def publish_submission(submission: str) -> str | Page:
     number = submitting.parsed_submission(submission)
     try:
         name = request.form.get("name", "").strip()
-        submitting.publish(number, _given(), name or None)
+        submitting.publish(number, _given(number), name or None)
     except BadManifest as error:
         return _again(number, [sentence for _, sentence in error.reasons])
     except (BadInput, BadName, NotComposable) as error:
@@ -100,9 +101,13 @@ def _around() -> Values:
     }
 
 
-def _given() -> Given:
-    """What the form says of the model; an empty field says nothing. Raises BadManifest."""
+def _given(number: int) -> Given:
+    """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
+    for a file's header may say what it likes. Raises BadManifest."""
     values: Values = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
+    proposed = submission_values(submitting.own_submission(number))["proposed"] or {}
+    if values["license"] == (proposed.get("license") or "").strip():
+        values["license"] = None
     if values["tags"] is not None:
         values["tags"] = [tag.strip() for tag in values["tags"].split(",") if tag.strip()]
     if values["description"] is not None:
@@ -111,9 +116,19 @@ def _given() -> Given:
 
 
 def _again(number: int, problems: Sequence[str]) -> Page:
-    values = submission_values(submitting.own_submission(number))
+    found = submitting.own_submission(number)
+    values = submission_values(found)
     said = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
-    return Page("submission.html", values, lambda: {"said": said, "problems": problems}, status=400)
+    return Page("submission.html", values, lambda: _about(found) | {"said": said, "problems": problems}, status=400)
+
+
+def _about(found: FoundSubmission) -> Values:
+    """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
+    sender = None if found.contributor == identity().name else found.contributor
+    if found.model is None or found.model.state == "removed":
+        return {"sender": sender, "made": None}
+    with reading(settings().search_seconds) as session:
+        return {"sender": sender, "made": submitted_values(session, [(found.row, found.contributor, found.model)])[0]}
 
 
 def _proposed(values: Values) -> Values:

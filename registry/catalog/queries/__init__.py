@@ -19,6 +19,7 @@ words         models by words
 placements    the organs of a model, in pages
 lookup        which of many digests are here
 totals        the registry in figures
+removed       what is left of models that were removed, by name
 downloads     what downloads ask: versions, names of organs
 relatives     what relatives are found by
 reports       what reports are made of: sums and extremes

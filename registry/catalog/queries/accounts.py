@@ -15,6 +15,10 @@ from registry.catalog.tables import Contributor, PageToken, Token, WebSession
 from registry.errors import NoSuchContributor, NoSuchToken
 from registry.tokens import SentToken
 
+REVOKED = "was revoked: make another, or ask whoever runs the registry"
+EXPIRED = "has expired: make another, or ask whoever runs the registry"
+SUSPENDED = "is of a contributor who is suspended: ask whoever runs the registry"
+
 
 @dataclass(frozen=True, slots=True)
 class Account:
@@ -30,23 +34,41 @@ class Account:
     last_used_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class EndedToken:
+    """A token that was good once: `why` it is not any more, in words that follow "this token"."""
+
+    why: str
+
+
 def account_by_token(session: Session, sent: SentToken, now: datetime) -> Account | None:
     """Whose token it is; None for one that is unknown, revoked or expired, or whose contributor is suspended."""
+    found = known_token(session, sent, now)
+    return found if isinstance(found, Account) else None
+
+
+def known_token(session: Session, sent: SentToken, now: datetime) -> Account | EndedToken | None:
+    """Whose token it is, or why it is good no more; None for one that never was.
+
+    One row by an index, whichever it is. Why a token has ended is told to who has all of it, and to nobody else.
+    """
     if sent.is_of_page:
         return _page_account(session, sent, now)
-    rows = _accounts(now).add_columns(Token.scopes, Token.secret_sha256).where(Token.public_id == sent.public_id)
+    rows = _accounts().add_columns(Token.scopes, Token.secret_sha256).where(Token.public_id == sent.public_id)
     row = session.execute(rows).one_or_none()
     if row is None or not compare_digest(row.secret_sha256, sent.sha256):
         return None
-    return _account(row, row.scopes, row.expires_at)
+    return _ended(row, now) or _account(row, row.scopes, row.expires_at)
 
 
 def account_by_session(session: Session, sha256: str, now: datetime) -> Account | None:
     """Whose browser has the session with a secret of that digest, while it and its token are good."""
     columns = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"), Token.scopes)
-    rows = _accounts(now).add_columns(*columns).join(WebSession, WebSession.token_id == Token.id)
+    rows = _accounts().add_columns(*columns).join(WebSession, WebSession.token_id == Token.id)
     row = session.execute(rows.where(WebSession.secret_sha256 == sha256, WebSession.expires_at > now)).one_or_none()
-    return None if row is None else _account(row, row.scopes, row.session_expires_at, row.session_id)
+    return (
+        None if row is None or _ended(row, now) else _account(row, row.scopes, row.session_expires_at, row.session_id)
+    )
 
 
 def contributor_by_name(session: Session, name: str) -> Contributor:
@@ -86,30 +108,44 @@ def token_by_public_id(session: Session, public_id: str, contributor_id: int | N
     return found
 
 
-def _page_account(session: Session, sent: SentToken, now: datetime) -> Account | None:
+def _page_account(session: Session, sent: SentToken, now: datetime) -> Account | EndedToken | None:
     """A page's token is good while its session is, for what both are good for."""
     columns = (PageToken.scopes.label("page_scopes"), PageToken.expires_at.label("page_expires_at"), Token.scopes)
+    ids = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"))
     rows = (
-        _accounts(now)
-        .add_columns(*columns, WebSession.id.label("session_id"))
+        _accounts()
+        .add_columns(*columns, *ids)
         .join(WebSession, WebSession.token_id == Token.id)
         .join(PageToken, PageToken.session_id == WebSession.id)
-        .where(PageToken.secret_sha256 == sent.sha256, PageToken.expires_at > now, WebSession.expires_at > now)
+        .where(PageToken.secret_sha256 == sent.sha256)
     )
     row = session.execute(rows).one_or_none()
     if row is None:
         return None
+    if min(row.page_expires_at, row.session_expires_at) <= now:
+        return EndedToken(EXPIRED)
+    ended = _ended(row, now)
+    if ended is not None:
+        return ended
     both = set(row.page_scopes.split()) & set(row.scopes.split())
     return _account(row, " ".join(both), row.page_expires_at, row.session_id)
 
 
-def _accounts(now: datetime) -> Select[*tuple[Any, ...]]:
-    """Rows of good tokens of active contributors."""
-    own = (Contributor.id.label("contributor_id"), Contributor.name)
-    statement: Select[*tuple[Any, ...]] = select(*own, Token.id.label("token_id"), Token.expires_at, Token.last_used_at)
-    return statement.join(Contributor, Contributor.id == Token.contributor_id).where(
-        is_good(now), Contributor.state == "active"
-    )
+def _accounts() -> Select[*tuple[Any, ...]]:
+    """Rows of tokens with their contributors, good or not: `_ended` tells."""
+    own = (Contributor.id.label("contributor_id"), Contributor.name, Contributor.state)
+    times = (Token.expires_at, Token.revoked_at, Token.last_used_at)
+    statement: Select[*tuple[Any, ...]] = select(*own, Token.id.label("token_id"), *times)
+    return statement.join(Contributor, Contributor.id == Token.contributor_id)
+
+
+def _ended(row: Any, now: datetime) -> EndedToken | None:
+    """Why a row of `_accounts` lets nobody in; None for one that does."""
+    if row.revoked_at is not None:
+        return EndedToken(REVOKED)
+    if row.expires_at is not None and row.expires_at <= now:
+        return EndedToken(EXPIRED)
+    return None if row.state == "active" else EndedToken(SUSPENDED)
 
 
 def is_good(now: datetime) -> ColumnElement[bool]:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.tables import Blob, BlobLease, FilePart, Ingest, InlineBlob, Model, ModelFile, Organ, Placement
 from registry.catalog.upsert import batches
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
 
 NAMES_MAX = 20
@@ -93,15 +94,16 @@ def oldest_living_ingest(session: Session, now: datetime) -> datetime | None:
     return session.scalar(living)
 
 
-def visible_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
-    """Which of `digests` are organs of visible models: what anybody may be told. Everything else counts as absent."""
+def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
+    """Which of `digests` are organs of visible or yanked models: what anybody may be told. Others count as absent."""
     found: set[Digest] = set()
     for batch in batches(sorted(set(digests))):
         statement = (
             select(Blob.digest)
             .join(Organ, Organ.blob_id == Blob.id)
             .join(Placement, Placement.organ_id == Organ.id)
-            .where(Blob.digest.in_(batch), Placement.visible)
+            .join(Model, Model.id == Placement.model_id)
+            .where(Blob.digest.in_(batch), Model.state.in_(REACHABLE_STATES))
             .distinct()
         )
         found.update(Digest(digest) for digest in session.scalars(statement))

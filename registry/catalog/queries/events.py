@@ -8,11 +8,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.actions import Action
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Contributor, Event, Model
 
-WITHDRAWN = "remove withdrawn"
-"""A model went that nobody had seen, because its contributor no longer wanted it."""
+_SEEN = (Action.PUBLISH, Action.RESTORE, Action.YANK, Action.QUARANTINE)
+"""Of these there is one to each model that was registered in quarantine and has left it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,18 @@ def _without_nul(text: str) -> str:
     return text.replace("\0", "\N{SYMBOL FOR NULL}")
 
 
-def was_done(*actions: str) -> ColumnElement[bool]:
+def was_done(*actions: Action) -> ColumnElement[bool]:
     """Whether one of `actions` was ever done to the Model of the statement around it."""
     return select(Event.id).where(Event.model_id == Model.id, Event.action.in_(actions)).exists()
+
+
+def was_seen() -> ColumnElement[bool]:
+    """Whether the Model of the statement around it ever was there for everybody: registered so, or shown since."""
+    return ~was_done(Action.SUBMIT) | was_done(*_SEEN)
 
 
 def yanked_by(session: Session, model_id: int) -> str | None:
     """The name of who yanked a model last, by the event log."""
     statement = select(Contributor.name).join(Event, Event.contributor_id == Contributor.id)
-    yanks = statement.where(Event.model_id == model_id, Event.action == "yank")
+    yanks = statement.where(Event.model_id == model_id, Event.action == Action.YANK)
     return session.scalar(yanks.order_by(Event.id.desc()).limit(1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -114,7 +114,6 @@ class TypeFit:
 class FittingModel:
     """A model that has something which fits."""
 
-    id: int
     name: str
     """`namespace/name@version`."""
     types: Mapping[str, TypeFit]
@@ -161,12 +160,11 @@ def fitting_models(session: Session, base_model_id: int, limit: int = 50) -> Fit
     newest.sort(key=lambda model_id: -alike.get(model_id, -1.0))
     found: list[FittingModel] = []
     for first in range(0, min(len(newest), EXAMINED_MAX), _EXAMINED_AT_ONCE):
-        found += _fitting_among(session, base, newest[first : first + _EXAMINED_AT_ONCE])
+        found += _fitting_among(session, base, newest[first : first + _EXAMINED_AT_ONCE], alike)
         if len(found) > limit:
             break
     looked_at = min(len(newest), EXAMINED_MAX)
-    items = tuple(replace(one, alike=alike.get(one.id)) for one in found[:limit])
-    return FittingModels(items, more=len(found) > limit or looked_at < len(newest))
+    return FittingModels(tuple(found[:limit]), more=len(found) > limit or looked_at < len(newest))
 
 
 def likenesses(session: Session, model_id: int) -> dict[int, float]:
@@ -234,14 +232,16 @@ def _with_fits(session: Session, base: Base, ids: Sequence[int], types: Collecti
     return found
 
 
-def _fitting_among(session: Session, base: Base, ids: Sequence[int]) -> list[FittingModel]:
+def _fitting_among(session: Session, base: Base, ids: Sequence[int], alike: Mapping[int, float]) -> list[FittingModel]:
     """Those of the models `ids` that have anything which fits, in that order."""
     counts = _counts(session, base, ids)
     fits = [model_id for model_id in ids if any(one.fitting for one in counts.get(model_id, {}).values())]
     rows = session.execute(select(Model.id, Model.namespace, Model.name, Model.version).where(Model.id.in_(fits)))
     names = {model_id: f"{namespace}/{name}@{version}" for model_id, namespace, name, version in rows}
     return [
-        FittingModel(one, names[one], {kind: counts[one][kind] for kind in ORGAN_TYPES if kind in counts[one]})
+        FittingModel(
+            names[one], {kind: counts[one][kind] for kind in ORGAN_TYPES if kind in counts[one]}, alike.get(one)
+        )
         for one in fits
     ]
 

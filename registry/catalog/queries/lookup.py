@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Blob, Measurement, Organ, Placement
+from registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
 from registry.catalog.upsert import batches
+from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
 
 
@@ -27,13 +28,14 @@ class KnownOrgan:
     spectral_signal: float | None
 
 
-def visible_organs(session: Session, digests: Iterable[Digest], limit: int) -> list[KnownOrgan]:
-    """The organs of visible models among `digests`, by digest and then the oldest first; at most `limit`.
+def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) -> list[KnownOrgan]:
+    """The organs of visible and yanked models among `digests`, by digest and then the oldest first; at most `limit`.
 
     Everything else counts as absent, so that nobody learns what is kept for others. Several organs of one digest differ
     by dtype or shape.
     """
     found: list[KnownOrgan] = []
+    placed = select(Placement.id).join(Model, Model.id == Placement.model_id)
     for batch in batches(sorted(set(digests))):
         statement = (
             select(
@@ -45,7 +47,7 @@ def visible_organs(session: Session, digests: Iterable[Digest], limit: int) -> l
             .outerjoin(Measurement, Measurement.organ_id == Organ.id)
             .where(
                 Blob.digest.in_(batch),
-                select(Placement.id).where(Placement.organ_id == Organ.id, Placement.visible).exists(),
+                placed.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists(),
             )
             .group_by(Blob.digest, Organ.id, Organ.dtype, Organ.shape, Organ.elements, Blob.size_bytes)
             .order_by(Blob.digest, Organ.id)

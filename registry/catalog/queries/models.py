@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.removed import removal, removed_versions
 from registry.catalog.search.parse import nearest
 from registry.catalog.tables import (
     Blob,
@@ -44,7 +45,7 @@ class Segment:
 
 def model_by_name(session: Session, name: ModelName) -> Model:
     """The visible or yanked model of that name: the version that is asked for, else the newest visible one, else the
-    newest; raises NotFound."""
+    newest. Raises NotFound, and Removed, which is one, for what was taken away."""
     statement = select(Model).where(
         Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
     )
@@ -53,6 +54,9 @@ def model_by_name(session: Session, name: ModelName) -> Model:
     order = (Model.state != "visible", Model.version.desc())
     model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
     if model is None:
+        removed = removed_versions(session, name)
+        if removed:
+            raise removal(removed[0])
         known = _names(session)
         if not known:
             raise NothingRegistered(f"no model is registered as {name}")

@@ -9,7 +9,8 @@ from itertools import zip_longest
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.events import WITHDRAWN, was_done, yanked_by
+from registry.catalog.actions import Action
+from registry.catalog.queries.events import was_done, yanked_by
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
@@ -42,7 +43,9 @@ def removed_with_digest(session: Session, digest: Digest) -> Model | None:
 
     Ask it before the same bytes are published once more.
     """
-    statement = select(Model).where(Model.digest == digest, Model.state == "removed", ~was_done(WITHDRAWN))
+    statement = select(Model).where(
+        Model.digest == digest, Model.state == "removed", ~was_done(Action.REMOVE_WITHDRAWN)
+    )
     return session.scalars(statement.order_by(Model.id.desc()).limit(1)).one_or_none()
 
 

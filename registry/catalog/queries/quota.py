@@ -22,17 +22,30 @@ class Quota:
 
     limit_bytes: int
     used_bytes: int
+    uploads_bytes: int = 0
+    """Of what is used, that of uploads: it goes when models are made of them."""
+    submitted_bytes: int = 0
+    """Beside what is used: models that have been submitted, and are not made yet."""
 
     @property
     def left_bytes(self) -> int:
         """0 also where more is kept than may be: a quota can be lowered."""
         return max(0, self.limit_bytes - self.used_bytes)
 
+    def more_bytes(self, size_bytes: int, sent_bytes: int = 0) -> int:
+        """How much too much one more model of `size_bytes` would be, of which `sent_bytes` lie in uploads; none or less
+        where it fits."""
+        models_bytes = self.used_bytes - self.uploads_bytes
+        kept_bytes = max(self.used_bytes - sent_bytes, models_bytes + self.submitted_bytes)
+        return kept_bytes + size_bytes - self.limit_bytes
+
 
 def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> Quota:
     """The quota of `contributor`; `default_bytes` is what the server gives to who has none of their own."""
     limit = default_bytes if contributor.quota_bytes is None else contributor.quota_bytes
-    return Quota(limit, used_bytes(session, contributor.id))
+    uploads_bytes = _upload_bytes(session, contributor.id)
+    used = _model_bytes(session, contributor.id) + uploads_bytes
+    return Quota(limit, used, uploads_bytes, _submitted_bytes(session, contributor.id))
 
 
 def used_bytes(session: Session, contributor_id: int) -> int:
@@ -42,9 +55,7 @@ def used_bytes(session: Session, contributor_id: int) -> int:
     counts with the size that was declared for it, also before its bytes have come, until it is published or forgotten;
     a pack with PIECE_ROW_BYTES more for each of its pieces.
     """
-    uploads = select(func.sum(Upload.size_bytes)).where(Upload.contributor_id == contributor_id)
-    rows_bytes = PIECE_ROW_BYTES * packed_pieces(session, contributor_id)
-    return _model_bytes(session, contributor_id) + int(session.scalar(uploads) or 0) + rows_bytes
+    return _model_bytes(session, contributor_id) + _upload_bytes(session, contributor_id)
 
 
 def packed_pieces(session: Session, contributor_id: int) -> int:
@@ -62,11 +73,7 @@ def check_model_fits(
     Models that are to be made of what was submitted count as if they were there: the same uploads may be in several.
     """
     quota = quota_of(session, contributor, default_bytes)
-    promised = select(func.sum(Submission.size_bytes)).where(
-        Submission.contributor_id == contributor.id, Submission.state.in_(UNDER_WAY)
-    )
-    then_bytes = _model_bytes(session, contributor.id) + int(session.scalar(promised) or 0)
-    more_bytes = max(quota.used_bytes - sent_bytes, then_bytes) + size_bytes - quota.limit_bytes
+    more_bytes = quota.more_bytes(size_bytes, sent_bytes)
     if more_bytes > 0:
         raise OverQuota(
             f"it has {size_bytes:,} bytes; with all that is kept or submitted that is {more_bytes:,} more than the "
@@ -79,3 +86,15 @@ def _model_bytes(session: Session, contributor_id: int) -> int:
         Model.contributor_id == contributor_id, Model.state.in_(("visible", "quarantined", "yanked"))
     )
     return int(session.scalar(models) or 0)
+
+
+def _upload_bytes(session: Session, contributor_id: int) -> int:
+    uploads = select(func.sum(Upload.size_bytes)).where(Upload.contributor_id == contributor_id)
+    return int(session.scalar(uploads) or 0) + PIECE_ROW_BYTES * packed_pieces(session, contributor_id)
+
+
+def _submitted_bytes(session: Session, contributor_id: int) -> int:
+    submitted = select(func.sum(Submission.size_bytes)).where(
+        Submission.contributor_id == contributor_id, Submission.state.in_(UNDER_WAY)
+    )
+    return int(session.scalar(submitted) or 0)

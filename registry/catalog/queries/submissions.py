@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Row, Select, func, or_, select
 from sqlalchemy.orm import Session, aliased, undefer
 
+from registry.catalog.actions import Action
 from registry.catalog.queries.events import was_done
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Chimera, Contributor, Job, Model, Placement, Submission
@@ -132,7 +133,7 @@ def forsaken_models(session: Session, row: Submission) -> Sequence[Model]:
     )
     composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
     mine = (Model.contributor_id == row.contributor_id, Model.namespace == row.namespace, Model.name == row.name)
-    unwanted = (~waiting.exists(), ~was_done("quarantine", "yank"), ~composed.exists())
+    unwanted = (~waiting.exists(), ~was_done(Action.QUARANTINE, Action.YANK), ~composed.exists())
     return session.scalars(select(Model).where(*mine, Model.state == "quarantined", *unwanted)).all()
 
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.queries.accounts import Account, contributor_by_name, is_good, token_by_public_id
 from registry.catalog.register.events import record_event
@@ -28,6 +29,7 @@ PAGE_TOKEN = timedelta(hours=1)
 USE_NOTED_EVERY = timedelta(minutes=10)
 LOCAL = "local"
 """Whoever works at the registry's own machine: the command, and the pages of a server that only it can reach."""
+_STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPEND_CONTRIBUTOR}
 
 
 def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
@@ -41,7 +43,7 @@ def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: i
     found = Contributor(name=name, created_at=now(), state="active", quota_bytes=quota_bytes)
     session.add(found)
     session.flush()
-    record_event(session, by, "contributor added", text=name)
+    record_event(session, by, Action.ADD_CONTRIBUTOR, name)
     return found
 
 
@@ -52,7 +54,7 @@ def set_contributor_state(session: Session, name: str, state: str, by: str = LOC
         raise NotAllowed(f"{LOCAL} is whoever works at this machine, and cannot be suspended")
     if found.state != state:
         found.state = state
-        record_event(session, by, f"contributor {state}", text=found.name)
+        record_event(session, by, _STATE_ACTIONS[state], found.name)
     return found
 
 
@@ -61,7 +63,7 @@ def set_quota(session: Session, name: str, quota_bytes: int | None, by: str = LO
     found = contributor_by_name(session, name)
     found.quota_bytes = quota_bytes
     told = "the default" if quota_bytes is None else f"{quota_bytes} bytes"
-    record_event(session, by, "quota set", text=f"{found.name}: {told}")
+    record_event(session, by, Action.SET_QUOTA, found.name, told)
     return found
 
 
@@ -104,7 +106,7 @@ def create_token(
         )
     )
     session.flush()
-    record_event(session, by, "token created", text=f"{made.public_id}: {' '.join(sorted(scopes))}")
+    record_event(session, by, Action.CREATE_TOKEN, made.public_id, " ".join(sorted(scopes)))
     return made
 
 
@@ -114,7 +116,7 @@ def revoke_token(session: Session, public_id: str, contributor_id: int | None = 
     if found.revoked_at is None:
         found.revoked_at = now()
         session.execute(delete(WebSession).where(WebSession.token_id == found.id))
-        record_event(session, by, "token revoked", text=found.public_id)
+        record_event(session, by, Action.REVOKE_TOKEN, found.public_id)
     return found
 
 
@@ -140,7 +142,7 @@ def open_session(session: Session, account: Account) -> str:
     session.add(
         WebSession(secret_sha256=secret_sha256(secret), token_id=account.token_id, created_at=moment, expires_at=until)
     )
-    record_event(session, account.name, "logged in")
+    record_event(session, account.name, Action.LOG_IN)
     session.flush()
     return secret
 

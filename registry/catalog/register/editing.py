@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX, Edits
 from registry.catalog.queries.models import model_by_name
@@ -52,7 +53,7 @@ def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[st
     session.execute(delete(ModelWord).where(ModelWord.model_id == model.id))
     insert_words(session, model, json.loads(model.tags))
     model.changed_at = now()
-    record_event(session, by, "edit", f"{model.full_name}: {'; '.join(changed)}", model.id)
+    record_event(session, by, Action.EDIT, model.full_name, "; ".join(changed), model_id=model.id)
     session.flush()
     return changed
 

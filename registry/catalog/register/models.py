@@ -11,6 +11,7 @@ from statistics import fmean
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
+from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.models import quarantined_model, visible_model_with_digest
@@ -77,7 +78,8 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     if model.state == "visible":
         count_placements(session, placements)
         add_to_totals(session, {"models": 1, "placements": len(placements), "organs": unseen})
-    record_event(session, record.contributor, record.action, model.full_name, model.id)
+    action = Action.SUBMIT if model.state == "quarantined" else record.action
+    record_event(session, record.contributor, action, model.full_name, model_id=model.id)
     session.flush()
     return Registered(model, created=True)
 

@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy import Delete, Update, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
+from registry.catalog.actions import Action
 from registry.catalog.clock import now
-from registry.catalog.queries.events import WITHDRAWN, was_done
+from registry.catalog.queries.events import was_done
 from registry.catalog.queries.published import organs_placed_by, organs_without_place
 from registry.catalog.register.chimeras import count_grafts
 from registry.catalog.register.events import record_event
@@ -40,7 +41,7 @@ from registry.errors import BadValue, Conflict
 
 REASON_MAX = 1000
 """Characters of why a model is hidden or removed: it stands in a banner."""
-_ACTIONS = {"quarantined": "quarantine", "yanked": "yank"}
+_ACTIONS = {"quarantined": Action.QUARANTINE, "yanked": Action.YANK}
 
 
 def show_model(session: Session, model: Model, by: str) -> None:
@@ -52,7 +53,7 @@ def show_model(session: Session, model: Model, by: str) -> None:
     check_is_here(model)
     if model.state == "visible":
         return
-    action = "restore" if model.state == "yanked" else "publish"
+    action = Action.RESTORE if model.state == "yanked" else Action.PUBLISH
     _count(session, model, 1)
     _change(session, model, "visible", None, action, by)
 
@@ -82,11 +83,11 @@ def withdraw_model(session: Session, model: Model, reason: str, by: str) -> None
     state before, that is no withdrawal: it stays known as removed. Raises as `remove_model`.
     """
     hidden = session.scalar(select(Model.id).where(Model.id == model.id, was_done(*_ACTIONS.values())))
-    action = WITHDRAWN if hidden is None else "remove"
+    action = Action.REMOVE_WITHDRAWN if hidden is None else Action.REMOVE
     remove_model(session, model, reason, by, action)
 
 
-def remove_model(session: Session, model: Model, reason: str, by: str, action: str = "remove") -> None:
+def remove_model(session: Session, model: Model, reason: str, by: str, action: Action = Action.REMOVE) -> None:
     """Take everything of a model away but its name, version, digest, sizes and the reason, for good.
 
     Bytes that no other model has are free for the sweep afterwards. A chimera keeps the organs that it has of the
@@ -122,9 +123,9 @@ def _checked_reason(reason: str) -> str:
     return checked_text(reason.strip(), "the reason", REASON_MAX)
 
 
-def _change(session: Session, model: Model, state: str, reason: str | None, action: str, by: str) -> None:
+def _change(session: Session, model: Model, state: str, reason: str | None, action: Action, by: str) -> None:
     model.state, model.state_reason, model.changed_at = state, reason, now()
-    record_event(session, by, action, f"{model.full_name}: {reason}" if reason else model.full_name, model.id)
+    record_event(session, by, action, model.full_name, reason or "", model_id=model.id)
     session.flush()
 
 

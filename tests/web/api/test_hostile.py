@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.strategies import BESIDE_FIXTURES
 from tests.web.api.against import assert_refused, faults
 from web.api.operation import operations
 
@@ -174,7 +175,7 @@ def test_line_77_a_place_in_a_list_cannot_smuggle_anything_in(zoo: FlaskClient) 
     assert len(zoo.get("/api/v1/models").get_json()["items"]) == 12
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@BESIDE_FIXTURES
 @given(name=st.sampled_from([one.name for one in operations()]), data=st.data())
 def test_line_108_any_text_anywhere_is_answered_without_a_fault_of_ours(
     writing_zoo: FlaskClient, document: dict[str, Any], name: str, data: st.DataObject

@@ -13,6 +13,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from ingest.jobs.runner import Runner
+from registry.compose.lock import parse_lock
 from registry.compose.reading import read_recipe
 from registry.registry import Registry
 from tests.compose.bad_recipes import BAD
@@ -172,6 +173,33 @@ def test_compatibility_of_what_is_not_there_is_refused(
     query: str, status: int, field: str | None, reader: FlaskClient, document: dict[str, Any]
 ) -> None:
     assert_refused(document, reader.get(f"{ROOT}/compatibility{query}"), status, field)
+
+
+def test_what_fits_a_base_is_listed_relatives_first(reader: FlaskClient, document: dict[str, Any]) -> None:
+    answer = reader.get(f"{ROOT}/fitting?base=base")
+    found = assert_as_described(document, told("fitting"), answer)
+    assert [one["model"] for one in found["items"]][:1] == ["local/tuned@1"]
+    assert "local/stranger@1" in {one["model"] for one in found["items"]}
+    assert (found["base"], found["more"], found["next"]) == ("local/base@1", False, None)
+    assert reader.get(f"{ROOT}/fitting?base=base&limit=1").get_json()["more"]
+    for query, status, field in (("", 400, "base"), ("?base=nobody", 404, None), ("?base=base&limit=0", 400, "limit")):
+        assert_refused(document, reader.get(f"{ROOT}/fitting{query}"), status, field)
+
+
+def test_the_lock_of_a_plan_says_what_its_file_is_and_its_header_whose_it_is(
+    reader: FlaskClient, document: dict[str, Any]
+) -> None:
+    answer = post(reader, "/plans?lock=1", GRAFT)
+    plan = assert_as_described(document, told("plan"), answer)["plan"]
+    lock = parse_lock(plan["lock"])
+    assert lock.id == plan["lock_id"]
+    found = assert_as_described(document, told("header"), reader.get(f"{ROOT}/headers/{lock.header}"))
+    assert found["name"] == "local/base@1"
+    assert_refused(document, reader.get(f"{ROOT}/headers/{'0' * 64}"), 404, None)
+    assert_refused(document, reader.get(f"{ROOT}/headers/{lock.header[:12]}"), 400, "header")
+    assert "lock" not in post(reader, "/plans", GRAFT).get_json()["plan"]
+    purified = GRAFT | {"purify": {"method": "fractal", "blocks": 0}}
+    assert post(reader, "/plans?lock=1", purified).get_json()["plan"]["lock"] is None
 
 
 def test_a_recipe_becomes_a_job_a_chimera_and_a_file(

@@ -36,7 +36,17 @@ ACCOUNT_SCHEMAS: dict[str, Schema] = {
             "namespace": described(TEXT, "In which the contributor's models are."),
             "scopes": described(_SCOPES, "What may be done."),
             "token": nullable(ref("OwnToken")),
-            "quota": ref("Quota"),
+            "quota": ref("OwnQuota"),
+        },
+    ),
+    "OwnQuota": record(
+        "What may be kept for who asks, and what is.",
+        {
+            "limit_bytes": BYTES,
+            "used_bytes": described(BYTES, "The sizes of models' files and of uploads."),
+            "uploads_bytes": described(BYTES, "Of what is used, that of uploads."),
+            "submitted_bytes": described(BYTES, "Beside what is used: models that are submitted and not made yet."),
+            "model_max_bytes": described(BYTES, "The largest model that is taken from anybody."),
         },
     ),
     "OwnToken": record(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from registry.catalog.register.states import REASON_MAX
-from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES, SUBMISSION_STATES
+from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_KINDS, MODEL_STATES, SUBMISSION_STATES
 from web.api.schemas.values import (
     BYTES,
     COUNT,
     FLAG,
     MODEL_NAME,
     TEXT,
+    THETA,
     TIME,
     Schema,
     described,
@@ -40,13 +41,21 @@ ADMIN_SCHEMAS: dict[str, Schema] = {
             "id": _ID,
             "contributor": described(TEXT, "Who sent it."),
             "name": described(TEXT, "`namespace/name`."),
+            "size_bytes": described(BYTES, "Of its files."),
             "model": nullable(MODEL_NAME),
             "title": nullable(TEXT),
+            "description": described(nullable(TEXT), "Markdown."),
             "license": nullable(TEXT),
+            "tags": list_of(TEXT),
+            "base": described(nullable(TEXT), "The parent that it names, in its words."),
+            "kind": nullable({"type": "string", "enum": list(MODEL_KINDS)}),
+            "complete": described(nullable(FLAG), "False of a partial model, which has only some of its organs."),
             "architecture": nullable(TEXT),
             "parameters": nullable(COUNT),
             "tensors": nullable(COUNT),
-            "size_bytes": BYTES,
+            "organs": described(nullable(COUNT), "Different ones."),
+            "organs_new": described(nullable(COUNT), "Of these, that no other model here has."),
+            "mean_theta": nullable(THETA),
             "findings": list_of(ref("SubmissionFinding")),
             "created_at": TIME,
             "changed_at": TIME,

@@ -26,6 +26,7 @@ from web.api.schemas.values import (
     nullable,
     record,
     ref,
+    values_by_name,
 )
 
 _ANYTHING: Schema = {"type": "object", "additionalProperties": {}}
@@ -130,6 +131,10 @@ _PLAN: dict[str, Schema] = {
     "changed": COUNT,
     "changes": list_of(ref("Change"), "The same in short: a line for each run of blocks."),
     "parts": list_of(ref("Part"), "The organs that change; with `every_part=1` all."),
+    "lock": described(
+        nullable(TEXT),
+        "The lock itself, with `lock=1`: null where organs are still to be computed, and while it cannot be made.",
+    ),
 }
 _CHIMERA: dict[str, Schema] = {
     "model": described(MODEL_NAME, "It is a model like any other."),
@@ -155,6 +160,17 @@ _CHIMERA: dict[str, Schema] = {
     "made_into": list_of(record("A model that was composed of it.", {"model": MODEL_NAME, "acts": _ACTS})),
     **dict.fromkeys(("modelfile", "llama_cli", "assemble", "python", "card"), TEXT),
 }
+_COUNTED: dict[str, Schema] = {
+    "fitting": described(COUNT, "Its organs that have a place in the base."),
+    "equal": described(COUNT, "Its organs that the base has itself at that place."),
+    "total": described(COUNT, "Its organs."),
+    "whole": described(FLAG, "Whether nothing of the type stands in the way."),
+}
+_FITTING: dict[str, Schema] = {
+    "model": MODEL_NAME,
+    "alike": described(nullable(NUMBER), "The mean correlation of its matrices with the base's; null of strangers."),
+    "types": values_by_name("By type, all that it has.", record("One type.", _COUNTED)),
+}
 _TYPE_FIT: dict[str, Schema] = {
     "type": ORGAN_TYPE,
     "fitting": described(COUNT, "Places of the base that the donor has an organ for which can stand there."),
@@ -168,7 +184,7 @@ CHIMERA_SCHEMAS: dict[str, Schema] = {
     "Parent": record("A model that gave something, or received.", _PARENT),
     "Part": record("An organ of the result, beside the one of the base that gives way to it.", _PART),
     "Change": record("Organs of a type in a run of blocks, to which the same is done.", _CHANGE),
-    "Plan": record("What a recipe comes to.", _PLAN),
+    "Plan": record("What a recipe comes to.", _PLAN, optional=("lock",)),
     "PlannedRecipe": record(
         "A plan and what is to be said of it.",
         {
@@ -184,6 +200,15 @@ CHIMERA_SCHEMAS: dict[str, Schema] = {
             "donor": MODEL_NAME,
             "types": list_of(record("One type.", _TYPE_FIT)),
             "findings": list_of(ref("CompositionFinding")),
+        },
+    ),
+    "Fitting": record(
+        "Models that have organs which fit a base.",
+        {
+            "base": MODEL_NAME,
+            "items": list_of(record("A model that has something which fits.", _FITTING)),
+            "more": described(FLAG, "Whether others fit too, or were not looked at."),
+            "next": described({"type": "null"}, "There is no other page: ask for a higher `limit`."),
         },
     ),
     "ChimeraSummary": record("A chimera as a line of a list.", _SUMMARY),

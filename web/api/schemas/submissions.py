@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ingest.submissions.manifest import FILES_MAX, LICENSE_MAX, PIECES_MAX
-from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
+from ingest.submissions.manifest import FILES_MAX, PIECES_MAX
+from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from registry.catalog.vocabulary import MODEL_KINDS, SUBMISSION_STATES
 from web.api.schemas.values import (
     BYTES,
@@ -31,7 +31,9 @@ _TAGS: Schema = {"type": ["array", "null"], "items": {"type": "string", "maxLeng
 _SAID: dict[str, Schema] = {
     "title": _words(TITLE_MAX, "What it is called in lists."),
     "description": _words(DESCRIPTION_MAX, "Markdown."),
-    "license": _words(LICENSE_MAX, "An SPDX expression."),
+    "license": _words(
+        LICENSE_MAX, "An SPDX expression of licences that are known, `LicenseRef-` and a name, or `other`."
+    ),
     "base": _words(BASE_MAX, "The model that it was made from, `namespace/name`."),
     "tags": _TAGS,
 }

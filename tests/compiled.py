@@ -1,0 +1,67 @@
+"""What is compiled once in a run: every test has a registry and an application of its own, which would do it all anew.
+
+SQLAlchemy remembers the SQL of a statement by the dialect of an engine, werkzeug the code that builds an address by its
+rule. Both are the same for all engines and all applications of the product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy.util import LRUCache
+from werkzeug.routing import Rule
+
+from registry.catalog import engine as product
+
+STATEMENTS_MAX = 5000
+
+Builder = Callable[..., tuple[str, str]]
+
+
+@contextmanager
+def compiled_once() -> Iterator[None]:
+    """Let nothing be compiled twice meanwhile."""
+    with _statements_once(), _addresses_once():
+        yield
+
+
+@contextmanager
+def _statements_once() -> Iterator[None]:
+    """All SQLite engines that the product makes have one dialect, and one memory of what it compiled."""
+    own = product._engine
+    scratch = create_engine("sqlite://")
+    with scratch.connect():
+        pass  # its dialect knows the library from here on
+    scratch.dispose()
+    compiled: LRUCache[object, object] = LRUCache(STATEMENTS_MAX)
+
+    def made(url: URL, *, writes: bool) -> Engine:
+        found = own(url, writes=writes)
+        if found.dialect.name == "sqlite":
+            scratch.dialect.statement_compiler = found.dialect.statement_compiler
+            found.dialect, found._compiled_cache = scratch.dialect, compiled
+        return found
+
+    with patch.object(product, "_engine", made):
+        yield
+
+
+@contextmanager
+def _addresses_once() -> Iterator[None]:
+    """Rules of the same text have the same code; it is given the rule, and its converters, when it is called."""
+    own = Rule._compile_builder
+    compiled: dict[object, Builder] = {}
+
+    def made(rule: Rule, append_unknown: bool = True) -> Builder:
+        if rule.defaults:
+            return own(rule, append_unknown)
+        known = rule.rule, tuple(rule._trace), append_unknown
+        if known not in compiled:
+            compiled[known] = own(rule, append_unknown)
+        return compiled[known]
+
+    with patch.object(Rule, "_compile_builder", made):
+        yield
