@@ -14,7 +14,7 @@ from registry.settings import REGISTRY_VARIABLE
 if TYPE_CHECKING:
     from registry.client.remote import RemoteRegistry
 
-_INSTEAD = {
+INSTEAD = {
     "ingest": "organ push FILE sends a model to the registry there",
     "verify": "of a registry elsewhere organ pull MODEL checks every byte that comes",
     "sweep": "a registry elsewhere is swept by whoever runs it",
@@ -39,7 +39,7 @@ def folder_registry(what: str | None = None) -> Registry:
     """
     if address() is not None:
         command = _command()
-        instead = _INSTEAD.get(command.partition(" ")[0])
+        instead = INSTEAD.get(command.partition(" ")[0])
         raise BadSetting(
             f"{what or f'organ {command}'} works on a registry's folder only: give --home FOLDER, or leave out "
             f"--registry and {REGISTRY_VARIABLE}" + (f"; {instead}" if instead else "")

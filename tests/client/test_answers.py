@@ -10,17 +10,23 @@ from typing import Any
 import pytest
 
 from registry.client import answers, shown
+from registry.client.compared import COMPARISON
 from registry.client.connection import API
 from registry.client.jobs import ONE_JOB
 from registry.client.names import told_file, told_name
 from registry.client.planned import PLANNED, check_planned, findings, planned_organs, prediction
 from registry.client.remote import RemoteRegistry
+from registry.client.reported import told_report
 from registry.client.shape import Shape, check
 from registry.errors import BadReply, Unreachable
 from registry.registry import Registry
+from registry.reports.document import Column, Kind, Report, Table
+from registry.reports.markdown import markdown
 from tests.client.scripted import Answer, as_json, scripted
 
 STRANGE: tuple[Any, ...] = (None, -1, 2**70, 1e400, float("nan"), True, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "0x0")
+
+TABLE = Table("t", "T", (Column("a", "A", Kind.SIZE),), ((7,),), ("B",), ("C",))
 
 
 def shown_plan(values: Any) -> None:
@@ -35,6 +41,10 @@ def shown_model(values: Any) -> None:
     check(values, answers.MODEL, "model")
     told_name(values["name"])
     answers.registered_model(values, [])
+
+
+def shown_report(values: Any) -> None:
+    assert markdown(told_report(values))
 
 
 def shaped(shape: Shape) -> Callable[[Any], None]:
@@ -58,6 +68,9 @@ def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
             "organ": (ask.get(f"{API}/organs/{first.organs[0].digest}"), shaped(shown.ORGAN)),
             "chimera": (ask.get(f"{API}/chimeras/{first.lock_id}"), shaped(shown.CHIMERA)),
             "fits": (ask.get(f"{API}/compatibility", base="base", donor="tuned"), shaped(shown.COMPATIBILITY)),
+            "comparison": (ask.get(f"{API}/compare", first="base", second="tuned"), shaped(COMPARISON)),
+            "figures": (ask.get(f"{API}/reports/figures"), shown_report),
+            "table": (Report("A", ("B",), (TABLE,), ("C",), "t").values(), shown_report),
             "plan": (ask.send("POST", f"{API}/plans", recipe), shown_plan),
             "job": (ask.send("POST", f"{API}/reports", {"limit": 1}), shaped(ONE_JOB)),
         }
@@ -88,7 +101,10 @@ def changed(values: Any, place: tuple[str | int, ...], change: Callable[[Any, An
     return copied
 
 
-ANSWERS = ("organs", "facets", "models", "model", "placements", "organ", "chimera", "fits", "plan", "job")
+ANSWERS = (
+    *("organs", "facets", "models", "model", "placements", "organ", "chimera", "fits", "plan", "job"),
+    *("comparison", "figures", "table"),
+)
 
 
 @pytest.mark.parametrize("name", ANSWERS)

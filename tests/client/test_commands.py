@@ -12,14 +12,17 @@ import pytest
 
 from cli.composing import Asked
 from cli.fetching import fetch_files
+from cli.place import INSTEAD
 from registry.catalog.register.accounts import add_contributor, create_token, revoke_token
 from registry.client.remote import RemoteRegistry
 from registry.client.tokens import kept_token
 from registry.digest import digest_of
 from registry.errors import BadSource
 from registry.registry import Registry
+from registry.reports.document import Column, Fact, Facts, Kind, Report, Table
 from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere
+from tests.client.scripted import as_json, scripted
 
 ROOT = Path(__file__).resolve().parents[2]
 Asking = Callable[..., Ended]
@@ -157,16 +160,36 @@ def test_a_model_that_is_pulled_can_be_registered_at_once(here: Registry, asking
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("verify",), ("sweep",), ("work", "--once"), ("serve",), ("backup", "b")),
+        *(("verify",), ("sweep",), ("work", "--once"), ("serve",), ("backup", "b"), ("ingest", __file__)),
         *(("admin", "quarantine"), ("admin", "remove", "local/base@1", "--reason", "x", "-y")),
     ],
     ids=" ".join,
 )
-def test_what_needs_a_folder_says_so_in_a_sentence(asking: Asking, arguments: tuple[str, ...]) -> None:
+def test_what_needs_a_folder_says_so_and_what_to_do_instead(asking: Asking, arguments: tuple[str, ...]) -> None:
     ended = asking(*arguments)
     assert (ended.status, ended.out) == (1, "")
     assert f"organ: organ {arguments[0]}" in ended.err
     assert "works on a registry's folder only" in ended.err
+    assert INSTEAD[arguments[0]] in ended.err
+
+
+def test_of_a_report_elsewhere_no_more_rows_are_had_than_a_registry_answers(asking: Asking) -> None:
+    ended = asking("report", "--limit", "1001")
+    assert (ended.status, ended.out) == (1, "")
+    assert "from 1 to 1000" in ended.err
+
+
+def test_what_a_report_elsewhere_says_is_harmless_in_every_format(local: Organ) -> None:
+    odd = "x\x1b[31m\u202e"
+    facts = Facts("f", odd, (Fact("x_count", odd, odd, Kind.COUNT, odd),), (odd,), (odd,))
+    table = Table("t", odd, (Column("a", odd, Kind.TEXT),), ((odd,),), (odd,), (odd,))
+    told = Report(odd, (odd,), (facts, table, Table("u", odd, table.columns, (), empty=odd)), (odd,), "t")
+    with scripted(lambda _: as_json(told.values())) as server:
+        for form in ("text", "markdown", "csv", "json"):
+            ended = local("--registry", server.url, "report", "--format", form)
+            assert ended.status == 0, ended.err
+            assert "\\u202e" in ended.out.replace("\\\\", "\\")
+            assert not {"\x1b", "\u202e"} & set(ended.out)
 
 
 def test_a_home_that_is_given_goes_before_the_registry_of_the_environment(local: Organ, served: Elsewhere) -> None:

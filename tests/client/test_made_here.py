@@ -16,6 +16,7 @@ from registry.client.connection import Connection
 from registry.client.cutting import fetch_in_shards, file_in_shards
 from registry.client.fetching import TRIES, FileToFetch
 from registry.client.locked import LockedFile, fetch_locked, file_of_parts
+from registry.client.partial import partial_path
 from registry.client.remote import RemoteRegistry
 from registry.compose.builder import Composition
 from registry.compose.lock import Lock
@@ -283,6 +284,43 @@ def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
     local.done("assemble", "part", "-o", out / "due.gguf", *accept)
     for command in ("assemble", "pull"):
         assert (out / f"{command}.gguf").read_bytes() == (out / "due.gguf").read_bytes()
+
+
+# Taken apart here.
+
+
+def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in_a_folder(
+    here: Registry, there: RemoteRegistry, local: Organ, asking: Asking, tmp_path: Path, out: Path
+) -> None:
+    (tmp_path / "due").mkdir()
+    names = local.done("assemble", "tuned", "--shards", "40k", "-o", tmp_path, "-q").lines
+    ingest_file(here, Path(names[0]), "local/in-shards")
+    ((_, file),) = there.own_files("tuned").files
+    begun = partial_path(out / ".tuned", file.key(there.url))
+    here.assemble("tuned", tmp_path / "t.gguf")
+    begun.write_bytes((tmp_path / "t.gguf").read_bytes()[:5000])
+    for model in ("tuned", "in-shards"):
+        local.done("extract", model, "-o", tmp_path / "due" / model)
+        ended = asking("extract", model, "-o", out / model, "-q")
+        assert (ended.status, ended.out) == (0, f"{out / model}\n"), ended.err
+    assert left(out) == ["in-shards", "tuned"]
+    for path in (tmp_path / "due").rglob("*"):
+        if path.is_file():
+            assert (out / path.relative_to(tmp_path / "due")).read_bytes() == path.read_bytes()
+    for model, place, said in (
+        ("tuned", out / "tuned", "there already"),
+        ("tuned", tmp_path, "a folder with other things"),
+        ("tuned", out / "no" / "where", "no such folder"),
+        ("nobody", out / "x", "no model is registered as local/nobody"),
+        (str(out), out / "x", "no model of that name is registered"),
+    ):
+        own, other = (run("extract", model, "-o", place) for run in (local, asking))
+        assert other.status == 1
+        assert said in other.err
+        assert other.err == own.err
+    assert left(out) == ["in-shards", "tuned"]
+    forced = ("extract", "tuned", "-o", out / "tuned", "--force")
+    assert asking(*forced).out == local.done(*forced).out
 
 
 # Purified there.
