@@ -1,6 +1,7 @@
 """Declared edges, led to the registered models that are meant; again whenever a model of such a name comes in.
 
-What a declared edge leads to depends on what is registered, not on the order in which it came.
+What a declared edge leads to depends on what is registered, not on the order in which it came; but for candidates that
+nothing tells apart, as an adapter's whose weights are like no model's: who was there first keeps its children.
 """
 
 from __future__ import annotations
@@ -156,7 +157,7 @@ def _best(known: _Known, child: _Described, declared: DeclaredParent) -> int | N
     """The registered model that is meant, or None.
 
     It is of the child's architecture and not the child; a child that names itself does not descend from another such
-    copy. The best match wins, then complete models, then unquantised ones, then the most alike; at last the digest.
+    copy. The best match wins, then complete models, then unquantised ones, then the most alike; at last the oldest.
     """
     others = known.bearers(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
     copies = match(declared, child.identity) is not None
@@ -183,8 +184,8 @@ def _bits_a_value(model: Model) -> float:
 
 
 def _most_alike(known: _Known, child: Model, ties: list[Model]) -> Model:
-    """Of equally good candidates the one whose weights are most like the child's, then the finest, then by digest."""
-    ties = sorted(ties, key=lambda model: (-_bits_a_value(model), model.digest, model.id))[:TIES_MAX]
+    """Of equally good candidates the one whose weights are most like the child's, then the finest, then the oldest."""
+    ties = sorted(ties, key=lambda model: (-_bits_a_value(model), model.id))[:TIES_MAX]
     if len(ties) == 1:
         return ties[0]
     own = organs_by_slot(known.session, child.id)

@@ -106,12 +106,38 @@ def test_an_upload_goes_on_after_a_reload_and_becomes_a_model(shop: Shop, unwatc
     assert page.get_by_text("Choose the same file again").is_visible()
     again: list[str] = []
     page.on("request", lambda one: again.append(one.headers["content-range"]) if one.method == "PATCH" else None)
+    bar, seen = page.locator("#sending progress"), float(sent[2].split()[1].partition("-")[0])
+    page.route("**/api/v1/uploads/*", lambda route: None if route.request.method == "PATCH" else route.continue_())
+    page.set_input_files("#files", shop.folder / "Large.gguf")
+    wait_until(page, lambda: bool(again))
+    assert bar.evaluate("bar => bar.value") == pytest.approx(seen / (shop.folder / "Large.gguf").stat().st_size)
+    assert re.search(r"sending, 16\.8 of \d+\.\d MB", page.locator("#sending").inner_text())
+    page.unroute("**/api/v1/uploads/*")
+    page.reload()
+    again.clear()
     page.set_input_files("#files", shop.folder / "Large.gguf")
     page.wait_for_url("**/submissions/*", timeout=PATIENCE_MS)
     assert again[0] == sent[2]
     assert not set(again) & set(sent[:2])
     publish(page)
     assert page.get_by_role("link", name="ada/Large@1").is_visible()
+
+
+def test_on_a_slow_line_the_bar_moves_before_a_chunk_has_been_taken(shop: Shop, unwatched: Page) -> None:
+    page = uploading(unwatched, shop)
+    slow = {"offline": False, "latency": 0, "downloadThroughput": -1, "uploadThroughput": 2_000_000}
+    page.context.new_cdp_session(page).send("Network.emulateNetworkConditions", slow)
+    bodies: list[str] = []
+    page.on("requestfinished", lambda one: bodies.append(one.method))
+    page.set_input_files("#files", shop.folder / "Large.gguf")
+    note, size = page.locator("#sending [data-note]"), (shop.folder / "Large.gguf").stat().st_size / 1e6
+    assert note.inner_text().startswith("sending, ")
+    wait_until(page, lambda: not note.inner_text().startswith("sending, 0 "))
+    gone = re.fullmatch(rf"sending, (\d+\.\d) of {size:.1f} MB", note.inner_text())
+    assert gone is not None
+    assert 0 < float(gone[1]) < 8 * 2**20 / 1e6
+    assert 0 < page.locator("#sending progress").evaluate("bar => bar.value") < 8 * 2**20 / size / 1e6
+    assert "PATCH" not in bodies
 
 
 def wait_until(page: Page, holds: Callable[[], bool]) -> None:

@@ -69,6 +69,19 @@ def test_the_version_that_is_named_is_meant(registry: Registry, tmp_path: Path) 
     assert declared_pairs(registry) == {("tuned", "v2", "finetune")}
 
 
+@pytest.mark.parametrize("first", ["mine", "theirs"])
+def test_a_namesake_that_comes_later_takes_no_adapter_from_who_was_there_first(
+    first: str, registry: Registry, tmp_path: Path
+) -> None:
+    files = {"mine": BASE, "theirs": kin_file("Base", kin_tensors(seed=4))}
+    second = "theirs" if first == "mine" else "mine"
+    low_rank = [weights("blk.0.ffn_up.weight.lora_a", (64, 4)), weights("blk.0.ffn_up.weight.lora_b", (4, 96))]
+    kind = [text("general.type", "adapter"), text("adapter.type", "lora"), *parent_entries("Base")]
+    adapter = file_bytes([*block_metadata("LoRA"), *kind], low_rank)
+    ingest_all(registry, tmp_path, **{first: files[first]}, lora=adapter, **{second: files[second]})
+    assert ("lora", first) in {(child, parent) for child, parent, _ in declared_pairs(registry)}
+
+
 def test_of_equally_good_namesakes_the_most_alike_is_meant(registry: Registry, tmp_path: Path) -> None:
     versions = {f"v{number}": kin_file("Base", kin_tensors(seed=number)) for number in (1, 2, 3)}
     child = kin_file("Tuned", kin_tensors(seed=2, alike=0.9, other=9), parent_entries("Base"))

@@ -82,7 +82,9 @@ class Sending {
 
   async send(file) {
     const before = this.sent;
-    const upload = await this.begin(file);
+    this.show(before);
+    const upload = await this.begin(file, before);
+    this.show(before + upload.received_bytes);
     const key = `organ upload ${upload.id}`;
     let known = read(key);
     while (upload.state === "open" && upload.received_bytes < file.size) {
@@ -90,7 +92,7 @@ class Sending {
       const begin = upload.received_bytes;
       const chunk = await bytesOf(file.slice(begin, begin + CHUNK_BYTES));
       const digest = await digestOf(chunk);
-      const answer = await this.put(upload, chunk, digest, begin, file.size);
+      const answer = await this.put(upload, chunk, digest, begin, file.size, before);
       known = { modified: file.lastModified, chain: await chained(known?.chain ?? "", digest) };
       upload.received_bytes = answer.received_bytes;
       if (answer.received_bytes !== begin + chunk.byteLength) known = null; // somebody else sends here too
@@ -107,36 +109,37 @@ class Sending {
   }
 
   // Where the server is with this file. What it has is kept only if it is the beginning of this very file.
-  async begin(file) {
+  async begin(file, before) {
     const wanted = { kind: "file", name: file.name, size_bytes: file.size };
     const upload = await call("POST", "/uploads", wanted);
-    if (upload.received_bytes === 0 || upload.state !== "open" || (await this.isBeginning(upload, file))) return upload;
+    if (upload.received_bytes === 0 || upload.state !== "open" || (await this.isBeginning(upload, file, before))) return upload;
     await call("DELETE", `/uploads/${upload.id}`);
     forget(`organ upload ${upload.id}`);
     return call("POST", "/uploads", wanted);
   }
 
-  async isBeginning(upload, file) {
+  async isBeginning(upload, file, before) {
     const known = read(`organ upload ${upload.id}`);
     if (!known) return false;
     if (!window.crypto.subtle) return known.modified === file.lastModified; // nothing better is at hand without TLS
-    this.tell("looking how far it was");
     let chain = "";
     for (let begin = 0; begin < upload.received_bytes; begin += CHUNK_BYTES) {
       const end = Math.min(begin + CHUNK_BYTES, upload.received_bytes);
+      this.show(before + begin, "looking how far it was");
       chain = await chained(chain, await digestOf(await bytesOf(file.slice(begin, end))));
     }
     return chain === known.chain;
   }
 
-  async put(upload, chunk, digest, begin, size) {
+  async put(upload, chunk, digest, begin, size, before) {
     const headers = { "Content-Type": "application/octet-stream", "Content-Range": `bytes ${begin}-${begin + chunk.byteLength - 1}/${size}` };
     if (digest) headers["Content-Digest"] = `sha-256=:${digest}:`;
     for (let attempt = 1; ; attempt += 1) {
       try {
-        return await call("PATCH", `/uploads/${upload.id}`, chunk, headers);
+        return await call("PATCH", `/uploads/${upload.id}`, chunk, headers, (gone) => this.show(before + begin + gone));
       } catch (error) {
         if (error instanceof Refusal || attempt === TRIES) throw error;
+        this.show(before + begin);
         this.tell(`the connection is gone; it is tried again (${attempt})`);
         await sleep(500 * 2 ** attempt);
         await this.gate();
@@ -152,6 +155,8 @@ class Sending {
     const address = `/models/${encodeURIComponent(box.dataset.namespace)}/${encodeURIComponent(this.name)}`;
     let submission = await call("PUT", address, { files, metadata: {}, publish: false });
     while (submission.state === "checking") {
+      this.bar.value = submission.progress;
+      this.tell(`looking at it, ${Math.floor(100 * submission.progress)}%`);
       await sleep(POLL_MS);
       submission = await call("GET", `/submissions/${submission.id}`);
     }
@@ -192,9 +197,10 @@ class Sending {
     this.announce(`${this.name} is left; choose it again to go on`);
   }
 
-  show(sent) {
-    this.bar.value = this.total ? sent / this.total : 1;
-    if (!this.paused) this.tell(`${Math.floor(100 * this.bar.value)}% of ${sizeText(this.total)}`);
+  show(sent, doing = "sending") {
+    const shown = Math.min(sent, this.total);
+    this.bar.value = this.total ? shown / this.total : 1;
+    if (!this.paused) this.tell(`${doing}, ${partText(shown, this.total)}`);
   }
 
   tell(text, isFault = false) {
@@ -211,14 +217,16 @@ class Sending {
 class Refusal extends Error {}
 class Cancelled extends Error {}
 
-async function call(method, path, body = undefined, headers = {}) {
+async function call(method, path, body = undefined, headers = {}, onSent = undefined) {
   for (let attempt = 1; ; attempt += 1) {
     const own = { ...headers };
     if (!hasToken) await newToken();
     if (token) own.Authorization = `Bearer ${token}`;
     const isJson = body !== undefined && !(body instanceof ArrayBuffer);
     if (isJson) own["Content-Type"] = "application/json";
-    const answer = await fetch(API + path, { method, headers: own, body: isJson ? JSON.stringify(body) : body, credentials: "omit", cache: "no-store" });
+    const answer = onSent
+      ? await sendBytes(method, API + path, own, body, onSent)
+      : await fetch(API + path, { method, headers: own, body: isJson ? JSON.stringify(body) : body, credentials: "omit", cache: "no-store" });
     if (answer.status === 401 && attempt === 1) {
       hasToken = false; // an hour has gone by
       continue;
@@ -233,6 +241,22 @@ async function call(method, path, body = undefined, headers = {}) {
     if (answer.status >= 500 || !values) throw new Error(`the server answers ${answer.status}`);
     throw new Refusal(values.error ?? `the server answers ${answer.status}`);
   }
+}
+
+// What fetch() does, and how many bytes have gone so far is told to `onSent`: fetch() tells nobody.
+function sendBytes(method, address, headers, bytes, onSent) {
+  return new Promise((resolve, reject) => {
+    const asked = new XMLHttpRequest();
+    asked.open(method, address);
+    for (const [name, value] of Object.entries(headers)) asked.setRequestHeader(name, value);
+    asked.upload.addEventListener("progress", (event) => onSent(event.loaded));
+    asked.addEventListener("load", () => {
+      const wait = asked.getResponseHeader("Retry-After");
+      resolve(new Response(asked.responseText || null, { status: asked.status, headers: wait ? { "Retry-After": wait } : {} }));
+    });
+    for (const name of ["error", "abort", "timeout"]) asked.addEventListener(name, () => reject(new Error("the connection is gone")));
+    asked.send(bytes);
+  });
 }
 
 // A token of narrow scope for this page alone: in memory, and sent as a header. A server of one's own needs none.
@@ -285,9 +309,11 @@ function forget(key) {
   }
 }
 
-function sizeText(bytes) {
-  const step = bytes < 1e6 ? [1e3, "kB"] : bytes < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
-  return `${(bytes / step[0]).toFixed(1)} ${step[1]}`;
+// "0 of 50.3 MB": how much of it, in the unit of the whole.
+function partText(part, whole) {
+  const [step, unit] = whole < 1e6 ? [1e3, "kB"] : whole < 1e9 ? [1e6, "MB"] : [1e9, "GB"];
+  const digits = whole < 1e9 ? 1 : 2;
+  return `${part ? (part / step).toFixed(digits) : 0} of ${(whole / step).toFixed(digits)} ${unit}`;
 }
 
 function sleep(ms) {
