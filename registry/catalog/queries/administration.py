@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Contributor, Model, Placement, Submission, Upload
-from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES
+from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES, REACHABLE_STATES
 from registry.errors import NotFound
 
 _WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
@@ -71,13 +71,18 @@ class Organs:
 
     count: int = 0
     new: int = 0
-    """That no other model here has, whatever its state."""
+    """That no other model has which is visible or yanked: what waits beside it is not here yet."""
 
 
 def organs_of(session: Session, model_ids: Collection[int]) -> dict[int, Organs]:
     """How many different organs each of the models has; one that has none is left out."""
     other = aliased(Placement)
-    elsewhere = select(other.id).where(other.organ_id == Placement.organ_id, other.model_id != Placement.model_id)
+    elsewhere = (
+        select(other.id)
+        .join(Model, Model.id == other.model_id)
+        .where(other.organ_id == Placement.organ_id, other.model_id != Placement.model_id)
+        .where(Model.state.in_(REACHABLE_STATES))
+    )
     organs = (
         select(Placement.model_id, Placement.organ_id, elsewhere.exists().label("is_known"))
         .where(Placement.model_id.in_(model_ids))

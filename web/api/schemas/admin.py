@@ -54,7 +54,7 @@ ADMIN_SCHEMAS: dict[str, Schema] = {
             "parameters": nullable(COUNT),
             "tensors": nullable(COUNT),
             "organs": described(nullable(COUNT), "Different ones."),
-            "organs_new": described(nullable(COUNT), "Of these, that no other model here has."),
+            "organs_new": described(nullable(COUNT), "Of these, that no visible or yanked model has."),
             "mean_theta": nullable(THETA),
             "findings": list_of(ref("SubmissionFinding")),
             "created_at": TIME,
