@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import click
 
 from cli.console import plain, print_json, print_table
@@ -13,7 +16,7 @@ from registry.catalog.queries.removing import model_in_any_state, removal_of
 from registry.catalog.register.accounts import LOCAL
 from registry.catalog.register.states import hide_model, remove_model
 from registry.catalog.search.cursor import PAGE_MAX
-from registry.errors import Conflict
+from registry.errors import Conflict, NoSuchSubmission, NotFound
 from registry.names import parse_model_name
 from registry.present.administration import removal_values, submitted_values, waiting_values
 from registry.present.events import events_values
@@ -66,7 +69,7 @@ def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> Non
 @_JSON
 def show_submission(submission: int, as_json: bool) -> None:
     """Show what there is to know of a submission: what was found in it, what is said of it, what it brings."""
-    with folder_registry() as registry, registry.catalog.reading() as session:
+    with _known(submission), folder_registry() as registry, registry.catalog.reading() as session:
         row, contributor, model = submission_by_id(session, submission)
         values = submitted_values(session, [(row, contributor, model)])[0] | {"state": row.state, "reason": row.reason}
     if as_json:
@@ -81,7 +84,7 @@ def approve(submission: int) -> None:
     """Publish what waits: its model is visible from now on."""
     from ingest.submissions.deciding import approve_submission  # with the relatives of models, which is numpy
 
-    with folder_registry() as registry:
+    with _known(submission), folder_registry() as registry:
         approve_submission(registry, submission, LOCAL)
     click.echo(f"submission {submission} is published", err=True)
 
@@ -93,7 +96,7 @@ def refuse(submission: int, reason: str) -> None:
     """Refuse what waits; its bytes go with the next sweeps."""
     from ingest.submissions.deciding import refuse_submission
 
-    with folder_registry() as registry:
+    with _known(submission), folder_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
     click.echo(f"submission {submission} is refused", err=True)
 
@@ -178,6 +181,15 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
         print_more("admin", "", ["events", *narrowed, "--limit", str(limit)], page.next)
 
 
+@contextmanager
+def _known(submission: int) -> Iterator[None]:
+    """Says of a submission that is not there where those that are stand."""
+    try:
+        yield
+    except NotFound as error:
+        raise NoSuchSubmission(f"there is no submission {submission}") from error
+
+
 def _print_ids(values: Values) -> None:
     for one in values["items"]:
         click.echo(one["id"])
@@ -246,4 +258,6 @@ def _print_removal(values: Values, *, done: bool) -> None:
     if chimeras:
         shown = ", ".join(plain(name) for name in chimeras[:CHIMERAS_SHOWN])
         more = f" and {len(chimeras) - CHIMERAS_SHOWN} more" if len(chimeras) > CHIMERAS_SHOWN else ""
-        click.echo(f"{len(chimeras)} chimeras have organs of it, and keep them: {shown}{more}")
+        one = len(chimeras) == 1
+        which = "1 chimera has" if one else f"{len(chimeras)} chimeras have"
+        click.echo(f"{which} organs of it, and {'keeps' if one else 'keep'} them: {shown}{more}")

@@ -25,6 +25,7 @@ from registry.errors import (
     MissingBlob,
     NoSuchContributor,
     NoSuchJob,
+    NoSuchSubmission,
     NoSuchToken,
     NotComposedHere,
     NotFound,
@@ -51,10 +52,10 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
     (StoreUnwritable, "check the owner and the permissions, or choose another place"),
     (BadQuery, "organ search --help and organ models --help list the fields"),
     (NothingRegistered, "nothing is registered yet; try: organ ingest FILE.gguf"),
-    (BadToken, "try: organ login URL"),
     (NoSuchJob, "try: organ jobs"),
     (NoSuchContributor, "try: organ contributor list"),
     (NoSuchToken, "try: organ token list"),
+    (NoSuchSubmission, "try: organ admin quarantine"),
     (NotComposedHere, "try: organ validate FILE.gguf --base MODEL"),
     (NotFound, "try: organ models"),
     (BadValue, ""),  # it says all that there is to do
@@ -64,6 +65,10 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
 
 def hint_for(error: Exception) -> str | None:
     """What to do about `error`, if there is something to say."""
+    if isinstance(error, BadToken):
+        from cli.place import reading_on  # with the registry, which not every command needs
+
+        return f"try: organ login URL{reading_on()}"
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from cli.console import plain, print_json, print_table
 from registry.amounts import parse_size, size_text
 from registry.catalog.queries.accounts import contributors_in_order
-from registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
+from registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
 from registry.catalog.tables import Contributor
 from registry.errors import BadInput
 from registry.present.accounts import contributor_account_values
@@ -19,7 +19,7 @@ from registry.present.values import Values
 from registry.registry import Registry
 from registry.settings import REGISTRY_VARIABLE
 
-DEFAULT = "default"
+DEFAULT, NO_QUOTA = "default", "none"
 _NUMBERS = ("used", "quota")
 
 
@@ -110,5 +110,6 @@ def _done(change: Callable[[Session], Contributor]) -> None:
 
 def _row(one: Values) -> tuple[object, ...]:
     held = one["quota"]
-    used, limit = size_text(held["used_bytes"]), size_text(held["limit_bytes"])
+    used = size_text(held["used_bytes"])
+    limit = NO_QUOTA if one["name"] == LOCAL else size_text(held["limit_bytes"])
     return (one["name"], one["state"], used, limit, one["since"][:10])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from registry.errors import BadSetting
+from registry.errors import BadSetting, OrganError
 from registry.registry import Registry
-from registry.settings import REGISTRY_VARIABLE
+from registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from registry.client.remote import RemoteRegistry
@@ -68,6 +69,22 @@ def named_remote() -> RemoteRegistry:
 def any_registry() -> Registry | RemoteRegistry:
     """Whichever is named, open."""
     return remote_registry() or folder_registry()
+
+
+def reading_on() -> str:
+    """How to go on without the token that was sent to the registry elsewhere; empty where none was."""
+    from registry.client.address import parse_address
+    from registry.client.tokens import kept_token
+
+    url = address()
+    if url is None:
+        return ""
+    if os.environ.get(TOKEN_VARIABLE):
+        return f"; without {TOKEN_VARIABLE} reading goes on, without an account"
+    with suppress(OrganError):
+        if kept_token(url) is not None:
+            return f", or organ login --forget {parse_address(url)}, which goes on reading without an account"
+    return ""
 
 
 def _command() -> str:

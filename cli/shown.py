@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from cli.console import plain, print_table
-from cli.prose import print_sentence
+from cli.prose import print_prose, print_sentence
 from cli.relatives import print_lineage
 from registry.present.text import count_text, share_text, size_text, theta_text
 from registry.present.values import Values
@@ -40,7 +40,7 @@ def print_model(values: Values) -> None:
     """A model page: what it is, its types, its lineage, and a line an organ."""
     click.echo(f"{values['name']}  {plain(values['title'] or '')}".rstrip())
     if values["description"]:
-        print_sentence(values["description"])
+        print_prose(values["description"])
     size = size_text(values["size_bytes"])
     content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
     kind = values["kind"] if values["complete"] else PARTIAL_MODEL
@@ -75,10 +75,14 @@ def _print_state(values: Values) -> None:
     others = [one for one in values["versions"] if one["name"] != values["name"]]
     for one in others:
         changes, state = one["changes"], "" if one["state"] == "visible" else f", {one['state']}: {one['state_reason']}"
-        differ = f", {changes['changed']} organs differ from the one before" if changes else ""
+        differ = f", {_differing(changes['changed'])} from the one before" if changes else ""
         print_sentence(f"also {one['name']}, {one['created_at'][:10]}{differ}{state}")
     if values["versions_left_out"]:
         click.echo(f"and {values['versions_left_out']} older versions")
+
+
+def _differing(count: int) -> str:
+    return "1 organ differs" if count == 1 else f"{count} organs differ"
 
 
 def print_organ(values: Values) -> None:

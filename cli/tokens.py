@@ -11,6 +11,7 @@ from cli.console import plain, print_json, print_table
 from registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
 from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, create_token, revoke_token
 from registry.catalog.vocabulary import SCOPES
+from registry.errors import NoSuchToken, NotFound
 from registry.present.accounts import token_values
 from registry.present.values import Values
 from registry.registry import Registry
@@ -91,9 +92,9 @@ def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
         for one in found:
             click.echo(plain(one["id"]))
     elif found:
-        print_table(
-            ("token", "contributor", "label", "may", "state", "until", "last used"), [_row(one) for one in found]
-        )
+        whose = () if elsewhere else ("contributor",)  # elsewhere all are one's own
+        columns = ("token", *whose, "label", "may", "state", "until", "last used")
+        print_table(columns, [_row(one, whose) for one in found])
     else:
         click.echo("No tokens.", err=True)
 
@@ -104,7 +105,10 @@ def revoke(token_id: str) -> None:
     """Make a token good for nothing: ID is what `organ token list` shows, the nine characters behind `orgp_`."""
     elsewhere = os.environ.get(REGISTRY_VARIABLE)
     if elsewhere:
-        ended = str(_asked(elsewhere, "DELETE", f"/{token_id}")["id"])
+        try:
+            ended = str(_asked(elsewhere, "DELETE", f"/{token_id}")["id"])
+        except NotFound as error:
+            raise NoSuchToken(str(error)) from error
     else:
         with Registry.open() as registry, registry.catalog.writing() as session:
             ended = revoke_token(session, token_id).public_id
@@ -136,12 +140,12 @@ def _asked(url: str, method: str, path: str, body: Any = None) -> Values:
     return values
 
 
-def _row(one: Values) -> tuple[object, ...]:
+def _row(one: Values, whose: tuple[str, ...]) -> tuple[object, ...]:
     until = (one["expires_at"] or "for ever")[:10]
     last = (one["last_used_at"] or "–")[:10]
     return (
         one["id"],
-        one.get("contributor", "–"),
+        *(one[column] for column in whose),
         one["label"] or "–",
         ", ".join(one["scopes"]),
         one["state"],

@@ -154,6 +154,10 @@ class NoSuchToken(NotFound):
     """A token that is not there, or is somebody else's."""
 
 
+class NoSuchSubmission(NotFound):
+    """A submission that never was, or whose row is gone."""
+
+
 class NotComposedHere(NotFound):
     """A model that is registered, but is no chimera of this registry."""
 

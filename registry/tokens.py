@@ -66,6 +66,9 @@ def new_page_token() -> NewToken:
 def parse_token(text: str) -> SentToken:
     """The token in `text`; raises BadToken for what is none or is mistyped, without repeating it."""
     match = _SHAPE.fullmatch(text)
+    if match is None and text.startswith(PREFIX):
+        whole = len(PREFIX) + ID_LENGTH + SECRET_LENGTH + CHECKSUM_LENGTH
+        raise BadToken(f"this token is cut or mistyped: a whole one has {whole} characters, {PREFIX} among them")
     if match is None:
         raise BadToken(f"this is no token: one begins with {PREFIX}")
     if _checksum(text[:-CHECKSUM_LENGTH]) != text[-CHECKSUM_LENGTH:]:

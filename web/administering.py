@@ -54,6 +54,15 @@ def refuse(submission: str, reason: str) -> Values:
     return _decided(submission_id)
 
 
+def decided(submission: str) -> Values | None:
+    """What was decided of the submission of that number; None where there is none, or nothing was."""
+    try:
+        values = _decided(parsed_submission(submission))
+    except NotFound:
+        return None
+    return values if values["state"] in ("published", "refused") else None
+
+
 def remove(name: str, reason: str) -> Values:
     """Remove it; what went. Raises NotFound, BadName, BadValue for a reason that says nothing and what is gone."""
     with registry().catalog.writing() as session:

@@ -72,10 +72,11 @@ def _check_quota(
     )
     more_bytes = then.more_bytes(size_bytes, sent_bytes)
     if more_bytes > 0:
-        others_bytes = quota.limit_bytes + more_bytes - size_bytes
+        others = size_text(quota.limit_bytes + more_bytes - size_bytes)
+        besides = f"with the {others} that you keep there besides, " if quota.used_bytes + quota.submitted_bytes else ""
         raise OverQuota(
-            f"{name} has {size_text(size_bytes)}; with the {size_text(others_bytes)} that you keep there besides, that "
-            f"is {size_text(more_bytes)} more than your quota of {size_text(quota.limit_bytes)}: {UNSENT}"
+            f"{name} has {size_text(size_bytes)}; {besides}that is {size_text(more_bytes)} more than your quota of "
+            f"{size_text(quota.limit_bytes)}: {UNSENT}"
         )
 
 

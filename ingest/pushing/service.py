@@ -36,6 +36,7 @@ from registry.names import ModelName, parse_model_name
 LANES = 3
 """As many as one contributor has places for at a process of a server that was not told otherwise."""
 LOOKUP_MAX = 1000
+NOT_CHANGED = "it is there already: what you say of it was not changed; edit it on its page, {address}/edit"
 BASE_KEYS = ("name", "repo_url")
 
 
@@ -188,13 +189,14 @@ class _Push:
         if digests_of_model(values) != [file.sha256 for file in self._files]:
             return None
         model = name_of_model(values)
-        pieces = distinct(self._files)
+        pieces, address = distinct(self._files), f"{self._connection.url}/models/{model}"
+        unheard = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
         return PushReport(
             name=str(self._name),
             model=str(model),
-            address=f"{self._connection.url}/models/{model}",
+            address=address,
             state="there",
-            notes=self._notes(),
+            notes=(*self._notes(), *unheard),
             bytes_known=_size_bytes(pieces),
             pieces_known=len(pieces),
         )

@@ -31,7 +31,7 @@ from ingest.service import Intake, ingest_files
 from ingest.submissions.assembled import Sources, assembled_file
 from ingest.submissions.findings import REFUSE, Finding, finding_of
 from ingest.submissions.keeping import kept_given, kept_manifest
-from ingest.submissions.looking import Proposed, findings_of, proposed_of
+from ingest.submissions.looking import Proposed, declared_parents, findings_of, identity_of, proposed_of
 from ingest.submissions.manifest import BadManifest, Given
 from ingest.submissions.neighbours import base_findings, digest_findings, organ_findings
 from ingest.submissions.pieces import LocatedFile, locate
@@ -57,6 +57,7 @@ class _Sent:
 
     name: ModelName
     contributor: str
+    contributor_id: int
     given: Given
     files: list[LocatedFile]
 
@@ -113,7 +114,7 @@ def _sent(registry: Registry, submission_id: int) -> _Sent:
         found = submission_by_id(session, submission_id)
         row: Submission = found.row
         files = locate(session, row.contributor_id, registry.settings.uploads, kept_manifest(row))
-        return _Sent(ModelName(row.namespace, row.name), found.contributor, kept_given(row), files)
+        return _Sent(ModelName(row.namespace, row.name), found.contributor, row.contributor_id, kept_given(row), files)
 
 
 def _open(opened: ExitStack, registry: Registry, sent: _Sent) -> list[DissectedFile]:
@@ -128,10 +129,13 @@ def _looked(
     digests = [_promised(file) for file in files]
     is_partial = proposed.kind == "model" and not proposed.complete
     organs = [tensor for file in files for tensor in file.header.tensors] if is_partial else []
+    header = files[0].header
+    child = identity_of(header, sent.name, proposed)
     with registry.catalog.reading() as session:
-        found += base_findings(session, proposed.base, organs)
+        found += base_findings(session, proposed.base, organs, child, declared_parents(header))
         if all(digest is not None for digest in digests):
-            found += digest_findings(session, model_digest([one for one in digests if one is not None]), sent.name)
+            digest = model_digest([one for one in digests if one is not None])
+            found += digest_findings(session, digest, sent.name, sent.contributor_id)
     return [asdict(one) for one in found]
 
 
@@ -161,7 +165,10 @@ def _register(
     report = ingest_files(registry, files, intake, _Progress(say, sent.size_bytes))
     with registry.catalog.reading() as session:
         model = session.get_one(Model, registered[0])
-        found = [*organ_findings(session, model, proposed.base), *digest_findings(session, report.digest, sent.name)]
+        found = [
+            *organ_findings(session, model, proposed.base),
+            *digest_findings(session, report.digest, sent.name, sent.contributor_id),
+        ]
     return {"model": registered[0], "created": report.created, "findings": [asdict(one) for one in found]}
 
 

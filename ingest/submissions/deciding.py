@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from ingest.publishing import publish_model
+from ingest.submissions.neighbours import unfit_for_its_base
 from registry.catalog.actions import Action
 from registry.catalog.register.events import record_event
 from registry.catalog.register.states import remove_model
@@ -15,9 +16,14 @@ from registry.registry import Registry
 
 
 def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
-    """Publish the model of a quarantined submission. Raises NotFound, Conflict for one that waits for no word."""
+    """Publish the model of a quarantined submission. Raises NotFound, Conflict for one that waits for no word, and for
+    some organs that do not fit into their base, which may have come after they were looked at.
+    """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
+        unfit = unfit_for_its_base(session, model)
+        if unfit is not None:
+            raise Conflict(f"{model.full_name} cannot be published: {unfit.sentence[:1].lower()}{unfit.sentence[1:-1]}")
         record_event(session, by, Action.APPROVE, model.full_name, model_id=model.id, submission=submission_id)
         publish_model(session, model, by)
         for row in submissions_waiting_for(session, model.id):

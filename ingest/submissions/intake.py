@@ -19,7 +19,7 @@ from ingest.submissions.confined import Order, Stopped, Worker, in_child
 from ingest.submissions.findings import REFUSE, Finding, findings_json, parse_findings
 from ingest.submissions.forgetting import forget_bytes
 from ingest.submissions.keeping import kept_given, manifest_in, said_json
-from ingest.submissions.neighbours import FOR_ADMINISTRATORS
+from ingest.submissions.neighbours import FOR_ADMINISTRATORS, unfit_for_its_base
 from registry.catalog.actions import Action
 from registry.catalog.queries.submissions import (
     abandoned_submissions,
@@ -45,6 +45,8 @@ OUR_FAULT = "It could not be looked at, and that is our fault, not yours. What y
 REMOVED_MEANWHILE = "An administrator removed it while it was looked at."
 CANCELLED = "The job that looked at it was cancelled."
 ABANDONED = "Its submission ended before it was published."
+WITHDRAWN_MEANWHILE = "It was withdrawn before it was published."
+MISFIT = "Its organs do not fit into its base."
 
 Tell = Callable[[float, str], None]
 
@@ -190,6 +192,11 @@ def _settle(session: Session, registry: Registry, row: Submission, model: Model,
     is_suspended = session.get_one(Contributor, row.contributor_id).state != "active"
     awaits = is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in found)
     if model.state == "quarantined" and not awaits:
+        unfit = unfit_for_its_base(session, model)
+        if unfit is not None:  # its base came after its header was looked at
+            _refuse(session, row, [unfit, *found])
+            _let_go(session, model.id, MISFIT)
+            return
         publish_model(session, model, _name_of(session, row))
     state = "quarantined" if model.state == "quarantined" else "published"
     change_submission(session, row, state, findings=findings_json(found), model_id=model.id)
@@ -208,11 +215,11 @@ def _say_our_fault(session: Session, row: Submission) -> None:
         change_submission(session, row, "refused", findings=found, reason=OUR_FAULT)
 
 
-def _let_go(session: Session, model_id: int | None) -> None:
-    """It was withdrawn meanwhile: what was made of it goes, unless another submission waits for the same."""
+def _let_go(session: Session, model_id: int | None, reason: str = WITHDRAWN_MEANWHILE) -> None:
+    """It was withdrawn or refused: what was made of it goes, unless another submission waits for the same."""
     model = None if model_id is None else session.get(Model, model_id)
     if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
-        withdraw_model(session, model, "It was withdrawn before it was published.", "local")
+        withdraw_model(session, model, reason, "local")
 
 
 def _name_of(session: Session, row: Submission) -> str:

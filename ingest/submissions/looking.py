@@ -14,7 +14,7 @@ from registry.compose.licences import AND, terms_of
 from registry.gguf import Header
 from registry.gguf.pieces import tags_of
 from registry.names import ModelName
-from registry.relatives.declared import folded, numbered_parents
+from registry.relatives.declared import IDENTITY_KEYS, DeclaredParent, Identity, folded, numbered_parents
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 SHOWN_MAX = 80
@@ -49,7 +49,7 @@ def proposed_of(files: Sequence[DissectedFile], given: Given) -> Proposed:
         title=given.title or header.text("general.name"),
         description=given.description or header.text("general.description"),
         license=given.license or header.text("general.license"),
-        base=given.base or next(iter(declared_parents(header)), None),
+        base=given.base or next((parent.text for parent in declared_parents(header)), None),
         tags=given.tags if given.tags is not None else tuple(tags_of(files[0].source, header)),
         architecture=header.architecture,
         parameters=sum(tensor.elements for tensor in tensors),
@@ -60,11 +60,17 @@ def proposed_of(files: Sequence[DissectedFile], given: Given) -> Proposed:
     )
 
 
-def declared_parents(header: Header) -> list[str]:
-    """The parents that the header names, in its words."""
+def declared_parents(header: Header) -> list[DeclaredParent]:
+    """The parents that the header names."""
     texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
     count = header.integer("general.base_model.count") or 0
-    return [parent.text for number, parent in numbered_parents(texts) if number < count]
+    return [parent for number, parent in numbered_parents(texts) if number < count]
+
+
+def identity_of(header: Header, name: ModelName, proposed: Proposed) -> Identity:
+    """What the model will go by among the registered ones."""
+    own = (header.text(key) or "" for key in IDENTITY_KEYS)
+    return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *own)
 
 
 def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposed) -> Iterator[Finding]:

@@ -2,46 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from sqlalchemy.orm import Session
 
 from ingest.submissions.findings import NOTE, REFUSE, WARN, Finding
 from registry.catalog.queries.models import model_by_name, visible_model_with_digest
 from registry.catalog.queries.published import removed_with_digest, yanked_with_digest
-from registry.catalog.queries.submissions import models_with_organs_of
+from registry.catalog.queries.relatives import parents_of
+from registry.catalog.queries.submissions import models_with_organs_of, refused_with_digest
 from registry.catalog.tables import Model
+from registry.compose.library import parts_of
+from registry.compose.lock import LOCK_KEY
 from registry.compose.partial import why_unfit
+from registry.compose.phrases import listed
 from registry.digest import Digest
 from registry.errors import BadName, NotFound
 from registry.gguf import TensorSpec
 from registry.names import ModelName, parse_model_name
-from registry.relatives.declared import folded
+from registry.relatives.declared import DeclaredParent, Identity, folded, parent_in_words
+from registry.relatives.resolve import models_meant
 
 MUCH = 0.5
 """From this share of organs on, a model is much the same as another."""
-REMOVED, YANKED = "removed-before", "yanked-before"
-FOR_ADMINISTRATORS = (REMOVED, YANKED)
+REMOVED, REFUSED, YANKED = "removed-before", "refused-before", "yanked-before"
+UNFIT = "base-does-not-fit"
+FOR_ADMINISTRATORS = (REMOVED, REFUSED, YANKED)
 """Codes of what an administrator has to look at, whatever the review says."""
 SHOWN_MAX = 80
 
 
-def base_findings(session: Session, base: str | None, organs: Iterable[TensorSpec] = ()) -> Iterator[Finding]:
+def base_findings(
+    session: Session,
+    base: str | None,
+    organs: Sequence[TensorSpec] = (),
+    child: Identity | None = None,
+    parents: Sequence[DeclaredParent] = (),
+) -> Iterator[Finding]:
     """Whether the base that is named is registered here, and has places for the `organs` of a model that has only some.
 
-    Names of elsewhere can be any.
+    Names of elsewhere can be any. With the `child` that names it and the `parents` in its header, it is also looked for
+    as it will be when the model is published: that is a guess, which refuses nothing.
     """
     if base is None:
         return
     known = registered_base(session, base)
-    if known is None:
-        shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
-        sentence = f"Its base {shown} is not registered here under that name; when it is, the two will be joined."
-        yield Finding(NOTE, "base-not-registered", sentence)
-    elif known.complete:
-        unfit = why_unfit(session, known, organs)
+    if known is not None:
+        unfit = _unfit(session, known, organs)
         if unfit is not None:
-            yield Finding(REFUSE, "base-does-not-fit", unfit)
+            yield Finding(REFUSE, UNFIT, unfit)
+        return
+    shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
+    meant = next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
+    guesses = [] if child is None else models_meant(session, child, meant)
+    if not guesses:
+        sentence = (
+            f"Its base {shown} was not registered here under that name when this was looked at; when it is, the two "
+            "are joined."
+        )
+        yield Finding(NOTE, "base-not-registered", sentence)
+        return
+    names = listed([guess.full_name for guess in guesses])
+    taken = names if len(guesses) == 1 else f"the one that is most like it of {names}"
+    how = "by the name in its header" if meant in parents else "by its name"
+    yield Finding(NOTE, "base-found", f"Its base {shown} is taken to be {taken}, {how}.")
+    unfits = [_unfit(session, guess, organs) for guess in guesses]
+    if unfits[0] is not None and None not in unfits:
+        yield Finding(WARN, UNFIT, unfits[0])
+
+
+def unfit_for_its_base(session: Session, model: Model) -> Finding | None:
+    """Why a registered model that has only some organs does not fit into the base that it names, as that is now.
+
+    None where it fits, and where no base is registered under the very name that it gives.
+    """
+    if model.kind != "model" or model.complete:
+        return None
+    organs = [part.spec for part in parts_of(session, model.id)]
+    for edge in parents_of(session, [model.id], ("declared",)):
+        if edge.parent_text and registered_base(session, edge.parent_text) is not None:
+            return next(base_findings(session, edge.parent_text, organs), None)
+    return None
+
+
+def _unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+    return why_unfit(session, base, organs) if base.complete else None
 
 
 def registered_base(session: Session, base: str) -> Model | None:
@@ -53,8 +98,11 @@ def registered_base(session: Session, base: str) -> Model | None:
     return found if found is not None and found.state == "visible" else None
 
 
-def digest_findings(session: Session, digest: Digest, name: ModelName) -> Iterator[Finding]:
-    """Whether the same bytes are registered, or were before an administrator removed or yanked them."""
+def digest_findings(session: Session, digest: Digest, name: ModelName, contributor_id: int) -> Iterator[Finding]:
+    """Whether the same bytes are registered, or were before an administrator removed or yanked them.
+
+    Of bytes that were refused before anybody saw them only who sent them is told.
+    """
     same = visible_model_with_digest(session, digest, None)
     if same is not None:
         sentence = f"The same bytes are registered as {same.full_name}."
@@ -64,6 +112,11 @@ def digest_findings(session: Session, digest: Digest, name: ModelName) -> Iterat
     if removed is not None:
         sentence = "A model of exactly these bytes was removed from this registry: an administrator will look at it."
         yield Finding(WARN, REMOVED, sentence)
+    refused = refused_with_digest(session, digest, contributor_id)
+    if refused is not None:
+        day = refused.changed_at.date().isoformat()
+        sentence = f"You sent these bytes before, and they were refused on {day}: {refused.reason}"
+        yield Finding(NOTE, REFUSED, sentence)
     yanked = yanked_with_digest(session, digest)
     if yanked is not None:
         sentence = f"An administrator yanked {yanked.full_name}, which has the same bytes, and will look at this one."
@@ -73,10 +126,10 @@ def digest_findings(session: Session, digest: Digest, name: ModelName) -> Iterat
 def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[Finding]:
     """Whether most of its organs are those of another's model that it does not name as its base."""
     named = folded((base or "").partition("@")[0])
-    for other, shared in models_with_organs_of(session, model.id):
+    for other, shared in models_with_organs_of(session, model, LOCK_KEY):
         names = (f"{other.namespace}/{other.name}", other.name, other.title or "")
         is_named = named and named in [folded(one) for one in names]
-        if other.digest == model.digest or other.namespace == model.namespace or is_named:
+        if other.digest == model.digest or is_named:
             continue
         if shared >= MUCH * model.tensors:
             much = f"{shared:,} of its {model.tensors:,} organs are those of {other.full_name}"

@@ -54,7 +54,7 @@ def belongings_values(session: Session, contributor: Contributor | None) -> Valu
     return {
         "models": _own_models(session, models),
         "uploads": [_under_way(one) for one in uploads_under_way(session, contributor.id)],
-        "submissions": [_submitted(one) for one in submissions_of(session, contributor.id)],
+        "submissions": [_submitted(one, model) for one, model in submissions_of(session, contributor.id)],
         "tokens": [token_values(one) for one in tokens_of(session, contributor.id)],
     }
 
@@ -138,11 +138,13 @@ def _under_way(uploads: UploadsUnderWay) -> Values:
     }
 
 
-def _submitted(submission: Submission) -> Values:
+def _submitted(submission: Submission, model: Model | None) -> Values:
     return {
         "id": submission.id,
         "name": f"{submission.namespace}/{submission.name}",
         "state": submission.state,
+        "model": None if model is None else model.full_name,
+        "model_state": None if model is None else model.state,
         "reason": submission.reason,
         "size_bytes": submission.size_bytes,
         "created_at": submission.created_at.isoformat(),

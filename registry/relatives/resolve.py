@@ -71,6 +71,14 @@ def resolve_declared(session: Session, newcomer: Model) -> None:
             lead_declared_edge(session, edge, parent)
 
 
+def models_meant(session: Session, child: Identity, declared: DeclaredParent) -> list[Model]:
+    """What a model that is not registered yet, and goes by `child`, would be led to by `declared`, if it were.
+
+    Up to 4 where several are equally good, the finest first: of these the weights decide. Nothing is written.
+    """
+    return _finest(_ties(_Known(session), child, declared))
+
+
 @dataclass(frozen=True, slots=True)
 class _Described:
     """A model with what its header says of itself and of its parents."""
@@ -159,23 +167,26 @@ def _best(known: _Known, child: _Described, declared: DeclaredParent) -> int | N
     It is of the child's architecture and not the child; a child that names itself does not descend from another such
     copy. The best match wins, then complete models, then unquantised ones, then the most alike; at last the oldest.
     """
+    ties = _ties(known, child.identity, declared, child.model.id)
+    return _most_alike(known, child.model, ties).id if ties else None
+
+
+def _ties(known: _Known, child: Identity, declared: DeclaredParent, child_id: int | None = None) -> list[Model]:
+    """The candidates that are as good as the best."""
     others = known.bearers(declared.name or " ".join(declared.repo_url.rstrip("/").split("/")[-2:]))
-    copies = match(declared, child.identity) is not None
+    copies = match(declared, child) is not None
     ranked: dict[int, tuple[Match, bool, bool]] = {}
     for candidate in others.values():
-        found = None if candidate.model.id == child.model.id else match(declared, candidate.identity)
-        if found is None or _foreign(child, candidate) or (copies and candidate.is_copy()):
+        found = None if candidate.model.id == child_id else match(declared, candidate.identity)
+        if found is None or _foreign(child, candidate.identity) or (copies and candidate.is_copy()):
             continue
         ranked[candidate.model.id] = (found, candidate.model.complete, _bits_a_value(candidate.model) >= FLOAT_MIN_BITS)
-    if not ranked:
-        return None
-    best = max(ranked.values())
-    ties = [others[model_id].model for model_id, rank in ranked.items() if rank == best]
-    return _most_alike(known, child.model, ties).id
+    best = max(ranked.values(), default=None)
+    return [others[model_id].model for model_id, rank in ranked.items() if rank == best]
 
 
-def _foreign(child: _Described, candidate: _Described) -> bool:
-    first, second = child.identity.architecture, candidate.identity.architecture
+def _foreign(child: Identity, candidate: Identity) -> bool:
+    first, second = child.architecture, candidate.architecture
     return bool(first and second and first != second)
 
 
@@ -185,12 +196,16 @@ def _bits_a_value(model: Model) -> float:
 
 def _most_alike(known: _Known, child: Model, ties: list[Model]) -> Model:
     """Of equally good candidates the one whose weights are most like the child's, then the finest, then the oldest."""
-    ties = sorted(ties, key=lambda model: (-_bits_a_value(model), model.id))[:TIES_MAX]
+    ties = _finest(ties)
     if len(ties) == 1:
         return ties[0]
     own = organs_by_slot(known.session, child.id)
     alike = {model.id: similarity(own, known.organs(model)).mean or 0.0 for model in ties}
     return max(ties, key=lambda model: alike[model.id])
+
+
+def _finest(ties: list[Model]) -> list[Model]:
+    return sorted(ties, key=lambda model: (-_bits_a_value(model), model.id))[:TIES_MAX]
 
 
 def _described(session: Session, model_ids: Collection[int]) -> dict[int, _Described]:

@@ -56,6 +56,15 @@ def state_of(registry: Registry, name: str) -> str:
         return session.scalars(select(Model.state).where(Model.namespace == namespace, Model.name == rest)).one()
 
 
+def test_a_submission_that_is_not_there_is_answered_with_where_they_are_listed(organ: Organ) -> None:
+    for arguments in (("show", 99), ("approve", 99), ("refuse", 99, "--reason", "No.")):
+        ended = organ("admin", *arguments)
+        assert (ended.status, ended.err) == (
+            1,
+            "organ: there is no submission 99\n       try: organ admin quarantine\n",
+        )
+
+
 def test_nothing_waits_in_a_registry_of_ones_own(organ: Organ) -> None:
     ended = organ.done("admin", "quarantine")
     assert (ended.out, ended.err) == ("", "Nothing waits.\n")
@@ -141,7 +150,9 @@ def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: Organ, 
     values = told.values
     assert values["chimeras"] == [made.model]
     assert 0 < values["organs"] < values["places"]
-    assert "would be removed" in composer.done("admin", "remove", "local/tuned", "--reason", "It must go.").out
+    would = composer.done("admin", "remove", "local/tuned", "--reason", "It must go.").out
+    assert "would be removed" in would
+    assert f"1 chimera has organs of it, and keeps them: {made.model}\n" in would
     assert composer.done("admin", "remove", "local/tuned", "--reason", "It must go.", "-y").lines[0].endswith("removed")
     after = row_counts(kept)
     assert before["organs"] - after["organs"] == values["organs"]

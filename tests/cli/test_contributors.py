@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from registry.catalog.clock import now
 from registry.catalog.queries.accounts import account_by_token
+from registry.client.tokens import KeptToken, keep_token
+from registry.errors import BadToken
 from registry.registry import Registry
 from registry.tokens import parse_token
 from tests.cli.running import Organ
@@ -58,6 +61,18 @@ def test_a_token_is_printed_once_and_alone(organ: Organ, registry: Registry, tok
     assert scopes(registry, token) is None
 
 
+def test_whoever_works_at_the_machine_has_no_quota(organ: Organ, token: str) -> None:
+    ada, local = organ.done("contributor", "list").lines[1:]
+    assert "50.0 GB" in ada
+    assert local.split()[-2] == "none"
+
+
+def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
+    for typed in ("orgp_bad", token[:-1], token + "a"):
+        with pytest.raises(BadToken, match="this token is cut or mistyped: a whole one has 63 characters"):
+            parse_token(typed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -97,10 +112,29 @@ def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
     assert (made.status, bool(TOKEN.fullmatch(made.out))) == (0, True), made.err
     assert scopes(registry, made.out.strip()) == {"upload"}
     assert organ("token", "list", "-q", environment=there).lines == [made.out[5:14], token[5:14]]
-    assert "laptop" in organ("token", "list", environment=there).out
+    assert "contributor" in organ.done("token", "list").lines[0]
+    heading, _, own = organ("token", "list", environment=there).lines
+    assert "contributor" not in heading
+    assert own.split()[:2] == [token[5:14], "laptop"]
     assert organ("token", "revoke", made.out[5:14], environment=there).status == 0
     assert scopes(registry, made.out.strip()) is None
     assert organ("token", "create", "--scope", "admin", environment=there).status == 1
+    assert "organ token list" in organ("token", "revoke", "aaaaaaaaa", environment=there).err
     for arguments in (("token", "create", "eve"), ("token", "list", "eve"), ("contributor", "list")):
         assert organ(*arguments, environment=there).status == 2
     assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 1
+
+
+def test_with_a_token_that_is_no_good_any_more_it_is_told_how_reading_goes_on(
+    organ: Organ, token: str, elsewhere: str, tmp_path: Path
+) -> None:
+    organ.done("token", "revoke", token)
+    there = {"ORGAN_REGISTRY": elsewhere, "XDG_CONFIG_HOME": str(tmp_path)}
+    told = organ("models", environment={**there, "ORGAN_TOKEN": token})
+    assert "without ORGAN_TOKEN reading goes on" in told.err
+    keep_token(elsewhere, KeptToken(token), tmp_path / "organ-registry" / "tokens.json")
+    told = organ("models", environment=there)
+    assert told.status == 1
+    assert f"organ login URL, or organ login --forget {elsewhere}, which goes on reading" in told.err
+    assert organ("login", "--forget", elsewhere, environment=there).status == 0
+    assert organ("models", environment=there).status == 0

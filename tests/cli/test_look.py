@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from registry.catalog.edits import Edits
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.register.editing import edit_model
 from registry.digest import digest_of
+from registry.names import parse_model_name
 from registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.catalog.search.catalogs import drawn, place
@@ -118,6 +122,23 @@ def test_an_organ_is_shown_by_the_beginning_of_its_digest(filled: Organ) -> None
     assert values["digest"] == digest
     assert {reading["method"] for reading in values["measurements"]} == {"z1", "mp1"}
     assert [place["name"] for place in values["places"]] == ["blk.0.attn_q.weight"]
+
+
+def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_differ(
+    filled: Organ, registry: Registry, tmp_path: Path
+) -> None:
+    changed = file_bytes(block_metadata(), [*block_tensors(seed=2)[:-1], block_tensors(seed=1)[-1]])
+    for data in (file_bytes(block_metadata(), block_tensors(seed=2)), changed):
+        (tmp_path / "twice.gguf").write_bytes(data)
+        filled.done("ingest", tmp_path / "twice.gguf")
+    with registry.catalog.writing() as session:
+        model = model_by_name(session, parse_model_name("local/twice"))
+        edit_model(session, model, Edits(description="# What\n\n\tlicence  mit\x1b[2J"), "local")
+    out = filled.done("show", "twice").out
+    assert "\n  # What\n\n      licence  mit\\u001b[2J\nmodel, " in out
+    newest, first = (filled.done("show", f"twice@{version}").out for version in (2, 1))
+    assert "also local/twice@1" in newest
+    assert ", 1 organ differs from the one before\n" in first
 
 
 def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: Organ, tmp_path: Path) -> None:

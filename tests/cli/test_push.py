@@ -49,6 +49,17 @@ def test_a_push_ends_with_the_pages_address_on_stdout(fake: FakeRegistry, tmp_pa
     assert not (tmp_path / "home").exists()
 
 
+def test_what_is_said_of_bytes_that_are_there_already_is_not_dropped_in_silence(
+    fake: FakeRegistry, tmp_path: Path
+) -> None:
+    path, url = write(tmp_path), fake.connection.url
+    note = f"it is there already: what you say of it was not changed; edit it on its page, {url}/models/me/Mine@1/edit"
+    assert note not in run(tmp_path, url, path, "--tag", "a").err
+    assert f"  note: {note}\n" in run(tmp_path, url, path, "--tag", "b").err
+    assert note in run(tmp_path, url, path, "--license", "mit", "--json").values["notes"]
+    assert note not in run(tmp_path, url, path).err
+
+
 def test_quiet_prints_the_models_address_once_it_is_published_and_its_submissions_before(
     fake: FakeRegistry, tmp_path: Path
 ) -> None:

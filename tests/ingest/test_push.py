@@ -217,6 +217,13 @@ def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeReg
     assert pushed(fake, path).state == "there", "what sends nothing is for the registry to refuse"
 
 
+def test_who_keeps_nothing_is_not_told_of_what_they_keep(fake: FakeRegistry, tmp_path: Path) -> None:
+    path = write(tmp_path, large_model())
+    fake.quota = quota(path.stat().st_size)
+    with pytest.raises(OverQuota, match=r"^me/Mine has [0-9.]+ kB; that is [0-9.]+ (bytes|kB) more than your quota"):
+        pushed(fake, path)
+
+
 def test_bytes_that_lie_there_already_are_not_counted_twice(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, large_model())
     fake.fails = lambda asked: (

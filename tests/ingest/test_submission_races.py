@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
@@ -10,6 +11,7 @@ from sqlalchemy import select
 from ingest.submissions import asking, forgetting
 from ingest.submissions.asking import withdraw
 from ingest.submissions.confined import Order
+from ingest.submissions.deciding import refuse_submission
 from ingest.submissions.forgetting import forget_bytes
 from ingest.submissions.intake import attend_to, settle_abandoned
 from ingest.submissions.keeping import kept_manifest
@@ -68,6 +70,20 @@ def test_what_its_contributor_withdrew_was_not_removed_by_an_administrator(regis
         remove_model(session, session.get_one(Model, found(registry, second).row.model_id), "bad", "local")
     state, codes = ended(registry, sent(registry))
     assert (state, "removed-before" in codes) == ("quarantined", True)
+
+
+def test_of_bytes_that_were_refused_unseen_only_who_sent_them_is_told_and_waits(registry: Registry) -> None:
+    manual = Registry(replace(registry.settings, review="manual"), registry.catalog, registry.blobs)
+    refuse_submission(manual, sent(manual), "No thanks.", "local")
+    others = asked_for(registry, "eve/tiny", [whole(registry, "eve", LITTLE)], publish=False)
+    attended(registry, others, publish=False)
+    attended(registry, again := asked_for(registry, "eve/tiny", [whole(registry, "eve", LITTLE)]))
+    for submission_id, of_ann in ((others, False), (again, False), (sent(registry), True)):
+        state, codes = ended(registry, submission_id)
+        assert state == ("ready" if submission_id == others else "quarantined" if of_ann else "published")
+        assert ("refused-before" in codes, "removed-before" in codes) == (of_ann, False)
+    told = [one for one in json.loads(found(registry, submission_id).row.findings) if one["code"] == "refused-before"]
+    assert [(one["severity"], one["sentence"][-12:]) for one in told] == [("note", ": No thanks.")]
 
 
 def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: Registry) -> None:

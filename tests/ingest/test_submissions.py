@@ -207,6 +207,74 @@ def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_ar
     assert "base-not-registered" in codes(registry, other)
 
 
+MISFIT = file_bytes(
+    [*block_metadata("Partial"), *parent_entries("Base")], [weights("blk.0.ffn_up.weight", (64, 32), dtype="F16")]
+)
+"""It names its base by the title of BASE, which has another shape at that place."""
+
+
+def sentences(registry: Registry, submission_id: int) -> dict[tuple[str, str], str]:
+    """What the findings say, by severity and code."""
+    findings = json.loads(found(registry, submission_id).row.findings)
+    return {(one["severity"], one["code"]): one["sentence"] for one in findings}
+
+
+def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_published(
+    registry: Registry, tmp_path: Path
+) -> None:
+    manual = kept_back(registry)
+    waits = asked_for(manual, "ann/waits", [whole(manual, "ann", MISFIT)], base="acme/base")
+    assert attended(manual, waits).row.state == "quarantined"
+    assert sentences(manual, waits)["note", "base-not-registered"] == (
+        "Its base 'acme/base' was not registered here under that name when this was looked at; when it is, the two are "
+        "joined."
+    )
+
+    def meets_its_base(registry: Registry, order: Order, say: Say) -> None:
+        here(registry, order, say)
+        ingested(registry, tmp_path, "acme/base", BASE)
+
+    at_once = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)], base="acme/base")
+    _attend(registry, at_once, meets_its_base)
+    assert (found(registry, at_once).row.state, "base-does-not-fit" in codes(registry, at_once)) == ("refused", True)
+    with pytest.raises(Conflict, match=r"^ann/waits@1 cannot be published: its organs do not fit .*, there 64 × 128"):
+        approve_submission(manual, waits, "local")
+    after = found(manual, waits)
+    assert after.model is not None
+    assert (after.row.state, after.model.state) == ("quarantined", "quarantined")
+    assert [model.name for model in registry.models().items] == ["acme/base@1"]
+
+
+def test_a_base_that_is_found_by_the_name_in_the_header_is_named_and_refuses_nothing(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingested(registry, tmp_path, "acme/loom", BASE)
+    submission_id = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)])
+    after = attended(registry, submission_id)
+    said = sentences(registry, submission_id)
+    expected = "Its base 'Base' is taken to be acme/loom@1, by the name in its header."
+    assert (after.row.state, said["note", "base-found"]) == ("published", expected)
+    assert ("warn", "base-does-not-fit") in said
+    assert ("note", "base-not-registered") not in said
+    assert [one.model for one in registry.model("ann/part").relatives if one.evidence == "declared"] == ["acme/loom@1"]
+
+
+def test_organs_are_said_to_be_those_of_whom_they_came_from_and_not_of_a_chimera(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingested(registry, tmp_path, "acme/base", BASE)
+    ingested(registry, tmp_path, "acme/other", little_model("Other", seed=5))
+    plan = registry.compose("acme/base").graft("acme/other", type="organ", blocks=0).accept("unrelated-lineage").plan()
+    plan.assemble(tmp_path / "chimera.gguf")
+    ingested(registry, tmp_path, "bob/coder", (tmp_path / "chimera.gguf").read_bytes())
+    edited = BASE[:-1] + bytes([BASE[-1] ^ 1])
+    for name, whose in (("eve/edited", "acme/base@1"), ("acme/edited", None)):
+        submission_id = asked_for(registry, name, [whole(registry, name.split("/")[0], edited)])
+        assert attended(registry, submission_id).row.state == "published"
+        told = sentences(registry, submission_id).get(("warn", "organs-of-another"))
+        assert told == (whose and f"9 of its 10 organs are those of {whose}, which it does not name as its base.")
+
+
 HOSTILE: dict[str, bytes] = {
     "no GGUF": b"MZ" + bytes(100),
     "nothing but zeros": bytes(64),

@@ -77,7 +77,16 @@ def test_the_account_shows_everything_of_ones_own_and_nothing_secret(
     }
     assert values["token"]["id"] == token[5:14]
     assert not TOKEN.search(client.get("/account").text + client.get("/account.json").text)
+    with registry.catalog.writing() as session:
+        sent = session.query(Submission).one()
+        sent.state, sent.name, sent.model_id = "published", "little", session.query(Model).one().id
     set_state(registry, "yanked", "it was trained on the wrong texts")
+    submitted = parsed(
+        client.get("/account").text.partition("What you have submitted")[2].partition("</table>")[0]
+    ).text
+    assert "little@1" in submitted
+    assert "yanked" in submitted
+    assert "published" not in submitted
     assert "it was trained on the wrong texts" in client.get("/account").text
     set_state(registry, "quarantined")
     assert client.get("/account.json").get_json()["models"][0]["state"] == "quarantined"

@@ -113,6 +113,22 @@ def test_files_of_which_no_submission_was_made_are_shown_and_can_be_removed(
     assert not (registry.settings.uploads / left).exists()
 
 
+def test_which_version_it_becomes_and_what_stays_when_it_is_withdrawn_are_said(
+    registry: Registry, client: FlaskClient, ann: Asker
+) -> None:
+    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    for seed, publish in ((1, True), (2, False)):
+        body = {"files": [whole(registry, "ann", little_model("Tiny", seed=seed))], "publish": publish}
+        number = put(client, ann, body).get_json()["id"]
+        attended(registry, number, publish=publish)
+        here = f"/submissions/{number}"
+        assert ("This becomes version 2 of" in browser.get(here).text) is not publish
+        assert "#finished" not in browser.get(here).text
+    assert send_form(browser, f"{here}/withdraw", here).status_code == 303
+    assert "/upload#finished" in browser.get(here).text
+    assert 'id="finished"' in browser.get("/upload").text
+
+
 def test_names_and_namespaces_are_ones_own_and_sound(registry: Registry, client: FlaskClient, ann: Asker) -> None:
     body = {"files": [whole(registry, "ann", MODEL)]}
     assert put(client, ann, body, "eve/tiny").status_code == 403

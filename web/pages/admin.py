@@ -49,21 +49,23 @@ def admin_quarantine() -> Page:
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         values = waiting_values(session, waiting_submissions(session, limit, after))
-    return Page("admin_quarantine.html", values, extra=lambda: _around(values), next=values["next"])
+    decided = administering.decided(request.args.get("decided", ""))
+    around = {"decided": decided}
+    return Page("admin_quarantine.html", values, extra=lambda: _around(values) | around, next=values["next"])
 
 
 @writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
 def admin_approve(submission: str) -> str:
     """Publish it, and show what waits now."""
     administering.approve(submission)
-    return url_for("pages.admin_quarantine")
+    return url_for("pages.admin_quarantine", decided=submission)
 
 
 @writing_form(pages, "/admin/submissions/<submission>/refuse", scope=ADMIN)
 def admin_refuse(submission: str) -> str:
     """Refuse it, and show what waits now."""
     administering.refuse(submission, _field("reason"))
-    return url_for("pages.admin_quarantine")
+    return url_for("pages.admin_quarantine", decided=submission)
 
 
 @paged(pages, "/admin/events", csv=True)

@@ -11,6 +11,7 @@ from ingest.submissions.keeping import kept_manifest
 from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, Given, parse_given
 from ingest.uploads import sessions
 from registry.catalog.clock import now
+from registry.catalog.queries.belongings import next_version
 from registry.catalog.queries.submissions import UNDER_WAY, FoundSubmission, open_submissions
 from registry.catalog.queries.uploads import finished_files, open_uploads
 from registry.catalog.tables import Upload
@@ -124,11 +125,17 @@ def _again(number: int, problems: Sequence[str]) -> Page:
 
 def _about(found: FoundSubmission) -> Values:
     """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
-    sender = None if found.contributor == identity().name else found.contributor
-    if found.model is None or found.model.state == "removed":
-        return {"sender": sender, "made": None}
+    sender, row = None if found.contributor == identity().name else found.contributor, found.row
+    about: Values = {"sender": sender, "made": None, "next_version": None, "is_kept": False}
     with reading(settings().search_seconds) as session:
-        return {"sender": sender, "made": submitted_values(session, [(found.row, found.contributor, found.model)])[0]}
+        if found.model is not None and found.model.state != "removed":
+            about["made"] = submitted_values(session, [(row, found.contributor, found.model)])[0]
+        if row.state == "ready":
+            about["next_version"] = next_version(session, row.namespace, row.name)
+        if row.state == "withdrawn" and sender is None:
+            files = _unused(session, row.contributor_id)
+            about["is_kept"] = any(file.created_at <= row.created_at for file in files)
+    return about
 
 
 def _proposed(values: Values) -> Values:

@@ -92,8 +92,10 @@ class Sending {
       const begin = upload.received_bytes;
       const chunk = await bytesOf(file.slice(begin, begin + CHUNK_BYTES));
       const digest = await digestOf(chunk);
+      const next = await chained(known?.chain ?? "", digest);
+      write(key, { modified: file.lastModified, chain: known?.chain ?? "", next }); // it may be taken, and the answer be lost
       const answer = await this.put(upload, chunk, digest, begin, file.size, before);
-      known = { modified: file.lastModified, chain: await chained(known?.chain ?? "", digest) };
+      known = { modified: file.lastModified, chain: next };
       upload.received_bytes = answer.received_bytes;
       if (answer.received_bytes !== begin + chunk.byteLength) known = null; // somebody else sends here too
       write(key, known);
@@ -128,7 +130,7 @@ class Sending {
       this.show(before + begin, "looking how far it was");
       chain = await chained(chain, await digestOf(await bytesOf(file.slice(begin, end))));
     }
-    return chain === known.chain;
+    return chain === known.chain || chain === known.next;
   }
 
   async put(upload, chunk, digest, begin, size, before) {

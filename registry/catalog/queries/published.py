@@ -9,8 +9,7 @@ from itertools import zip_longest
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.queries.events import was_done, yanked_by
+from registry.catalog.queries.events import was_seen, yanked_by
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
@@ -39,13 +38,11 @@ def is_reachable(session: Session, model_id: int) -> bool:
 
 def removed_with_digest(session: Session, digest: Digest) -> Model | None:
     """What is left of a model of exactly these bytes that was removed: its name and the reason; the newest of several.
-    One that its contributor withdrew before anybody saw it counts as one that never was.
+    One that nobody had seen, because it was refused or withdrawn before, counts as one that never was.
 
     Ask it before the same bytes are published once more.
     """
-    statement = select(Model).where(
-        Model.digest == digest, Model.state == "removed", ~was_done(Action.REMOVE_WITHDRAWN)
-    )
+    statement = select(Model).where(Model.digest == digest, Model.state == "removed", was_seen())
     return session.scalars(statement.order_by(Model.id.desc()).limit(1)).one_or_none()
 
 

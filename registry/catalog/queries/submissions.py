@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session, aliased, undefer
 from registry.catalog.actions import Action
 from registry.catalog.queries.events import was_done
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Chimera, Contributor, Job, Model, Placement, Submission
+from registry.catalog.tables import Chimera, Contributor, Job, Model, ModelMetadata, Placement, Submission
+from registry.digest import Digest
 from registry.errors import NotFound
 from registry.names import ModelName
 
@@ -142,22 +143,41 @@ def is_any_abandoned(session: Session) -> bool:
     return bool(abandoned_submissions(session, 1))
 
 
-def models_with_organs_of(session: Session, model_id: int) -> list[tuple[Model, int]]:
-    """The visible models that have the most organs of a model, and how many different ones each has."""
+def refused_with_digest(session: Session, digest: Digest, contributor_id: int) -> Submission | None:
+    """The contributor's newest submission of exactly these bytes whose model an administrator refused."""
+    own = (Submission.contributor_id == contributor_id, Submission.state == "refused")
+    statement = (
+        select(Submission)
+        .join(Model, Model.id == Submission.model_id)
+        .where(*own, Submission.decided_by.is_not(None), Model.digest == digest)
+    )
+    return session.scalars(statement.order_by(Submission.id.desc()).limit(1)).one_or_none()
+
+
+def models_with_organs_of(session: Session, model: Model, lock_key: str) -> list[tuple[Model, int]]:
+    """The visible models of others that have the most organs of a model, the oldest first of those that have as many,
+    and how many different ones each has.
+
+    Chimeras, composed here or with a lock under `lock_key` in their header, are left out: their organs are others'.
+    """
     own, other = aliased(Placement), aliased(Placement)
     shared = func.count(own.organ_id.distinct())
     counted = (
         select(other.model_id, shared.label("shared"))
         .join(own, own.organ_id == other.organ_id)
-        .where(own.model_id == model_id, other.visible, other.model_id != model_id)
+        .where(own.model_id == model.id, other.visible, other.model_id != model.id)
         .group_by(other.model_id)
-        .order_by(shared.desc(), other.model_id)
-        .limit(SHARED_MAX)
         .subquery()
     )
-    statement = select(Model, counted.c.shared).join(counted, counted.c.model_id == Model.id)
-    rows = session.execute(statement.order_by(counted.c.shared.desc(), Model.id))
-    return [(model, int(number)) for model, number in rows]
+    composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
+    locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == Model.id, ModelMetadata.key == lock_key)
+    statement = (
+        select(Model, counted.c.shared)
+        .join(counted, counted.c.model_id == Model.id)
+        .where(func.lower(Model.namespace) != model.namespace.lower(), ~composed.exists(), ~locked.exists())
+        .order_by(counted.c.shared.desc(), Model.id)
+    )
+    return [(found, int(number)) for found, number in session.execute(statement.limit(SHARED_MAX))]
 
 
 def _of_row(row: Row[Submission, str, Model, str, float, str]) -> FoundSubmission:
