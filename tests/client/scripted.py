@@ -11,6 +11,8 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from registry.client.connection import Connection
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -108,3 +110,16 @@ def scripted(script: Script) -> Iterator[Scripted]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def serving(script: Callable[[Asked], Answer]) -> Iterator[tuple[Scripted, Connection]]:
+    """A server that answers so, and a connection to it on which nobody waits."""
+    with scripted(script) as server:
+        connection = Connection(server.url, sleep=no_nap)
+        yield server, connection
+        connection.close()
+
+
+def no_nap(_seconds: float) -> None:
+    """Nobody waits."""

@@ -5,21 +5,19 @@ from __future__ import annotations
 import fcntl
 import random
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from registry.client.checking import check_lock, check_organs
-from registry.client.connection import Connection
 from registry.client.fetching import TRIES, FileToFetch, fetch
 from registry.client.partial import partial_path
 from registry.digest import Digest, digest_of
 from registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
 from registry.registry import Registry
-from tests.client.scripted import Answer, Asked, Scripted, scripted
+from tests.client.scripted import Answer, Asked, no_nap, serving
 
 DATA = random.Random(6).randbytes(200_000)
 FILE = FileToFetch("/models/acme/x@1.gguf", len(DATA), digest_of(DATA))
@@ -40,18 +38,6 @@ def cut(answer: Answer, length: int) -> Answer:
     """The first `length` bytes of an answer that promises all of them."""
     assert answer.body is not None
     return replace(answer, body=answer.body[:length], promised=len(answer.body))
-
-
-@contextmanager
-def serving(script: Callable[[Asked], Answer]) -> Iterator[tuple[Scripted, Connection]]:
-    with scripted(script) as server:
-        connection = Connection(server.url, sleep=no_nap)
-        yield server, connection
-        connection.close()
-
-
-def no_nap(_seconds: float) -> None:
-    """Nobody waits."""
 
 
 def left(folder: Path) -> list[str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from registry.client import locked
-from registry.client.connection import Connection
 from registry.client.cutting import fetch_in_shards, file_in_shards
 from registry.client.fetching import TRIES, FileToFetch
 from registry.client.locked import LockedFile, fetch_locked, file_of_parts
@@ -25,7 +23,7 @@ from registry.errors import BadReply, NotAssemblable, Unreachable
 from registry.gguf import MemorySource, read_header
 from registry.registry import Registry
 from tests.cli.running import Ended, Organ
-from tests.client.scripted import Answer, Asked, Scripted, scripted
+from tests.client.scripted import Answer, Asked, no_nap, serving
 from tests.kin import kin_file, kin_tensors, parent_entries
 from tests.trips import block_metadata, file_bytes, ingest_file
 
@@ -33,10 +31,6 @@ Asking = Callable[..., Ended]
 MODEL = kin_file("Cut", kin_tensors(seed=3))
 FILE = FileToFetch("/models/acme/cut@1.gguf", len(MODEL), digest_of(MODEL))
 RANGE = re.compile(r"bytes=(\d+)-")
-
-
-def no_nap(_seconds: float) -> None:
-    """Nobody waits."""
 
 
 def left(folder: Path) -> list[str]:
@@ -341,12 +335,3 @@ def test_a_file_of_ones_own_is_not_held_against_a_model_elsewhere(asking: Asking
     ended = asking("compat", "base", tmp_path / "x.gguf")
     assert (ended.status, ended.out) == (2, "")
     assert "give two names, or two files" in ended.err
-
-
-@contextmanager
-def serving(script: Callable[[Asked], Answer]) -> Iterator[tuple[Scripted, Connection]]:
-    """A server that answers so, and the connection to it."""
-    with scripted(script) as server:
-        connection = Connection(server.url, sleep=no_nap)
-        yield server, connection
-        connection.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -15,7 +16,7 @@ from ingest.submissions.deciding import refuse_submission
 from ingest.submissions.forgetting import forget_bytes
 from ingest.submissions.intake import attend_to, settle_abandoned
 from ingest.submissions.keeping import kept_manifest
-from ingest.submissions.manifest import BadManifest
+from ingest.submissions.manifest import BadManifest, Manifest
 from registry.catalog.queries.submissions import known_contributor_id, open_submissions
 from registry.catalog.register.accounts import add_contributor, set_contributor_state
 from registry.catalog.register.jobs import cancel_job
@@ -124,9 +125,8 @@ def test_a_model_that_was_registered_after_its_submission_was_settled_goes(regis
     assert (found(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
 
 
-def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def withdrawn_in_pieces(registry: Registry) -> tuple[int, dict[str, Any], Manifest]:
+    """A model that ann sent in two pieces and withdrew: her id, the file as she gave it, what was kept of it."""
     half = len(LITTLE) // 2
     put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
     file = of_pieces(LITTLE, [(0, half), (half, len(LITTLE) - half)])
@@ -135,6 +135,13 @@ def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
         owner = known_contributor_id(session, "ann") or 0
         manifest = kept_manifest(open_submissions(session, owner)[0])
     withdraw(registry, "ann", first)
+    return owner, file, manifest
+
+
+def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner, file, manifest = withdrawn_in_pieces(registry)
     later: list[int] = []
 
     def forget_late(*given: object) -> int:
@@ -150,14 +157,7 @@ def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
 def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    half = len(LITTLE) // 2
-    put_upload(registry, "ann", [LITTLE[:half], LITTLE[half:]])
-    file = of_pieces(LITTLE, [(0, half), (half, len(LITTLE) - half)])
-    first = asked_for(registry, "ann/one", [file])
-    with registry.catalog.reading() as session:
-        owner = known_contributor_id(session, "ann") or 0
-        manifest = kept_manifest(open_submissions(session, owner)[0])
-    withdraw(registry, "ann", first)
+    owner, file, manifest = withdrawn_in_pieces(registry)
     locate, located = asking.locate, list[object]()
 
     def located_before(*given: object) -> object:
