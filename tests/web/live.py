@@ -11,12 +11,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
-from typing import TypeVar
 
 from tests.leaks import look_at_log
 
@@ -33,7 +31,6 @@ HURRIED = (
     "head_seconds=1, body_seconds=1, send_seconds=1, idle_seconds=2))"
 )
 """A server with one process and little patience."""
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +83,6 @@ def everything(client: socket.socket) -> bytes:
     except ConnectionError:
         pass
     return bytes(received)
-
-
-def insisted(ask: Callable[[], Answer]) -> Answer:
-    """What `ask` gives, asked again where a hurried server has cut it off: this machine may stand still for seconds."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return ask()
-        except (OSError, HTTPException) as error:
-            if isinstance(error, urllib.error.HTTPError):
-                error.close()
-            if time.monotonic() > until:
-                raise
-            time.sleep(0.02)
 
 
 def free_port() -> int:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from registry.catalog.register.accounts import open_page_token, open_session
 from registry.registry import Registry
 from registry.tokens import parse_token, secret_sha256
 from tests.web.accounts import bearing, new_token
-from tests.web.live import PATIENCE_SECONDS, ROOT, Live, insisted, serving
+from tests.web.live import PATIENCE_SECONDS, ROOT, Live, serving
 from web.identity import COOKIE
 
 WORKERS, CONNECTIONS, CONNECTIONS_MAX = 3, 12, 120
@@ -58,17 +58,10 @@ class Visitor:
         """Who answered last."""
 
     def status(self) -> int:
-        """Of the next answer; by a new connection only if the server has closed the one before, which was idle."""
-        return insisted(self._ask)
-
-    def _ask(self) -> int:
-        try:
-            self._connection.request("GET", self._path, headers=self._headers)
-            answer = self._connection.getresponse()
-            answer.read()
-        except (OSError, HTTPException):
-            self._connection.close()
-            raise
+        """Of the next answer; by a new connection only if the server has closed the one before."""
+        self._connection.request("GET", self._path, headers=self._headers)
+        answer = self._connection.getresponse()
+        answer.read()
         self.worker = answer.headers["X-Worker"]
         return answer.status
 
