@@ -82,7 +82,7 @@ def show_submission(submission: int, as_json: bool) -> None:
 @_SUBMISSION
 def approve(submission: int) -> None:
     """Publish what waits: its model is visible from now on."""
-    from ingest.submissions.deciding import approve_submission  # with the relatives of models, which is numpy
+    from ingest.submissions.review import approve_submission  # with the relatives of models, which is numpy
 
     with _known(submission), folder_registry() as registry:
         approve_submission(registry, submission, LOCAL)
@@ -94,7 +94,7 @@ def approve(submission: int) -> None:
 @click.option("--reason", required=True, metavar="TEXT", help="Why: its contributor will read it.")
 def refuse(submission: int, reason: str) -> None:
     """Refuse what waits; its bytes go with the next sweeps."""
-    from ingest.submissions.deciding import refuse_submission
+    from ingest.submissions.review import refuse_submission
 
     with _known(submission), folder_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)

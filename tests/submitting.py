@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from ingest.submissions.asking import submit
 from ingest.submissions.child import Say, work
 from ingest.submissions.confined import Order
 from ingest.submissions.intake import attend_to
 from ingest.submissions.manifest import parse_manifest
+from ingest.submissions.submit import submit
 from ingest.uploads.spool import spool_of
 from registry.catalog.queries.submissions import FoundSubmission, submission_by_id
 from registry.catalog.register.contributors import contributor_id

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 from flask import abort, redirect, request, url_for
 
-from ingest.submissions.deciding import approve_submission, refuse_submission
+from ingest.submissions.review import approve_submission, refuse_submission
 from registry.catalog.queries.accounts import contributor_by_name
 from registry.catalog.queries.administration import submission_by_id
 from registry.catalog.queries.removing import model_in_any_state, removal_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.submissions import asking
+from ingest.submissions import submit as submissions
 from ingest.submissions.intake import settle_abandoned
-from ingest.submissions.manifest import Given, Manifest
+from ingest.submissions.manifest import Manifest, StatedMetadata
 from registry.catalog.queries.submissions import (
     FoundSubmission,
     SubmissionPage,
@@ -27,22 +27,22 @@ NOBODY = 0
 
 def submit(namespace: str, name: str, manifest: Manifest) -> FoundSubmission:
     """Let a model of who asks be looked at. Raises NotAllowed for the namespace of another, BadName, and what
-    `ingest.submissions.asking.submit` does."""
+    `ingest.submissions.submit.submit` does."""
     who = need(UPLOAD).name or ""
-    return own_submission(asking.submit(registry(), who, own_name(namespace, name), manifest))
+    return own_submission(submissions.submit(registry(), who, own_name(namespace, name), manifest))
 
 
-def publish(submission_id: int, given: Given, name: str | None = None) -> FoundSubmission:
+def publish(submission_id: int, given: StatedMetadata, name: str | None = None) -> FoundSubmission:
     """Publish a submission of who asks that was looked at, under another `name` in its namespace if one is given."""
     if name is not None:
         plain_name(name)
-    asking.publish(registry(), need(UPLOAD).name or "", submission_id, given, name)
+    submissions.publish(registry(), need(UPLOAD).name or "", submission_id, given, name)
     return own_submission(submission_id)
 
 
 def withdraw(submission_id: int) -> FoundSubmission:
     """Take a submission of who asks back."""
-    asking.withdraw(registry(), need(UPLOAD).name or "", submission_id)
+    submissions.withdraw(registry(), need(UPLOAD).name or "", submission_id)
     return own_submission(submission_id)
 
 

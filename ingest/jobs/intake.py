@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ingest.jobs.arguments import check_members, whole_number
 from ingest.jobs.kind import INTAKE, JobKind, Tell, Values
-from ingest.submissions.asking import INSPECT as INSPECT_NAME
-from ingest.submissions.asking import PUBLISH as PUBLISH_NAME
 from ingest.submissions.intake import attend_to, settle_abandoned
+from ingest.submissions.submit import INSPECT as INSPECT_NAME
+from ingest.submissions.submit import PUBLISH as PUBLISH_NAME
 from registry.registry import Registry
 
 ID_MAX = 2**63 - 1

@@ -26,7 +26,7 @@ from ingest.pushing.submitting import followed, hand_in, looked_up, manifest
 from ingest.pushing.waiting import patiently
 from ingest.records import is_complete, model_digest
 from ingest.sources import ModelSource
-from ingest.submissions.manifest import BadManifest, parse_given
+from ingest.submissions.manifest import BadManifest, parse_stated_metadata
 from registry.catalog.register.accounts import LOCAL
 from registry.client.connection import API, Connection
 from registry.digest import Digest
@@ -117,7 +117,7 @@ def push(
 def check_said(metadata: Mapping[str, Any]) -> None:
     """Raise BadInput for what a registry would refuse to be told of a model, in its sentences."""
     try:
-        parse_given(dict(metadata))
+        parse_stated_metadata(dict(metadata))
     except BadManifest as error:
         wrong = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
         raise BadInput("; ".join(wrong)) from error

@@ -28,13 +28,12 @@ from ingest.dissect import DissectedFile, dissect
 from ingest.opening import in_order
 from ingest.records import model_digest
 from ingest.service import Intake, ingest_files
-from ingest.submissions.assembled import Sources, assembled_file
 from ingest.submissions.findings import REFUSE, Finding, finding_of
-from ingest.submissions.keeping import kept_given, kept_manifest
-from ingest.submissions.looking import Proposed, declared_parents, findings_of, identity_of, proposed_of
-from ingest.submissions.manifest import BadManifest, Given
+from ingest.submissions.manifest import BadManifest, StatedMetadata
 from ingest.submissions.neighbours import base_findings, digest_findings, organ_findings
-from ingest.submissions.pieces import LocatedFile, locate
+from ingest.submissions.pieces import LocatedFile, Sources, composed_file, locate
+from ingest.submissions.proposal import Proposal, declared_parents, findings_of, identity_of, propose
+from ingest.submissions.serialize import manifest_of, stated_metadata_of
 from registry.catalog.queries.submissions import submission_by_id
 from registry.catalog.records import ModelRecord, ParentRecord
 from registry.catalog.tables import Model, Submission
@@ -58,7 +57,7 @@ class _Sent:
     name: ModelName
     contributor: str
     contributor_id: int
-    given: Given
+    stated: StatedMetadata
     files: list[LocatedFile]
 
     @property
@@ -87,7 +86,7 @@ def work(registry: Registry, submission_id: int, *, publish: bool, say: Say) -> 
         with ExitStack() as opened:
             sent = _sent(registry, submission_id)
             files = _open(opened, registry, sent)
-            proposed = proposed_of(files, sent.given)
+            proposed = propose(files, sent.stated)
             found = _looked(registry, files, sent, proposed)
             say({"looked": {"proposed": proposed.values(), "findings": found}})
             refused = [one for one in found if one["severity"] == REFUSE]
@@ -113,17 +112,19 @@ def _sent(registry: Registry, submission_id: int) -> _Sent:
     with registry.catalog.reading() as session:
         found = submission_by_id(session, submission_id)
         row: Submission = found.row
-        files = locate(session, row.contributor_id, registry.settings.uploads, kept_manifest(row))
-        return _Sent(ModelName(row.namespace, row.name), found.contributor, row.contributor_id, kept_given(row), files)
+        files = locate(session, row.contributor_id, registry.settings.uploads, manifest_of(row))
+        return _Sent(
+            ModelName(row.namespace, row.name), found.contributor, row.contributor_id, stated_metadata_of(row), files
+        )
 
 
 def _open(opened: ExitStack, registry: Registry, sent: _Sent) -> list[DissectedFile]:
     sources = opened.enter_context(Sources(registry))
-    return in_order(sent.name.name, [dissect(assembled_file(sources, file)) for file in sent.files])
+    return in_order(sent.name.name, [dissect(composed_file(sources, file)) for file in sent.files])
 
 
 def _looked(
-    registry: Registry, files: Sequence[DissectedFile], sent: _Sent, proposed: Proposed
+    registry: Registry, files: Sequence[DissectedFile], sent: _Sent, proposed: Proposal
 ) -> list[dict[str, Any]]:
     found = list(findings_of(files, sent.name, proposed))
     digests = [_promised(file) for file in files]
@@ -145,7 +146,7 @@ def _promised(file: DissectedFile) -> Digest | None:
 
 
 def _register(
-    registry: Registry, files: Sequence[DissectedFile], sent: _Sent, proposed: Proposed, say: Say
+    registry: Registry, files: Sequence[DissectedFile], sent: _Sent, proposed: Proposal, say: Say
 ) -> dict[str, Any]:
     def settle(record: ModelRecord) -> ModelRecord:
         for file, found in zip(files, record.files, strict=True):
@@ -174,15 +175,15 @@ def _register(
 
 def _said(record: ModelRecord, sent: _Sent) -> ModelRecord:
     """The record with what its contributor says, kept back until it is published."""
-    given = sent.given
+    stated = sent.stated
     relation = "adapter" if record.kind == "adapter" else "finetune"
     return replace(
         record,
-        title=given.title or record.title,
-        description=given.description or record.description,
-        license=given.license or record.license,
-        tags=record.tags if given.tags is None else given.tags,
-        parents=record.parents if given.base is None else (ParentRecord(given.base, relation),),
+        title=stated.title or record.title,
+        description=stated.description or record.description,
+        license=stated.license or record.license,
+        tags=record.tags if stated.tags is None else stated.tags,
+        parents=record.parents if stated.base is None else (ParentRecord(stated.base, relation),),
         contributor=sent.contributor,
         state="quarantined",
     )

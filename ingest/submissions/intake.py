@@ -15,11 +15,11 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from ingest.publishing import publish_model
+from ingest.submissions.cleanup import remove_uploads_of
 from ingest.submissions.confined import Order, Stopped, Worker, in_child
 from ingest.submissions.findings import REFUSE, Finding, findings_json, parse_findings
-from ingest.submissions.forgetting import forget_bytes
-from ingest.submissions.keeping import kept_given, manifest_in, said_json
 from ingest.submissions.neighbours import FOR_ADMINISTRATORS, unfit_for_its_base
+from ingest.submissions.serialize import metadata_json, read_manifest, stated_metadata_of
 from registry.catalog.actions import Action
 from registry.catalog.queries.submissions import (
     abandoned_submissions,
@@ -135,7 +135,7 @@ class _Heard:
             row = locked_submission(session, self.order.submission)
             if row.state not in LOOKED_AT:
                 raise NotWanted
-            said = said_json(kept_given(row), publish=self.order.publish, proposed=proposed)
+            said = metadata_json(stated_metadata_of(row), publish=self.order.publish, proposed=proposed)
             state = "publishing" if self.order.publish else row.state
             change_submission(session, row, state, findings=findings_json(self.findings), said=said)
         self.tell(LOOKED_SHARE, "taking it apart" if self.order.publish else "looked at")
@@ -181,7 +181,7 @@ def _conclude(registry: Registry, order: Order, heard: _Heard) -> None:
             change_submission(session, row, "ready")
         ended = row.state != "ready"
     if ended:
-        forget_bytes(registry, owner_id, manifest_in(kept))
+        remove_uploads_of(registry, owner_id, read_manifest(kept))
 
 
 def _settle(session: Session, registry: Registry, row: Submission, model: Model, found: list[Finding]) -> None:

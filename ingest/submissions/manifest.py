@@ -70,8 +70,8 @@ class WantedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the contributor says of the model. None leaves it as the header says."""
+class StatedMetadata:
+    """What the contributor states about the model. None means: as the header says."""
 
     title: str | None = None
     description: str | None = None
@@ -80,10 +80,10 @@ class Given:
     """The model that it was made from, `namespace/name`, or what it is called elsewhere."""
     tags: tuple[str, ...] | None = None
 
-    def over(self, before: Given) -> Given:
-        """This, and where it says nothing, what was said `before`."""
+    def over(self, before: StatedMetadata) -> StatedMetadata:
+        """Return these values, with those of `before` for whatever is None."""
         own, old = asdict(self), asdict(before)
-        return Given(**{name: old[name] if value is None else value for name, value in own.items()})
+        return StatedMetadata(**{name: old[name] if value is None else value for name, value in own.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Manifest:
     """A model that somebody wants to publish, or with `publish` false, first to be told of."""
 
     files: tuple[WantedFile, ...]
-    given: Given = Given()
+    stated: StatedMetadata = StatedMetadata()
     publish: bool = True
 
     def digests(self) -> set[Digest]:
@@ -123,20 +123,20 @@ def parse_manifest(values: Mapping[str, Any]) -> Manifest:
     reasons = _Reasons()
     reasons.check_members(values, MEMBERS, "")
     files = _files(values.get("files"), reasons)
-    given = _given(values.get("metadata"), reasons)
+    stated = _stated(values.get("metadata"), reasons)
     publish = values.get("publish", True)
     if not isinstance(publish, bool):
         reasons.add("publish", "publish is true or false")
     reasons.settle()
-    return Manifest(files, given, bool(publish))
+    return Manifest(files, stated, bool(publish))
 
 
-def parse_given(values: Any) -> Given:
-    """What is said of a model; raises BadManifest with every reason."""
+def parse_stated_metadata(values: Any) -> StatedMetadata:
+    """Return what `values` state about a model. Raises BadManifest with every reason."""
     reasons = _Reasons()
-    given = _given(values, reasons)
+    stated = _stated(values, reasons)
     reasons.settle()
-    return given
+    return stated
 
 
 @dataclass(slots=True)
@@ -235,12 +235,12 @@ def _pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tupl
     return tuple(found)
 
 
-def _given(values: Any, reasons: _Reasons) -> Given:
+def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
     if values is None:
-        return Given()
+        return StatedMetadata()
     if not isinstance(values, dict):
         reasons.add("metadata", "metadata is an object")
-        return Given()
+        return StatedMetadata()
     reasons.check_members(values, METADATA_MEMBERS, "metadata.")
     limits = {"title": TITLE_MAX, "description": DESCRIPTION_MAX, "license": LICENSE_MAX, "base": BASE_MAX}
     texts = {
@@ -251,7 +251,7 @@ def _given(values: Any, reasons: _Reasons) -> Given:
     wrong = wrong_with_licence(texts["license"]) if texts["license"] else None
     if wrong is not None:
         reasons.add("metadata.license", wrong.rstrip("."))
-    return Given(texts["title"], texts["description"], texts["license"], texts["base"], tags)
+    return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)
 
 
 def _text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:

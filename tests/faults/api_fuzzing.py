@@ -25,7 +25,7 @@ from sqlalchemy import update
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from ingest.jobs.kinds import KINDS
-from ingest.submissions.asking import withdraw
+from ingest.submissions.submit import withdraw
 from ingest.uploads.sessions import cancel
 from registry.catalog.clock import now
 from registry.catalog.queries.jobs import active_jobs

@@ -9,8 +9,8 @@ from sqlalchemy import update
 
 from ingest.describing import read_edits
 from ingest.jobs.compose import COMPOSE
-from ingest.submissions.asking import withdraw
-from ingest.submissions.manifest import BadManifest, parse_given
+from ingest.submissions.manifest import BadManifest, parse_stated_metadata
+from ingest.submissions.submit import withdraw
 from ingest.uploads.sessions import Declared, look_up, open_upload
 from ingest.uploads.tidying import tidy_uploads
 from registry.catalog.clock import now
@@ -101,12 +101,12 @@ def test_what_a_suspended_contributor_has_submitted_waits_for_an_administrator(r
 def test_what_an_edit_would_refuse_is_not_published_either(field: str) -> None:
     bad = {"title": "a\nb", "license": "MIT\x07", "base": "a\x1b[31m", "tags": ["a\nb"], "description": "a\x00b"}
     with pytest.raises(BadManifest, match=f"metadata.{field}"):
-        parse_given({field: bad[field]})
+        parse_stated_metadata({field: bad[field]})
 
 
 def test_a_description_has_lines_and_any_script() -> None:
     text = "One\u00a0line,\r\n\tanother; \U0001f469\u200d\U0001f4bb"
-    assert parse_given({"description": text}).description == text.replace("\r", "")
+    assert parse_stated_metadata({"description": text}).description == text.replace("\r", "")
     assert read_edits({"description": text}) == (Edits(description=text.replace("\r", "")), [])
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ingest.submissions import asking, forgetting
-from ingest.submissions.asking import withdraw
+from ingest.submissions import cleanup, submit
+from ingest.submissions.cleanup import remove_uploads_of
 from ingest.submissions.confined import Order
-from ingest.submissions.deciding import refuse_submission
-from ingest.submissions.forgetting import forget_bytes
 from ingest.submissions.intake import attend_to, settle_abandoned
-from ingest.submissions.keeping import kept_manifest
 from ingest.submissions.manifest import BadManifest, Manifest
+from ingest.submissions.review import refuse_submission
+from ingest.submissions.serialize import manifest_of
+from ingest.submissions.submit import withdraw
 from registry.catalog.queries.submissions import known_contributor_id, open_submissions
 from registry.catalog.register.accounts import add_contributor, set_contributor_state
 from registry.catalog.register.jobs import cancel_job
@@ -133,7 +133,7 @@ def withdrawn_in_pieces(registry: Registry) -> tuple[int, dict[str, Any], Manife
     first = asked_for(registry, "ann/one", [file])
     with registry.catalog.reading() as session:
         owner = known_contributor_id(session, "ann") or 0
-        manifest = kept_manifest(open_submissions(session, owner)[0])
+        manifest = manifest_of(open_submissions(session, owner)[0])
     withdraw(registry, "ann", first)
     return owner, file, manifest
 
@@ -148,9 +148,9 @@ def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
         later.append(asked_for(registry, "ann/two", [file]))
         return forget_uploads(*given)
 
-    forget_uploads = forgetting.forget_uploads
-    monkeypatch.setattr(forgetting, "forget_uploads", forget_late)
-    assert forget_bytes(registry, owner, manifest) == 0
+    forget_uploads = cleanup.forget_uploads
+    monkeypatch.setattr(cleanup, "forget_uploads", forget_late)
+    assert remove_uploads_of(registry, owner, manifest) == 0
     assert attended(registry, later[0]).row.state == "published"
 
 
@@ -158,15 +158,15 @@ def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, file, manifest = withdrawn_in_pieces(registry)
-    locate, located = asking.locate, list[object]()
+    locate, located = submit.locate, list[object]()
 
     def located_before(*given: object) -> object:
         files = locate(*given)  # type: ignore[arg-type]
         if not located:
             located.append(files)
-            assert forget_bytes(registry, owner, manifest) == 1
+            assert remove_uploads_of(registry, owner, manifest) == 1
         return files
 
-    monkeypatch.setattr(asking, "locate", located_before)
+    monkeypatch.setattr(submit, "locate", located_before)
     with pytest.raises(BadManifest, match="send them first"):
         asked_for(registry, "ann/two", [file])

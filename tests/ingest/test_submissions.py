@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from ingest.jobs.runner import Runner
-from ingest.submissions.asking import publish, withdraw
-from ingest.submissions.assembled import Sources, assembled_file
 from ingest.submissions.child import Say
 from ingest.submissions.confined import Order, Stopped
-from ingest.submissions.deciding import approve_submission, refuse_submission
 from ingest.submissions.intake import attend_to, settle_abandoned
-from ingest.submissions.manifest import PIECES_MAX, BadManifest, Given, parse_manifest
-from ingest.submissions.pieces import locate
+from ingest.submissions.manifest import PIECES_MAX, BadManifest, StatedMetadata, parse_manifest
+from ingest.submissions.pieces import Sources, composed_file, locate
+from ingest.submissions.review import approve_submission, refuse_submission
+from ingest.submissions.submit import publish, withdraw
 from registry.catalog.queries.blobs import reachable_digests
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.totals import counted_totals, running_totals
@@ -123,7 +122,7 @@ def test_reading_a_file_of_pieces_anywhere_gives_its_bytes(registry: Registry, t
         (file,) = locate(session, owner, registry.settings.uploads, manifest)
     chance = Random(1)
     with Sources(registry) as sources:
-        read = assembled_file(sources, file)
+        read = composed_file(sources, file)
         assert read.read_at(0, len(BASE)) == BASE
         for _ in range(200):
             begin, end = sorted(chance.randrange(len(BASE) + 1) for _ in range(2))
@@ -194,7 +193,7 @@ def test_some_organs_that_their_base_has_no_place_for_are_refused_before_they_ar
     looked = asked_for(registry, "ann/part", [whole(registry, "ann", partial)], base="acme/base", publish=False)
     assert attended(registry, looked, publish=False).row.state == "ready", "another base may be named"
     assert "base-does-not-fit" in codes(registry, looked)
-    publish(registry, "ann", looked, Given())
+    publish(registry, "ann", looked, StatedMetadata())
     after = attended(registry, looked)
     assert (after.row.state, after.model) == ("refused", None)
     assert after.row.reason == (
@@ -312,14 +311,14 @@ def test_what_looks_dangerous_is_told_and_never_handed_out(registry: Registry, t
     proposed = json.loads(after.row.metadata_given)["proposed"]
     assert (proposed["license"], proposed["tensors"], proposed["complete"]) == ("my own one", 10, True)
     assert rows(registry) == []
-    publish(registry, "ann", submission_id, Given(license="MIT"), "little")
+    publish(registry, "ann", submission_id, StatedMetadata(license="MIT"), "little")
     model = attended(registry, submission_id).model
     assert model is not None
     assert (model.full_name, model.license) == ("ann/little@1", "MIT")
     with pytest.raises(NotAssemblable):
         assembled(registry, "ann/little", tmp_path / "out")
     with pytest.raises(Conflict):
-        publish(registry, "ann", submission_id, Given())
+        publish(registry, "ann", submission_id, StatedMetadata())
 
 
 def test_bytes_that_are_not_what_was_promised_are_refused(registry: Registry) -> None:
@@ -496,5 +495,5 @@ def test_every_reason_is_told_at_once_and_a_manifest_reads_back() -> None:
         *("files[0].name", "files[0].pieces[0]", "files[0].pieces[1]", "metadata.title", "publish"),
     ]
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
-    assert good.given == Given(base="acme/base", tags=("a",))
+    assert good.stated == StatedMetadata(base="acme/base", tags=("a",))
     assert parse_manifest(json.loads(good.files_json())).files == good.files

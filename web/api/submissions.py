@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import request
 
-from ingest.submissions.manifest import BODY_MAX_BYTES, MEMBERS, BadManifest, parse_given, parse_manifest
+from ingest.submissions.manifest import BODY_MAX_BYTES, MEMBERS, BadManifest, parse_manifest, parse_stated_metadata
 from registry.present.submissions import submission_values, submissions_values
 from registry.present.values import Values
 from web import submitting
@@ -110,7 +110,7 @@ def publish_submission(submission: str) -> Values:
     `ready`."""
     asked = asked_object(("metadata", "name"))
     try:
-        given = parse_given(asked.get("metadata"))
+        given = parse_stated_metadata(asked.get("metadata"))
     except BadManifest as error:
         raise _refused(error) from error
     submission_id = submitting.parsed_submission(submission)

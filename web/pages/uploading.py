@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
-from ingest.submissions.keeping import kept_manifest
-from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, Given, parse_given
+from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, StatedMetadata, parse_stated_metadata
+from ingest.submissions.serialize import manifest_of
 from ingest.uploads import sessions
 from registry.catalog.clock import now
 from registry.catalog.queries.belongings import next_version
@@ -88,7 +88,7 @@ def _unused(session: Session, owner_id: int) -> list[Upload]:
     """Whole files that have come, of which no submission has been made."""
     files = finished_files(session, owner_id, now())
     waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
-    used = {upload for one in waiting for upload in kept_manifest(one).uploads()}
+    used = {upload for one in waiting for upload in manifest_of(one).uploads()}
     return [file for file in files if file.public_id not in used]
 
 
@@ -102,7 +102,7 @@ def _around() -> Values:
     }
 
 
-def _given(number: int) -> Given:
+def _given(number: int) -> StatedMetadata:
     """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
     for a file's header may say what it likes. Raises BadManifest."""
     values: Values = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
@@ -113,7 +113,7 @@ def _given(number: int) -> Given:
         values["tags"] = [tag.strip() for tag in values["tags"].split(",") if tag.strip()]
     if values["description"] is not None:
         values["description"] = values["description"].replace("\r\n", "\n")
-    return parse_given({name: value for name, value in values.items() if value is not None})
+    return parse_stated_metadata({name: value for name, value in values.items() if value is not None})
 
 
 def _again(number: int, problems: Sequence[str]) -> Page:

@@ -1,11 +1,11 @@
-"""Uploads that nothing is made of any more: their model is in the store, or will not be."""
+"""Remove uploads that no open submission needs any more."""
 
 from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from ingest.submissions.keeping import kept_manifest
 from ingest.submissions.manifest import Manifest
+from ingest.submissions.serialize import manifest_of
 from ingest.uploads.tidying import forget_uploads
 from registry.catalog.queries.submissions import UNDER_WAY, open_submissions
 from registry.catalog.queries.uploads import pieces_of_upload
@@ -16,9 +16,9 @@ from registry.digest import Digest
 from registry.registry import Registry
 
 
-def forget_bytes(registry: Registry, contributor_id: int, manifest: Manifest) -> int:
-    """Remove the uploads that a submission was made of that has ended, but for what others of its contributor still
-    need; how many.
+def remove_uploads_of(registry: Registry, contributor_id: int, manifest: Manifest) -> int:
+    """Remove the uploads of a submission that has ended, except those that another open submission of the same
+    contributor needs. Return how many were removed.
     """
     digests: set[Digest] = set()
     uploads: set[str] = set()
@@ -26,7 +26,7 @@ def forget_bytes(registry: Registry, contributor_id: int, manifest: Manifest) ->
         others = open_submissions(session, contributor_id, UNDER_WAY)
         newest_id = max((other.id for other in others), default=0)
         for other in others:
-            needed = kept_manifest(other)
+            needed = manifest_of(other)
             digests |= needed.digests()
             uploads |= needed.uploads()
 
@@ -37,11 +37,14 @@ def forget_bytes(registry: Registry, contributor_id: int, manifest: Manifest) ->
 
 
 def _is_needed(session: Session, contributor_id: int, upload_id: int, newest_id: int) -> bool:
-    """Whether a submission that came after `newest_id` needs the upload. None comes until the transaction ends."""
+    """Return whether a submission that was added after `newest_id` needs the upload.
+
+    The contributor's row is locked, so that no submission is added before the transaction ends.
+    """
     upload = session.get(Upload, upload_id)
     hold_contributor(session, contributor_id)
-    later = [kept_manifest(one) for one in open_submissions(session, contributor_id, UNDER_WAY, newest_id)]
+    later = [manifest_of(one) for one in open_submissions(session, contributor_id, UNDER_WAY, newest_id)]
     if upload is None or not later:
         return False
-    has = {digest for _, _, digest in pieces_of_upload(session, upload_id)}
-    return any(upload.public_id in one.uploads() or has & one.digests() for one in later)
+    stored = {digest for _, _, digest in pieces_of_upload(session, upload_id)}
+    return any(upload.public_id in one.uploads() or stored & one.digests() for one in later)

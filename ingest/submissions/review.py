@@ -1,4 +1,4 @@
-"""What an administrator does with a model that waits: let it be seen, or refuse it."""
+"""An administrator approves or refuses a model that is in quarantine."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from registry.registry import Registry
 
 
 def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
-    """Publish the model of a quarantined submission. Raises NotFound, Conflict for one that waits for no word, and for
-    some organs that do not fit into their base, which may have come after they were looked at.
+    """Publish the model of a quarantined submission.
+
+    Raises NotFound; Conflict when the submission is in another state, and when the model has only some organs and they
+    do not fit its base, which may have been registered after the inspection.
     """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
@@ -31,10 +33,10 @@ def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
 
 
 def refuse_submission(registry: Registry, submission_id: int, reason: str, by: str) -> None:
-    """Remove the model of a quarantined submission, and tell its contributor why.
+    """Remove the model of a quarantined submission; its contributor reads the reason.
 
-    Bytes that nothing else needs go with the next sweep. Raises NotFound, Conflict, BadValue for a reason that is empty
-    or too long.
+    The next sweep removes bytes that no other model needs. Raises NotFound, Conflict, and BadValue for a reason that is
+    empty or too long.
     """
     with registry.catalog.writing() as session:
         model = _waiting_model(session, submission_id)
@@ -50,5 +52,7 @@ def _waiting_model(session: Session, submission_id: int) -> Model:
     row: Submission = locked_submission(session, submission_id)
     model = None if row.model_id is None else session.get(Model, row.model_id)
     if row.state != "quarantined" or model is None:
-        raise Conflict(f"submission {submission_id} is {row.state}: it waits for nobody's word")
+        raise Conflict(
+            f"submission {submission_id} is {row.state}: only one that is quarantined can be approved or refused"
+        )
     return model

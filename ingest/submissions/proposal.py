@@ -1,4 +1,4 @@
-"""What the headers of sent files say, and what their contributor should know of them before they are published."""
+"""What a model would be listed as, from its headers and its contributor's metadata, and the findings about both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ingest.dissect import DissectedFile, places
 from ingest.records import is_complete, kind_of
 from ingest.submissions.findings import NOTE, WARN, Finding
-from ingest.submissions.manifest import Given
+from ingest.submissions.manifest import StatedMetadata
 from registry.compose.licences import AND, terms_of
 from registry.gguf import Header
 from registry.gguf.pieces import tags_of
@@ -21,8 +21,8 @@ SHOWN_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Proposed:
-    """What would stand in the catalog: the header's words, and over them its contributor's."""
+class Proposal:
+    """The values that the catalog would list: the contributor's, or else the header's."""
 
     title: str | None
     description: str | None
@@ -37,20 +37,20 @@ class Proposed:
     complete: bool
 
     def values(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the proposal as a JSON object."""
         return asdict(self) | {"tags": list(self.tags)}
 
 
-def proposed_of(files: Sequence[DissectedFile], given: Given) -> Proposed:
-    """What the model that `files` make would be shown as."""
+def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
+    """Return what the model in `files` would be listed as."""
     header = files[0].header
     tensors = [tensor for file in files for tensor in file.header.tensors]
-    return Proposed(
-        title=given.title or header.text("general.name"),
-        description=given.description or header.text("general.description"),
-        license=given.license or header.text("general.license"),
-        base=given.base or next((parent.text for parent in declared_parents(header)), None),
-        tags=given.tags if given.tags is not None else tuple(tags_of(files[0].source, header)),
+    return Proposal(
+        title=stated.title or header.text("general.name"),
+        description=stated.description or header.text("general.description"),
+        license=stated.license or header.text("general.license"),
+        base=stated.base or next((parent.text for parent in declared_parents(header)), None),
+        tags=stated.tags if stated.tags is not None else tuple(tags_of(files[0].source, header)),
         architecture=header.architecture,
         parameters=sum(tensor.elements for tensor in tensors),
         tensors=len(tensors),
@@ -61,20 +61,20 @@ def proposed_of(files: Sequence[DissectedFile], given: Given) -> Proposed:
 
 
 def declared_parents(header: Header) -> list[DeclaredParent]:
-    """The parents that the header names."""
+    """Return the parents that the header names."""
     texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
     count = header.integer("general.base_model.count") or 0
     return [parent for number, parent in numbered_parents(texts) if number < count]
 
 
-def identity_of(header: Header, name: ModelName, proposed: Proposed) -> Identity:
-    """What the model will go by among the registered ones."""
+def identity_of(header: Header, name: ModelName, proposed: Proposal) -> Identity:
+    """Return the names by which other models may mean this one."""
     own = (header.text(key) or "" for key in IDENTITY_KEYS)
     return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *own)
 
 
-def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposed) -> Iterator[Finding]:
-    """What the files themselves give reason to say."""
+def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposal) -> Iterator[Finding]:
+    """Return the findings about the files themselves, without the catalog."""
     header = files[0].header
     for file in files:
         for reason in file.unassemblable:

@@ -1,12 +1,12 @@
-"""What a contributor does with submissions: ask for one, publish one that was only looked at, withdraw one."""
+"""A contributor submits a model, publishes one that was only inspected, or withdraws one."""
 
 from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from ingest.submissions.keeping import kept_given, said_json, wants_publishing
-from ingest.submissions.manifest import Given, Manifest
+from ingest.submissions.manifest import Manifest, StatedMetadata
 from ingest.submissions.pieces import InSpool, LocatedFile, locate
+from ingest.submissions.serialize import metadata_json, stated_metadata_of, wants_publishing
 from registry.catalog.actions import Action
 from registry.catalog.queries.quota import check_model_fits
 from registry.catalog.queries.submissions import count_open_submissions, same_submissions
@@ -29,20 +29,20 @@ from registry.names import ModelName
 from registry.registry import Registry
 
 INSPECT, PUBLISH = "inspect", "publish"
-"""The kinds of the jobs."""
+"""Names of the job kinds."""
 OPEN_MAX = 50
-"""Submissions of one contributor that have not ended."""
+"""How many open submissions one contributor may have."""
 AGAIN_SECONDS = 60.0
 WITHDRAWN = "withdrawn by its contributor"
 _WITHDRAWABLE = ("checking", "ready", "quarantined")
 
 
 def submit(registry: Registry, contributor: str, name: ModelName, manifest: Manifest) -> int:
-    """Let a model be looked at, and published if the manifest says so; the id of the submission.
+    """Enqueue the inspection of a model, and its publication if the manifest asks for it. Return the submission's id.
 
-    The same asked for again, while it has not ended, is the same submission; one that was only looked at is published
-    now if the manifest says so. Who calls has checked that the namespace is the contributor's. Raises BadManifest for
-    pieces that are not here, OverQuota, TooMany, QueueFull.
+    The same request, while its submission is open, returns the same submission; one that was only inspected is
+    published now if the manifest asks for it. The caller has checked that the namespace belongs to the contributor.
+    Raises BadManifest for pieces that have not been uploaded, OverQuota, TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, contributor)
@@ -52,49 +52,52 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
     if size_bytes > registry.settings.upload_max_bytes:
         most = registry.settings.upload_max_bytes
         raise OverQuota(f"the files have {size_bytes:,} bytes; {most:,} are the most that is taken")
-    kept, said = manifest.files_json(), said_json(manifest.given, publish=manifest.publish)
+    files_json, metadata = manifest.files_json(), metadata_json(manifest.stated, publish=manifest.publish)
     with registry.catalog.writing() as session:
         hold_contributor(session, owner_id)
-        same = _same(session, owner_id, name, kept, manifest)
+        same = _same(session, owner_id, name, files_json, manifest)
         if same is not None:
             if manifest.publish and same.state == "ready":
-                change_submission(session, same, "publishing", said=said)
+                change_submission(session, same, "publishing", said=metadata)
                 _enqueue(session, same, PUBLISH, contributor)
             return same.id
         if contributor != LOCAL:
             _check_room(session, registry, owner_id, files)
         row = add_submission(
-            session, owner_id, name.namespace, name.name, manifest=kept, said=said, size_bytes=size_bytes
+            session, owner_id, name.namespace, name.name, manifest=files_json, said=metadata, size_bytes=size_bytes
         )
         record_event(session, contributor, Action.SUBMIT, str(name), f"{size_bytes:,} bytes", submission=row.id)
         uploads = _uploads_of(files)
         if renew_uploads(session, owner_id, (), uploads) < len(uploads):
-            # Some went with a submission that has just ended: what is not here otherwise is told.
+            # A submission that has just ended removed some of them: locate again, which raises for missing pieces.
             again = locate(session, owner_id, registry.settings.uploads, manifest)
             renew_uploads(session, owner_id, (), _uploads_of(again))
         _enqueue(session, row, PUBLISH if manifest.publish else INSPECT, contributor)
         return row.id
 
 
-def publish(registry: Registry, contributor: str, submission_id: int, given: Given, name: str | None = None) -> None:
-    """Publish a submission that was looked at: with other words than were given before, and under another name.
+def publish(
+    registry: Registry, contributor: str, submission_id: int, stated: StatedMetadata, name: str | None = None
+) -> None:
+    """Publish a submission that was inspected, with changed metadata or under another name.
 
-    Raises NotFound for those of others, Conflict where it is not ready, TooMany, QueueFull.
+    Raises NotFound for a submission of another contributor, Conflict when it is not ready, TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         row = locked_submission(session, submission_id, contributor_id(session, contributor))
         if row.state != "ready":
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
-        said = said_json(given.over(kept_given(row)), publish=True)
+        said = metadata_json(stated.over(stated_metadata_of(row)), publish=True)
         row.name = row.name if name is None else name
         change_submission(session, row, "publishing", said=said)
         _enqueue(session, row, PUBLISH, contributor)
 
 
 def withdraw(registry: Registry, contributor: str, submission_id: int) -> None:
-    """Take a submission back: what was made of it goes; what was sent for it is kept until it expires.
+    """Withdraw a submission and the quarantined model that was made of it. Its uploads stay until they expire.
 
-    One that is withdrawn already stays so. Raises NotFound for those of others, Conflict for what has ended otherwise.
+    Withdrawing it again has no effect. Raises NotFound for a submission of another contributor, Conflict for one that
+    has ended in another way.
     """
     with registry.catalog.writing() as session:
         row = locked_submission(session, submission_id, contributor_id(session, contributor))
@@ -111,22 +114,24 @@ def withdraw(registry: Registry, contributor: str, submission_id: int) -> None:
             withdraw_model(session, model, WITHDRAWN, contributor)
 
 
-def _same(session: Session, owner_id: int, name: ModelName, kept: str, manifest: Manifest) -> Submission | None:
-    for row in same_submissions(session, owner_id, name, kept):
-        is_asked_for = row.state == "ready" or wants_publishing(row) or not manifest.publish
-        if is_asked_for and kept_given(row) == manifest.given:
+def _same(session: Session, owner_id: int, name: ModelName, files_json: str, manifest: Manifest) -> Submission | None:
+    for row in same_submissions(session, owner_id, name, files_json):
+        is_requested = row.state == "ready" or wants_publishing(row) or not manifest.publish
+        if is_requested and stated_metadata_of(row) == manifest.stated:
             return row
     return None
 
 
 def _uploads_of(files: list[LocatedFile]) -> set[str]:
-    """The uploads that some of the files' pieces lie in."""
+    """Return the ids of the uploads that hold pieces of the files."""
     return {piece.at.path.name for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
 
 
 def _check_room(session: Session, registry: Registry, owner_id: int, files: list[LocatedFile]) -> None:
-    """Raise TooMany, OverQuota. What lies in uploads counts already, but once, however often a file has it; what is
-    known here counts with its whole size.
+    """Raise TooMany or OverQuota when the contributor may not submit these files.
+
+    A piece in an upload is already counted in the quota, but only once, however often the files contain it. A piece
+    that is already in the store counts with its whole size.
     """
     if count_open_submissions(session, owner_id) >= OPEN_MAX:
         sentence = f"{OPEN_MAX} submissions have not ended: publish or withdraw some first"

@@ -1,0 +1,42 @@
+"""The JSON columns of a submission's row: its manifest, and what its contributor states about the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from ingest.submissions.manifest import Manifest, StatedMetadata, parse_manifest
+from registry.catalog.tables import Submission
+
+STATED, PROPOSED, PUBLISH = "given", "proposed", "publish"
+"""Members of the column `metadata_given`: what the contributor states, the proposal that was made of it and of the
+headers, and whether the submission is published as soon as it has been inspected."""
+
+
+def manifest_of(row: Submission) -> Manifest:
+    """Return the manifest of a submission. Raises BadManifest for one that has ended: its manifest is removed."""
+    return read_manifest(row.manifest)
+
+
+def read_manifest(text: str) -> Manifest:
+    """Return the manifest that the column holds as `text`."""
+    return parse_manifest(json.loads(text))
+
+
+def stated_metadata_of(row: Submission) -> StatedMetadata:
+    """Return what the contributor states about the model."""
+    values = json.loads(row.metadata_given)[STATED]
+    tags = values["tags"]
+    return StatedMetadata(**{**values, "tags": None if tags is None else tuple(tags)})
+
+
+def metadata_json(stated: StatedMetadata, *, publish: bool, proposed: Mapping[str, Any] | None = None) -> str:
+    """Return the text of the column `metadata_given`."""
+    return json.dumps({STATED: asdict(stated), PUBLISH: publish, PROPOSED: proposed})
+
+
+def wants_publishing(row: Submission) -> bool:
+    """Return whether the contributor asked for the submission to be published."""
+    return bool(json.loads(row.metadata_given)[PUBLISH])
