@@ -50,7 +50,7 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
     if as_json:
         print_json(asdict(report))
     else:
-        _print_verify(report)
+        _print_verify(report, repair=repair)
     return 1 if report.faults or report.miscounted else 0
 
 
@@ -76,7 +76,7 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
         _print_sweep(report, uploads)
 
 
-def _print_verify(report: VerifyReport) -> None:
+def _print_verify(report: VerifyReport, *, repair: bool) -> None:
     for fault in report.faults:
         click.echo(plain(fault.reason))
         for name in fault.needed_by:
@@ -87,6 +87,9 @@ def _print_verify(report: VerifyReport) -> None:
     click.echo(looked if report.blobs else "the database knows of no blobs")
     if report.quarantined:
         click.echo(f"{report.quarantined} set aside; ingest a file that has them to heal them")
+    if report.recovered:
+        done = "taken back" if repair else "the next read or organ verify --repair takes them back"
+        click.echo(f"{len(report.recovered)} blobs that were set aside have the right bytes again: {done}")
     for name, (kept, counted) in report.miscounted.items():
         click.echo(f"the running total of {name.replace('_', ' ')} says {kept:,}, there are {counted:,}")
     if report.orphans:

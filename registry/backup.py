@@ -18,6 +18,7 @@ from registry.catalog.engine import Catalog
 from registry.catalog.queries.blobs import BlobRow, blobs_after, blobs_by_digest, known_files
 from registry.catalog.register.leaving import leave_out_uploads
 from registry.catalog.snapshot import OWN_FILES, can_snapshot, open_snapshot, settle, write_snapshot
+from registry.chimera.plan import check_readable
 from registry.errors import BadInput, CorruptBlob, MissingBlob, NotAllowed, StoreError
 from registry.settings import Settings
 from registry.store import BlobStore
@@ -140,11 +141,14 @@ class _Run:
         self._check_room(named_in)
         for row in _rows(named_in):
             self.report.blobs += 1
-            if row.file is not None and not has_copy(self.target.local, row.file, row.stored_bytes):
-                try:
+            try:
+                check_readable(self.source, row, "blob")
+                # A copy that was made while the bytes were wrong has the right size: it is made anew.
+                there = row.file is None or has_copy(self.target.local, row.file, row.stored_bytes)
+                if row.file is not None and (row.is_set_aside or not there):
                     self._copy(row.file, row.stored_bytes)
-                except (MissingBlob, CorruptBlob) as error:
-                    faulty.append((row, error))
+            except (MissingBlob, CorruptBlob) as error:
+                faulty.append((row, error))
             self.progress(row.stored_bytes)
         return faulty
 

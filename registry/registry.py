@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +56,9 @@ class Registry:
         """The stored bytes. Opened when they are first asked for: searches never load the codecs."""
         if self._blobs is None:
             from registry.store import BlobStore
+            from registry.upkeep import take_back
 
-            self._blobs = BlobStore(self.settings.blobs)
+            self._blobs = BlobStore(self.settings.blobs, on_recovered=partial(take_back, self.catalog))
         return self._blobs
 
     def __repr__(self) -> str:

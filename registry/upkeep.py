@@ -1,4 +1,4 @@
-"""Keeping a registry sound: verify that every row has its bytes, sweep away what nothing needs.
+"""Keeping a registry sound: verify that every row has its bytes, set faulty blobs aside and take them back, sweep.
 
 The sweep takes two runs to remove a blob. The first dooms what nobody has needed for the grace; a later one deletes the
 row of what is still doomed and still unneeded, commits, and only then unlinks that physical file. Names are never used
@@ -7,6 +7,8 @@ twice, so a writer who brings the same bytes in between either spares the row or
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -23,15 +25,20 @@ from registry.catalog.queries.blobs import (
     unneeded_blobs,
 )
 from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.register.blobs import doom_blobs, mark_corrupt, reclaim_blob
+from registry.catalog.register.blobs import doom_blobs, mark_corrupt, mark_present, reclaim_blob
 from registry.catalog.register.totals import differences, repair_totals
 from registry.digest import Digest
-from registry.errors import CorruptBlob, MissingBlob, StoreError
-from registry.store import BlobStore
+from registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
+from registry.store import BlobAddress, BlobReader, BlobStore
 
 GRACE = timedelta(hours=24)
 CLOCK_SLACK = timedelta(minutes=1)
 """By how much the clock of the store's file system may be behind the one of those who ingest."""
+
+TAKE_BACK_ATTEMPTS = 5
+TAKE_BACK_PAUSE_SECONDS = 0.2
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[int], None]
 
@@ -54,6 +61,8 @@ class VerifyReport:
     orphans: int = 0
     faults: list[Fault] = field(default_factory=list)
     quarantined: int = 0
+    recovered: list[Digest] = field(default_factory=list)
+    """Blobs that were set aside and whose bytes are right again; with `repair` they were taken back."""
     miscounted: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The running totals that were wrong: as they were kept, and counted. `repair` puts them right."""
 
@@ -93,24 +102,32 @@ def verify(
 ) -> VerifyReport:
     """Compare rows with stored bytes; with `read_data`, read that share of the plain bytes and hash it again.
 
-    With `repair`, blobs whose bytes are wrong or gone are marked corrupt: they are no longer handed out, and whoever
-    brings the bytes heals them. A blob that could not be read for another reason is a fault of the system's, which may
-    pass; an ingest that brings its bytes stores them anew all the same. Running totals that are wrong are put right.
+    Blobs that were set aside before are always read and hashed. With `repair`, those whose bytes are right again are
+    taken back, and blobs whose bytes are wrong or missing are set aside: they are read again before they are used, and
+    an ingest of the same bytes stores them anew. A blob that could not be read for another reason is a fault that may
+    pass, and is not set aside. Running totals that are wrong are corrected.
     """
     report = VerifyReport()
-    suspects = []
+    suspects, recovered = [], []
     for row in _all_blobs(catalog):
         report.blobs += 1
         if _check(blobs, row, read_data, report) is not None:
             suspects.append(row)
+        elif row.is_set_aside:
+            recovered.append(row)
         if progress is not None:
             progress(row.size_bytes)
     with catalog.reading() as session:
         known = known_files(session)
     report.orphans = sum(1 for stray in blobs.local.walk() if stray.file is None or stray.file not in known)
     faulty = _look_again(catalog, blobs, suspects, read_data, report)
+    report.recovered = [row.digest for row in recovered]
     if repair and faulty:
         report.quarantined = set_aside(catalog, faulty)
+    if repair and recovered:
+        with catalog.writing() as session:
+            for row in recovered:
+                mark_present(session, row)
     report.miscounted = _miscounted(catalog, repair)
     return report
 
@@ -136,9 +153,27 @@ def sweep(catalog: Catalog, blobs: BlobStore, *, grace: timedelta = GRACE, dry_r
 
 
 def set_aside(catalog: Catalog, faulty: Iterable[BlobRow]) -> int:
-    """Mark as corrupt what still points at the stored bytes that were found faulty; how many that were."""
+    """Set aside the blobs that still point at the stored bytes that were found faulty; return how many."""
     with catalog.writing() as session:
         return sum(mark_corrupt(session, row) for row in faulty)
+
+
+def take_back(catalog: Catalog, blob: BlobAddress) -> None:
+    """Mark a blob as present whose bytes were set aside and are right again, and record the event.
+
+    It never waits long and never raises: the caller reads the blob, which is sound whatever becomes of its mark. While
+    others write it tries some times; if none of them succeeds, the blob stays marked until it is read again.
+    """
+    for attempt in range(TAKE_BACK_ATTEMPTS):
+        if attempt:
+            time.sleep(TAKE_BACK_PAUSE_SECONDS)
+        try:
+            with catalog.writing(waits=False) as session:
+                mark_present(session, blob)
+        except OrganError as error:
+            logger.warning("%s is sound again, but could not be marked as present: %s", blob.digest, error)
+        else:
+            return
 
 
 def _all_blobs(catalog: Catalog) -> Iterator[BlobRow]:
@@ -183,11 +218,13 @@ def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:
 
 
 def _check(blobs: BlobStore, row: BlobRow, read_data: Share | None, report: VerifyReport) -> StoreError | None:
-    if row.state == "corrupt":
-        return CorruptBlob(row.digest, "it was found corrupt before; ingest a file that has it to heal it")
+    """What is wrong with a blob; None for a sound one. One that is set aside is always read whole.
+
+    It is opened without `BlobStore.open`, which would take it back.
+    """
     try:
-        with blobs.open(row) as reader:
-            if read_data is not None and read_data.takes(row.digest):
+        with BlobReader(blobs, row) as reader:
+            if row.is_set_aside or (read_data is not None and read_data.takes(row.digest)):
                 reader.verify()
                 report.read_bytes += row.size_bytes
     except StoreError as error:

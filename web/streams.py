@@ -58,7 +58,7 @@ class Content:
     tag: str
     """Its strong ETag, without quotes: other bytes have another."""
     open: Callable[[int, int], ByteSource]
-    """Its bytes from an offset to before another. Raises CorruptBlob for what has been set aside."""
+    """Its bytes from an offset to before another. Entering the source raises CorruptBlob for what is still faulty."""
     sha256: Digest | None = None
     """Of the whole, where it is known."""
     immutable: bool = False
@@ -169,8 +169,8 @@ def _told(status: int, sentence: str, headers: Mapping[str, str]) -> Response:
 
 def _no_body(content: Content) -> tuple[()]:
     """Nothing, after looking whether a GET would be refused at once."""
-    content.open(0, content.size_bytes)
-    return ()
+    with content.open(0, content.size_bytes):
+        return ()
 
 
 def _begin(content: Content, span: Span, busy: int) -> _Body:

@@ -12,7 +12,7 @@ from ingest.jobs.kind import WORK, JobKind, Tell, Values
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.models import model_by_name, placements_of
 from registry.catalog.tables import Placement
-from registry.chimera.plan import check_usable
+from registry.chimera.plan import naming
 from registry.digest import Digest
 from registry.errors import BadInput, MissingBlob
 from registry.gguf import dtype_by_name
@@ -86,8 +86,7 @@ def _tensor(placement: Placement, shape: str, digest: str, blobs: dict[Digest, B
 def _measured(registry: Registry, tensor: _Tensor) -> Measurement:
     if tensor.blob is None:
         raise MissingBlob(f"{tensor.name} is recorded without its bytes")
-    check_usable(tensor.blob, tensor.name)
-    with registry.blobs.open(tensor.blob) as reader:
+    with naming(tensor.name, tensor.blob.digest), registry.blobs.open(tensor.blob) as reader:
         return measure(_LastChunk(reader).read, tensor.shape, dtype_by_name(tensor.dtype))
 
 

@@ -94,6 +94,7 @@ class NpyStream:
         return self._stream.faults
 
     def __enter__(self) -> NpyStream:
+        self._stream.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:

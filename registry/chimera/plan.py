@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
@@ -14,6 +15,7 @@ from registry.catalog.queries.models import Segment, files_of, parts_of, tensors
 from registry.catalog.tables import Model, ModelFile
 from registry.digest import Digest
 from registry.errors import CorruptBlob, MissingBlob, NotAssemblable
+from registry.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def plan_model(session: Session, model: Model) -> list[FilePlan]:
 def plan_file(session: Session, file: ModelFile, begin_bytes: int = 0, end_bytes: int | None = None) -> FilePlan:
     """One file as it came in, or its bytes from `begin_bytes` to `end_bytes` as a file of their own.
 
-    Only the blobs that these bytes need are looked up. Raises MissingBlob, CorruptBlob.
+    Only the blobs that these bytes need are looked up. Raises MissingBlob.
     """
     end = file.size_bytes if end_bytes is None else end_bytes
     found = [*parts_of(session, file.id), *tensors_of(session, file.id)]
@@ -92,9 +94,9 @@ def check_assemblable(model: Model) -> None:
 
 
 def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice, ...]:
-    """`segments` with the rows of their blobs; empty ones are left out.
+    """`segments` with the rows of their blobs; empty ones are left out. Raises MissingBlob for a blob without a row.
 
-    Raises MissingBlob, and CorruptBlob for what has been set aside.
+    Blobs that are set aside are in it too: reading them looks at their bytes again.
     """
     blobs = blobs_by_id(session, [segment.blob_id for segment in segments])
     slices = []
@@ -102,17 +104,31 @@ def resolve(session: Session, segments: Sequence[Segment]) -> tuple[PlannedSlice
         blob = blobs.get(segment.blob_id)
         if blob is None:
             raise MissingBlob(f"blob {segment.blob_id} has no row any more")
-        check_usable(blob, segment.what)
         if segment.size_bytes:
             offset, begin = segment.offset_bytes, segment.blob_offset_bytes
             slices.append(PlannedSlice(offset, segment.size_bytes, blob, begin, segment.what))
     return tuple(slices)
 
 
-def check_usable(blob: BlobRow, what: str) -> None:
-    """Raise CorruptBlob when the blob has been found faulty before: it is not handed out until it is healed."""
-    if blob.state == "corrupt":
-        raise CorruptBlob(f"of {what} ({blob.digest[:12]})", "it was set aside as faulty")
+@contextmanager
+def naming(what: str, digest: Digest) -> Iterator[None]:
+    """Name the tensor `what` in the CorruptBlob or MissingBlob that the block raises for the blob `digest`."""
+    try:
+        yield
+    except CorruptBlob as error:
+        raise CorruptBlob(f"of {what} ({digest[:12]})", error.reason) from error
+    except MissingBlob as error:
+        raise MissingBlob(f"{what} ({digest[:12]}) is missing from the store") from error
+
+
+def check_readable(store: BlobStore, blob: BlobRow, what: str) -> None:
+    """Read a blob that is set aside again, and return if its bytes are right. Raises CorruptBlob, MissingBlob.
+
+    One that is not set aside is not read.
+    """
+    if blob.is_set_aside:
+        with naming(what, blob.digest):
+            store.open(blob).close()
 
 
 def _offset(segment: Segment) -> int:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from registry.catalog.queries.blobs import BlobRow
-from registry.chimera.plan import FilePlan, PlannedSlice
+from registry.chimera.plan import FilePlan, PlannedSlice, check_readable, naming
 from registry.errors import CorruptBlob, MissingBlob
 from registry.store import BlobReader, BlobStore
 from registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
@@ -36,6 +36,9 @@ class _Task:
 
 class FileStream:
     """Iterates over the bytes of `plan` in order; a view is valid until the next is asked for. A context manager.
+
+    Entering it reads the blobs that are set aside again, and raises CorruptBlob or MissingBlob for the first that still
+    has wrong bytes: before the first byte is given.
 
     `sink` is given every non-zero stretch as soon as it is decoded, before the iteration comes to it. Iterating raises
     CorruptBlob or MissingBlob for the first blob that does not give what it should; `faults` then has it, and others
@@ -65,6 +68,8 @@ class FileStream:
         self._open: set[BlobReader] = set()
 
     def __enter__(self) -> FileStream:
+        for piece in self._plan.slices:
+            check_readable(self._store, piece.blob, piece.what)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -128,15 +133,13 @@ class FileStream:
 
     @contextmanager
     def _naming(self, piece: PlannedSlice) -> Iterator[None]:
-        """What is wrong with a blob is told with the name of the tensor that needs it."""
+        """Keep the blob of `piece` among the faults if the block finds it corrupt or missing, and name its tensor."""
         try:
-            yield
-        except CorruptBlob as error:
+            with naming(piece.what, piece.blob.digest):
+                yield
+        except (CorruptBlob, MissingBlob):
             self.faults.append(piece.blob)
-            raise CorruptBlob(f"of {piece.what} ({piece.blob.digest[:12]})", error.reason) from error
-        except MissingBlob as error:
-            self.faults.append(piece.blob)
-            raise MissingBlob(f"{piece.what} ({piece.blob.digest[:12]}) is missing from the store") from error
+            raise
 
 
 def _tasks_of(piece: PlannedSlice, reader: BlobReader) -> Iterator[_Task]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -13,10 +13,10 @@ from typing import IO
 from threadpoolctl import threadpool_limits
 
 from registry.catalog.queries.blobs import BlobRow
-from registry.chimera.plan import check_usable
+from registry.chimera.plan import naming
 from registry.compose.computation import Computation, Ingredient
 from registry.digest import Digest
-from registry.errors import BadOrgan, CorruptBlob, MissingBlob
+from registry.errors import BadOrgan, MissingBlob
 from registry.measure import Measurement, measure
 from registry.store import BlobReader, BlobStore, StoredBlob
 from registry.store.codec import codec_for
@@ -61,8 +61,7 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
         row = rows.get(one.digest)
         if row is None:
             raise MissingBlob(f"{one.name} ({one.digest[:12]}) is missing from the store")
-        check_usable(row, one.name)
-        with _naming(one):
+        with naming(one.name, one.digest):
             reader = opened.enter_context(store.open(row))
         return Plain(_buffered(reader, one), one.dtype, one.shape)
 
@@ -73,17 +72,6 @@ def _transformation(store: BlobStore, computation: Computation, rows: Rows, open
         purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
     source = plain(computation.source)
     return Transformation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
-
-
-@contextmanager
-def _naming(one: Ingredient) -> Iterator[None]:
-    """What is wrong with a blob is told with the name of the tensor that it is."""
-    try:
-        yield
-    except CorruptBlob as error:
-        raise CorruptBlob(f"of {one.name} ({one.digest[:12]})", error.reason) from error
-    except MissingBlob as error:
-        raise MissingBlob(f"{one.name} ({one.digest[:12]}) is missing from the store") from error
 
 
 def _buffered(reader: BlobReader, one: Ingredient) -> Callable[[int, int], bytes]:
@@ -97,7 +85,7 @@ def _buffered(reader: BlobReader, one: Ingredient) -> Callable[[int, int], bytes
             if begin < offset + size and end > offset:
                 if not held or held[0][0] != begin:
                     plain = bytearray(chunk.plain_size_bytes)
-                    with _naming(one):
+                    with naming(one.name, one.digest):
                         reader.read_chunk(chunk, memoryview(plain))
                     held[:] = [(begin, bytes(plain))]
                 pieces.append(held[0][1][max(0, offset - begin) : offset + size - begin])

@@ -23,7 +23,7 @@ from registry.catalog.register.blobs import lease_blobs, record_blobs
 from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
 from registry.chimera.layout import plan_new_file
 from registry.chimera.place import place_file
-from registry.chimera.plan import FilePlan, check_usable
+from registry.chimera.plan import FilePlan, check_readable
 from registry.chimera.stream import FileStream
 from registry.compose.computing import ComputedOrgan, compute_organ
 from registry.compose.lock import Lock
@@ -193,7 +193,7 @@ class _Workshop:
         for one in lock.tensors:
             if one.digest not in rows:
                 raise MissingBlob(f"{one.spec.name} ({one.digest[:12]}) was swept meanwhile: run it again")
-            check_usable(rows[one.digest], one.spec.name)
+            check_readable(self.store, rows[one.digest], one.spec.name)
         return rows
 
     def _write(self, file: FilePlan, path: Path | None) -> Digest:

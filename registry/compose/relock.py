@@ -10,11 +10,11 @@ from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.composing import model_with_header
 from registry.catalog.tables import Model
 from registry.chimera.layout import first_header, plan_new_file
-from registry.chimera.plan import FilePlan
+from registry.chimera.plan import FilePlan, check_readable
 from registry.compose.lock import Lock, lock_of
 from registry.compose.locked import sound_header
 from registry.digest import Digest
-from registry.errors import NotAssemblable
+from registry.errors import CorruptBlob, MissingBlob, NotAssemblable
 from registry.store import BlobStore
 
 MISSING_SHOWN = 20
@@ -29,7 +29,7 @@ def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> File
     base = model_with_header(session, lock.header)
     rows = blobs_by_digest(session, {one.digest for one in lock.tensors})
     missing = [] if base is not None else [f"no model here has the header {lock.header[:12]} of its base"]
-    missing += _missing(lock, rows)
+    missing += _missing(store, lock, rows)
     if missing or base is None:
         raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
     read = first_header(session, store, base)
@@ -44,16 +44,24 @@ def lock_of_model(session: Session, store: BlobStore, model: Model) -> Lock | No
     return lock_of(read.header, read.source)
 
 
-def _missing(lock: Lock, rows: Mapping[Digest, BlobRow]) -> list[str]:
+def _missing(store: BlobStore, lock: Lock, rows: Mapping[Digest, BlobRow]) -> list[str]:
     """One sentence for each tensor that has no organ here, of the right size and sound, up to a limit."""
     reasons = []
     for one in lock.tensors:
         row = rows.get(one.digest)
         if row is None:
             reasons.append(f"the organ {one.digest[:12]} of {one.spec.name} is not here")
-        elif row.state == "corrupt":
+        elif not _is_readable(store, row):
             reasons.append(f"the organ {one.digest[:12]} of {one.spec.name} is damaged")
         elif row.size_bytes != one.spec.size_bytes:
             reasons.append(f"{one.digest[:12]} is no {one.spec.dtype.name} of the shape of {one.spec.name}")
     more = len(reasons) - MISSING_SHOWN
     return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _is_readable(store: BlobStore, row: BlobRow) -> bool:
+    try:
+        check_readable(store, row, "organ")
+    except (CorruptBlob, MissingBlob):
+        return False
+    return True

@@ -2,18 +2,24 @@
 
 Small blobs come back from `finish` as bytes to be kept in the catalog's row: a thousand norms must not be a thousand
 files.
+
+A blob that gave wrong bytes once is set aside by the catalog. Opening it reads all of it again: if its bytes are right,
+it is opened and the catalog is notified; if not, it is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
+import threading
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from registry.digest import Digest, digest_of
-from registry.errors import CorruptBlob, EncodingFault, MissingBlob
+from registry.errors import CorruptBlob, EncodingFault, MissingBlob, StoreError
 from registry.store.codec import (
     BYTES_CODEC,
     START_BYTES,
@@ -36,6 +42,13 @@ from registry.store.local import LocalStore, StoredFile
 INLINE_MAX_BYTES = 64 * 1024
 """Plain size up to which a blob lives in the database. A file of its own costs a rename and two syncs, about 1 ms."""
 
+LOOK_AGAIN_SECONDS = 60.0
+"""A blob that is set aside is read whole at most once in this time, unless somebody has written to its file."""
+LOOK_WAIT_SECONDS = 30.0
+"""How long a reader waits while another thread reads a blob that is set aside."""
+LOOKS_KEPT_MAX = 4096
+"""Results of second looks that one process remembers."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredBlob:
@@ -48,6 +61,11 @@ class StoredBlob:
     codec_version: int
     file: str | None = None
     inline: bytes | None = None
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Never: it has just been stored."""
+        return False
 
 
 class BlobAddress(Protocol):
@@ -63,13 +81,28 @@ class BlobAddress(Protocol):
     def file(self) -> str | None: ...
     @property
     def inline(self) -> bytes | None: ...
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether its bytes were found wrong or missing when they were last read."""
+        ...
 
 
 class BlobStore:
-    """The blobs of one registry below `root`."""
+    """The blobs of one registry below `root`.
 
-    def __init__(self, root: Path, files: Files | None = None) -> None:
+    `on_recovered` is called with a blob that was set aside and whose bytes are right again. It must not raise.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        files: Files | None = None,
+        on_recovered: Callable[[BlobAddress], None] | None = None,
+        second_looks: SecondLooks | None = None,
+    ) -> None:
         self.local = LocalStore(root, files)
+        self._on_recovered = on_recovered
+        self._second_looks = second_looks or SecondLooks()
 
     def put(self, data: bytes) -> StoredBlob:
         """Store `data`, bytes that are no tensor, in one go."""
@@ -108,8 +141,78 @@ class BlobStore:
             raise
 
     def open(self, address: BlobAddress) -> BlobReader:
-        """Open a blob to read it; raises MissingBlob, CorruptBlob when its head is not what the row says."""
-        return BlobReader(self, address)
+        """Open a blob to read it. One that is set aside is read whole and compared with its digest first.
+
+        Raises MissingBlob; CorruptBlob when its head is not what the row says, or when it is set aside and its bytes
+        are still wrong.
+        """
+        reader = BlobReader(self, address)
+        if not address.is_set_aside:
+            return reader
+        try:
+            if self._second_looks.check(reader) and self._on_recovered is not None:
+                self._on_recovered(address)
+        except BaseException:
+            reader.close()
+            raise
+        return reader
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """When a blob was read again, in seconds of the monotonic clock, and what was wrong with it then."""
+
+    ended_at: float
+    error: StoreError | None
+
+
+class SecondLooks:
+    """Reads blobs that are set aside once more; safe for any thread.
+
+    One blob is read at a time, and the same file at most once in LOOK_AGAIN_SECONDS: repeated requests for a faulty
+    blob do not keep the disk busy. Meanwhile the result holds. After a good look that lets wrong bytes through to
+    nobody: every chunk is checked whenever it is read.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._looks: OrderedDict[tuple[str, int, int], _Look] = OrderedDict()
+
+    def check(self, reader: BlobReader) -> bool:
+        """Return if the plain bytes of `reader` have its digest; True when they were read for that just now.
+
+        Raises CorruptBlob.
+        """
+        version = reader.version
+        if version is None:  # inline: at most 64 KiB, in memory already
+            reader.verify()
+            return True
+        if not self._lock.acquire(timeout=LOOK_WAIT_SECONDS):
+            raise CorruptBlob(reader.digest, "it is set aside as faulty, and other such blobs are being read again now")
+        try:
+            look = self._looks.get(version)
+            is_due = look is None or self._clock() - look.ended_at >= LOOK_AGAIN_SECONDS
+            if look is None or is_due:
+                look = self._look(reader, version)
+        finally:
+            self._lock.release()
+        if look.error is not None:
+            reason = look.error.reason if isinstance(look.error, CorruptBlob) else str(look.error)
+            raise CorruptBlob(reader.digest, f"it is set aside as faulty: {reason}")
+        return is_due
+
+    def _look(self, reader: BlobReader, version: tuple[str, int, int]) -> _Look:
+        error: StoreError | None = None
+        try:
+            reader.verify()
+        except StoreError as raised:
+            error = raised.with_traceback(None)  # it is kept, and must not keep the frames of this read
+        look = self._looks[version] = _Look(self._clock(), error)
+        self._looks.move_to_end(version)
+        if len(self._looks) > LOOKS_KEPT_MAX:
+            self._looks.popitem(last=False)
+        return look
 
 
 class BlobWriter:
@@ -180,6 +283,11 @@ class BlobReader:
     @property
     def chunks(self) -> tuple[StoredChunk, ...]:
         return self.head.chunks
+
+    @property
+    def version(self) -> tuple[str, int, int] | None:
+        """The name of its file and the times of the file's last change; None for an inline blob."""
+        return self._stored.version if isinstance(self._stored, StoredFile) else None
 
     def read_chunk(self, chunk: StoredChunk, out: memoryview) -> None:
         """Fill `out` with the plain bytes of `chunk`; raises CorruptBlob."""

@@ -104,6 +104,11 @@ class Files:
     def size(self, descriptor: int) -> int:
         return os.fstat(descriptor).st_size
 
+    def changed_at(self, descriptor: int) -> tuple[int, int]:
+        """When the file's bytes and its status last changed, in nanoseconds since the epoch."""
+        status = os.fstat(descriptor)
+        return status.st_mtime_ns, status.st_ctime_ns
+
     def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
         return os.pread(descriptor, size, offset)
 

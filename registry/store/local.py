@@ -230,6 +230,14 @@ class StoredFile:
             raise CorruptBlob(self._path.name, f"it ends at byte {offset + len(data)}, {offset + size} are due")
         return data
 
+    @property
+    def version(self) -> tuple[str, int, int]:
+        """The file's name and the times of its last change: another value when somebody has written to it."""
+        try:
+            return self._path.name, *self._files.changed_at(self._descriptor)
+        except OSError as error:
+            raise translated(error, self._path) from error
+
     def close(self) -> None:
         """Give the descriptor back."""
         if self._descriptor >= 0:

@@ -68,10 +68,12 @@ def test_only_the_blobs_of_the_part_are_looked_up(registry: Registry, plan: File
         assert part.sha256 is None
         assert plan_file(session, file) == plan
     set_aside(registry.catalog, [max(plan.slices, key=lambda piece: piece.size_bytes).blob])
+    flip_middle(largest_file(registry))
     with registry.catalog.reading() as session:
         assert plan_file(session, file, plan.slices[-1].offset_bytes) == part
-        with pytest.raises(CorruptBlob):
-            plan_file(session, file)
+        whole = plan_file(session, file)
+    with pytest.raises(CorruptBlob):
+        read(registry, whole)
 
 
 def test_the_digest_of_a_plan_changes_with_its_bytes_and_with_nothing_else(plan: FilePlan) -> None:

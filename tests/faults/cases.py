@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from registry.names import ModelName
 from registry.registry import Registry
 from registry.store import BlobStore, StoredBlob
 from registry.store.files import Files
-from registry.upkeep import GRACE, Share, SweepReport, VerifyReport, sweep, verify
+from registry.upkeep import GRACE, Share, SweepReport, VerifyReport, sweep, take_back, verify
 from tests.builders import file_bytes
 from tests.trips import block_metadata, block_tensors, token_array
 
@@ -128,7 +129,8 @@ def failing_from(at: int, number: int) -> SteppedFiles:
 
 def with_files(registry: Registry, files: Files) -> Registry:
     """The same registry on a disk of `files`."""
-    return Registry(registry.settings, registry.catalog, BlobStore(registry.settings.blobs, files))
+    blobs = BlobStore(registry.settings.blobs, files, partial(take_back, registry.catalog))
+    return Registry(registry.settings, registry.catalog, blobs)
 
 
 def rows(registry: Registry) -> list[BlobRow]:

@@ -33,6 +33,7 @@ class Address:
     stored_bytes: int
     file: str | None
     inline: bytes | None
+    is_set_aside: bool = False
 
 
 def address(blob: StoredBlob) -> Address:

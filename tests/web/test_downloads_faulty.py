@@ -151,6 +151,19 @@ def test_line_121_a_read_error_of_the_disk_ends_the_answer_and_marks_nothing(goo
     assert served.client.get(WHOLE[0]).data == served.data
 
 
+def test_line_133_a_download_takes_a_blob_back_whose_bytes_are_right_again(address: str, served: Served) -> None:
+    file = largest_file(served.registry)
+    right = file.read_bytes()
+    flip_middle(file)
+    assert received(served, address)[1]
+    assert served.client.get(address).status_code == 500
+    file.write_bytes(right)
+    assert served.client.head(address).status_code == 200
+    assert received(served, address) == (served.data, False)
+    assert state_of(served) == "present"
+    assert open_blobs(served.registry) == []
+
+
 def test_what_was_set_aside_is_told_by_verify_and_healed_by_an_ingest(served: Served, tmp_path: Path) -> None:
     registry = served.registry
     flip_middle(largest_file(registry))

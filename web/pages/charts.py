@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.memory import remembered
 from registry.catalog.queries.models import model_by_name, placements_of
-from registry.chimera.plan import check_usable
 from registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from registry.names import parse_model_name
 from registry.present.depth import depth_values
@@ -128,7 +127,6 @@ def _read(chosen: ChosenOrgan) -> weights.Weights | str:
         return f"Values of the format {dtype.name} cannot be read here, so there is no picture of them."
     elements = chosen.blob.size_bytes // dtype.block_bytes * dtype.block_elements
     try:
-        check_usable(chosen.blob, "this organ")
         with registry().blobs.open(chosen.blob) as reader:
             values = sampled_values(reader, dtype, elements)
     except UnsupportedDType:

@@ -33,6 +33,11 @@ class BlobRow:
     state: str
     inline: bytes | None
 
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether its bytes were found wrong or missing when they were last read."""
+        return self.state == "corrupt"
+
 
 def blobs_by_digest(session: Session, digests: Iterable[str]) -> dict[Digest, BlobRow]:
     """The rows of `digests`, whatever their state; those without a row are left out."""

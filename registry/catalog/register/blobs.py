@@ -8,12 +8,15 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
+from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded, unneeded_blobs
+from registry.catalog.register.accounts import LOCAL
+from registry.catalog.register.events import record_event
 from registry.catalog.register.totals import add_to_totals, blob_changes, is_counted
 from registry.catalog.tables import Blob, BlobLease, InlineBlob
 from registry.catalog.upsert import insert_missing, insert_missing_and_tell
-from registry.store import StoredBlob
+from registry.store import BlobAddress, StoredBlob
 
 
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:
@@ -61,15 +64,30 @@ def lease_blobs(session: Session, ingest_id: int, blob_ids: Sequence[int]) -> No
 
 
 def mark_corrupt(session: Session, checked: BlobRow) -> bool:
-    """From now on the blob is not handed out and counts as absent for whoever wants to store it: an ingest heals it.
+    """Set the blob aside: its bytes are compared with its digest before they are used, and an ingest stores them anew.
 
-    False, and nothing is changed, when the row points at other stored bytes than those that were checked.
+    Return False, and change nothing, when the row points at other stored bytes than those that were checked.
     """
-    current = blobs_by_digest(session, [checked.digest]).get(checked.digest)
-    if current is None or (current.file, current.inline) != (checked.file, checked.inline):
+    current = _current_row(session, checked)
+    if current is None:
         return False
     session.execute(update(Blob).where(Blob.id == current.id).values(state="corrupt"))
     add_to_totals(session, blob_changes([] if is_counted(current.state) else [current]))
+    if not current.is_set_aside:
+        record_event(session, LOCAL, Action.SET_ASIDE, _event_text(current))
+    return True
+
+
+def mark_present(session: Session, checked: BlobAddress) -> bool:
+    """Take a blob back that was set aside and whose bytes were read whole and found right.
+
+    Return False, and change nothing, when the row points at other stored bytes or is not set aside any more.
+    """
+    current = _current_row(session, checked)
+    if current is None or not current.is_set_aside:
+        return False
+    session.execute(update(Blob).where(Blob.id == current.id).values(state="present"))
+    record_event(session, LOCAL, Action.TAKE_BACK, _event_text(current))
     return True
 
 
@@ -100,6 +118,17 @@ def reclaim_blob(session: Session, blob_id: int) -> str | None:
     session.execute(delete(InlineBlob).where(InlineBlob.blob_id == blob_id))
     session.execute(delete(Blob).where(Blob.id == blob_id))
     return file
+
+
+def _current_row(session: Session, checked: BlobAddress) -> BlobRow | None:
+    """The row of `checked` as it is now; None when it is gone or points at other stored bytes."""
+    current = blobs_by_digest(session, [checked.digest]).get(checked.digest)
+    same = current is not None and (current.file, current.inline) == (checked.file, checked.inline)
+    return current if same else None
+
+
+def _event_text(row: BlobRow) -> str:
+    return f"{row.digest}, {row.size_bytes} bytes"
 
 
 def _values(blob: StoredBlob, written: datetime) -> dict[str, object]:
