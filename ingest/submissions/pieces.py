@@ -24,7 +24,7 @@ from registry.catalog.clock import now
 from registry.catalog.queries.blobs import blob_sizes, blobs_by_digest
 from registry.catalog.queries.uploads import SentPiece, finished_upload, known_digests, pieces_of
 from registry.digest import Digest
-from registry.errors import BadSource, Conflict, MissingBlob, NotFound
+from registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from registry.registry import Registry
 from registry.store import BlobReader
 from registry.store.codec import StoredChunk
@@ -138,9 +138,12 @@ class Sources:
         if reader is None:
             with self._registry.catalog.reading() as session:
                 row = blobs_by_digest(session, (digest,)).get(digest)
-            if row is None or row.state == "corrupt":
+            if row is None:
                 raise MissingBlob(f"{digest[:12]} is not in the store any more: send it again")
-            reader = self._registry.blobs.open(row)
+            try:
+                reader = self._registry.blobs.open(row)
+            except CorruptBlob as error:
+                raise MissingBlob(f"{digest[:12]} is damaged in the store: send it again") from error
             self._keep(digest, reader)
         assert isinstance(reader, BlobReader)
         self._open.move_to_end(digest)
