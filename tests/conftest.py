@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from registry.registry import Registry
 from tests.compiled import compiled_once
-from tests.homes import Homes
+from tests.homes import DATABASE, Homes
 from tests.leaks import everything_watched, now_watching
 
 # The same examples in every run: what fails, fails for everybody. `--hypothesis-profile=default` looks for new ones.
@@ -45,7 +45,7 @@ def migrated_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of an empty database, migrated once; tests take copies of it, which is ten times as fast."""
     home = tmp_path_factory.mktemp("migrated")
     Registry.open(home).close()
-    return home / "registry.sqlite3"
+    return home / DATABASE
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from registry.registry import Registry
+from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors, ingest_file
 
-DATABASE = "registry.sqlite3"
+DATABASE = postgres.MARKER if postgres.is_used() else "registry.sqlite3"
+"""The file in a home that is its database, or that names it."""
 ZOO_FILES = sorted((Path(__file__).parents[1] / "examples" / "zoo").glob("*.gguf"))
 
 Furnish = Callable[[Registry, Path], None]
@@ -36,6 +38,10 @@ class Homes:
         """Let `registry`, which is open and empty, be what `furnish` makes of one."""
         kept, home = self._kept(furnish), registry.settings.home
         shutil.copytree(kept, home, dirs_exist_ok=True, ignore=lambda *_: [DATABASE])
+        if postgres.is_used():
+            registry.catalog.close()
+            postgres.replace_database(home, kept)
+            return
         with (
             closing(sqlite3.connect(f"{(kept / DATABASE).as_uri()}?immutable=1", uri=True)) as source,
             closing(sqlite3.connect(home / DATABASE)) as target,

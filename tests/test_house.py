@@ -1,4 +1,4 @@
-"""The house keeps its own rules: sizes, layers, words that may not stand in the code, and what lies at the top."""
+"""The house keeps its own rules: functions, layers, words that may not stand in the code, and what lies at the top."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-FILE_MAX_LINES = 300
-BODY_MAX_LINES = 40
+BODY_MAX_LINES = 60
 TRACKED_MAX_BYTES = 6 * 1024 * 1024
 
 TOP = {
@@ -29,8 +28,6 @@ CODE = ("registry", "ingest", "cli", "web", "migrations", "bench", "examples")
 PRODUCT = ("registry", "ingest", "cli", "web")
 WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 
-LONG_FILES: dict[str, str] = {}
-"""Files over the limit: path to the reason, in one sentence."""
 LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
 MORE_FACES: dict[str, str] = {
@@ -148,17 +145,7 @@ def test_the_top_holds_what_the_plan_of_the_house_says_and_nothing_else() -> Non
         assert TOP - found == set()
 
 
-def test_no_file_is_longer_than_300_lines() -> None:
-    long = {
-        str(path): len(source(path).splitlines())
-        for path in modules(*CODE)
-        if len(source(path).splitlines()) > FILE_MAX_LINES and path.parts[:2] != ("migrations", "versions")
-    }
-    assert {path: lines for path, lines in long.items() if path not in LONG_FILES} == {}
-    assert [path for path in LONG_FILES if path not in long] == [], "exceptions that are needed no more"
-
-
-def test_no_function_body_is_longer_than_40_lines() -> None:
+def test_no_function_body_is_longer_than_60_lines() -> None:
     long = {
         f"{path}::{node.name}": body_lines(node)
         for path in modules(*CODE)
@@ -171,7 +158,7 @@ def test_no_function_body_is_longer_than_40_lines() -> None:
 
 
 def test_every_exception_has_a_reason() -> None:
-    for reason in (*LONG_FILES.values(), *LONG_BODIES.values(), *MORE_FACES.values()):
+    for reason in (*LONG_BODIES.values(), *MORE_FACES.values()):
         assert len(reason.split()) >= 4
         assert reason.endswith(".")
 
@@ -190,6 +177,11 @@ def test_every_package_and_module_says_what_it_is() -> None:
 def test_every_folder_of_the_product_that_holds_modules_is_a_package() -> None:
     folders = {folder for path in modules(*PRODUCT) for folder in path.parents if folder != Path()}
     assert sorted(str(folder) for folder in folders if folder / "__init__.py" not in files()) == []
+
+
+def test_a_flag_is_compared_with_a_constant_because_postgresql_has_no_is_with_a_parameter() -> None:
+    literals = ("is_(True)", "is_(False)", "is_not(True)", "is_not(False)")
+    assert [str(path) for path in modules(*PRODUCT) if any(literal in source(path) for literal in literals)] == []
 
 
 def test_nothing_is_caught_without_a_name() -> None:

@@ -6,6 +6,7 @@ that two of them wait for each other instead of failing halfway.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,10 @@ STATEMENTS_MAX = 2000
 """Forms of statements that are kept compiled. Searches have many, and compiling one takes longer than running it."""
 CONNECTIONS_KEPT, CONNECTIONS_MORE = 5, 27
 """Of each engine, open all the time and when they are needed: more than a process of the server has threads."""
+EXPERIMENTAL = (
+    "PostgreSQL support is experimental: only the main operations are tested on it. "
+    "Keep a backup, or use the default database (SQLite) for anything that you cannot lose."
+)
 MAPPED_MAX_BYTES = 2 * 1024**3
 """Of the database, that readers map into memory: a fifth less work than reading each page by a call."""
 
@@ -39,6 +44,8 @@ _FULL_EXTENDED = {sqlite3.SQLITE_IOERR_SHMSIZE}
 """The file of the shared index beside the database could not grow; of other files SQLite says SQLITE_FULL itself."""
 _UNWRITABLE = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM}
 _HELD = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,8 @@ def translated() -> Iterator[None]:
 def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str) -> Catalog:
     """Open the database, make it if it is not there, and bring its schema to `head` by calling `migrate`.
 
+    Logs a warning for PostgreSQL, which is experimental.
+
     Raises SchemaTooNew when a newer version wrote it, CatalogError when it is no database of ours.
     """
     try:
@@ -116,6 +125,8 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
     except (ArgumentError, ModuleNotFoundError) as error:  # no URL, or one for a driver that is not installed
         kind = database_url.partition("://")[0][:40]  # not the rest, which may hold a password
         raise CatalogError(f"no database can be opened by a URL that begins with {kind!r}: {error}") from error
+    if reader.dialect.name == "postgresql":
+        _log.warning(EXPERIMENTAL)
     try:
         with translated():
             if _revision(catalog.reader) != head:
@@ -164,7 +175,26 @@ def _engine(url: URL, *, writes: bool) -> Engine:
         event.listen(engine, "connect", _sqlite_writer if writes else _sqlite_reader)
         if writes:
             event.listen(engine, "begin", _begin_immediate)
+    elif engine.driver == "psycopg":
+        event.listen(engine, "connect", _load_numeric_as_number)
+        if not writes:  # one state for a whole transaction, as on SQLite, and no changes
+            engine = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     return engine
+
+
+def _load_numeric_as_number(connection: Any, _record: object) -> None:
+    """Let NUMERIC arrive as int or float, never as Decimal.
+
+    No column of ours is NUMERIC, but PostgreSQL's sums and averages of whole numbers are.
+    """
+    from psycopg.adapt import Loader
+
+    class NumberLoader(Loader):  # type: ignore[misc,unused-ignore]  # the driver is an extra
+        def load(self, data: bytes | bytearray | memoryview) -> int | float:
+            text = bytes(data).decode("ascii")
+            return int(text) if text.lstrip("-").isdigit() else float(text)
+
+    connection.adapters.register_loader("numeric", NumberLoader)
 
 
 def _numbered(reader: Engine) -> Versions | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Blob, Fingerprint, Lineage, Model, Organ, Placement
@@ -75,7 +75,7 @@ def known_bases(session: Session, limit: int) -> Sequence[Model]:
     statement = (
         select(Model)
         .join(counted, counted.c.model_id == Model.id)
-        .where(Model.state == "visible", Model.complete.is_(True), Model.kind == "model")
+        .where(Model.state == "visible", Model.complete.is_(true()), Model.kind == "model")
         .order_by(counted.c.edges.desc(), Model.id.desc())
     )
     return session.scalars(statement.limit(limit)).all()

@@ -93,7 +93,7 @@ def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int
         .group_by(Model.contributor_id)
     )
     return {
-        contributor_id: (models, chimeras, int(downloads), int(grafts))  # PostgreSQL sums to Decimal
+        contributor_id: (models, chimeras, downloads, grafts)
         for contributor_id, models, chimeras, downloads, grafts in session.execute(statement)
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, or_, select, tuple_
+from sqlalchemy import ColumnElement, Select, case, false, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.bounds import number_condition
@@ -53,7 +53,7 @@ def search_models(
     notes: list[str] = []
     conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
     conditions += [number_condition(term, _COLUMNS[term.field]) for name in _COLUMNS for term in query.numbers(name)]
-    conditions += [Model.complete.is_(True), Model.kind == "model", ~is_composed()] if ranked else []
+    conditions += [Model.complete.is_(true()), Model.kind == "model", ~is_composed()] if ranked else []
     statement = select(Model).where(Model.state == "visible", *conditions)
     column = _COLUMNS[query.sort.field]
     if after is not None:
@@ -100,7 +100,7 @@ def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[Colum
         return select(column).where(Model.state == "visible")
 
     conditions: list[ColumnElement[bool]] = []
-    kind = case((Model.complete.is_(False), PARTIAL), (is_composed(), CHIMERA), else_=Model.kind)
+    kind = case((Model.complete.is_(false()), PARTIAL), (is_composed(), CHIMERA), else_=Model.kind)
     for name, column in (("kind", kind), ("arch", Model.architecture), ("license", Model.license)):
         for choice in query.choices(name):
             values = choice.values if name == "kind" else known_values(session, choice, shown(column), notes)
