@@ -33,8 +33,8 @@ def _id(_context: click.Context, _argument: click.Parameter, given: str) -> str:
 def token() -> None:
     """Create, list or revoke tokens.
 
-    In the registry's own folder these need none, and are for everybody's. With --registry URL they are for those of
-    one's own account there.
+    In the registry's folder these commands need no token and manage all tokens. With --registry URL they manage those
+    of your account there, and your token needs the scope `tokens`; without it, it can only revoke itself.
     """
 
 
@@ -47,13 +47,17 @@ def token() -> None:
     type=click.Choice(SCOPES),
     default=("upload",),
     show_default="upload",
-    help="What it is good for. Repeatable.",
+    help="What it allows. Repeatable.",
 )
 @click.option("--label", default="", help="For its owner, to know it by.")
 @click.option("--days", type=click.IntRange(1, TOKEN_DAYS_MAX), help=f"How long. [default: {TOKEN_DAYS_DEFAULT}]")
-@click.option("--forever", is_flag=True, help="Until it is revoked.")
+@click.option("--forever", is_flag=True, help="No date of its own: until it is revoked.")
 def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: int | None, forever: bool) -> None:
-    """Print a new token of a CONTRIBUTOR, which is kept nowhere."""
+    """Print a new token of a CONTRIBUTOR, which is kept nowhere.
+
+    With --registry URL it is a token of your own account: its scopes are some of your token's, it expires with your
+    token at the latest, and it is revoked with it.
+    """
     if forever and days is not None:
         raise click.UsageError("--days and --forever exclude each other")
     lasting = None if forever else days or TOKEN_DAYS_DEFAULT
@@ -63,6 +67,8 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
             raise click.UsageError("a registry elsewhere makes tokens of your own account alone: leave CONTRIBUTOR out")
         made = _asked(elsewhere, "POST", "", {"label": label, "scopes": list(scopes), "days": lasting})
         text = str(made["token"])
+        if made["expires_at"]:
+            click.echo(f"expires {plain(made['expires_at'][:10])}", err=True)
     else:
         if contributor is None:
             raise click.UsageError("say whose token it is to be: organ token create CONTRIBUTOR")
@@ -93,7 +99,7 @@ def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
             click.echo(plain(one["id"]))
     elif found:
         whose = () if elsewhere else ("contributor",)  # elsewhere all are one's own
-        columns = ("token", *whose, "label", "may", "state", "until", "last used")
+        columns = ("token", *whose, "label", "scopes", "state", "expires", "created by", "last used")
         print_table(columns, [_row(one, whose) for one in found])
     else:
         click.echo("No tokens.", err=True)
@@ -102,7 +108,10 @@ def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
 @token.command()
 @click.argument("token_id", metavar="ID", callback=_id)
 def revoke(token_id: str) -> None:
-    """Make a token good for nothing: ID is what `organ token list` shows, the nine characters behind `orgp_`."""
+    """Revoke a token and those that it created. ID is the nine characters after `orgp_`; `organ token list` shows it.
+
+    With --registry URL a token can revoke itself, and with the scope `tokens` those that it created.
+    """
     elsewhere = os.environ.get(REGISTRY_VARIABLE)
     if elsewhere:
         try:
@@ -112,7 +121,7 @@ def revoke(token_id: str) -> None:
     else:
         with Registry.open() as registry, registry.catalog.writing() as session:
             ended = revoke_token(session, token_id).public_id
-    click.echo(f"{plain(ended)} is revoked, and good for nothing from now on", err=True)
+    click.echo(f"{plain(ended)} is revoked, and so are the tokens that it created", err=True)
 
 
 def _kept(contributor: str | None) -> list[Values]:
@@ -120,7 +129,9 @@ def _kept(contributor: str | None) -> list[Values]:
     with Registry.open() as registry, registry.catalog.reading() as session:
         owners = contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
         return [
-            {"contributor": owner.name} | token_values(one) for owner in owners for one in tokens_of(session, owner.id)
+            {"contributor": owner.name} | token_values(session, one)
+            for owner in owners
+            for one in tokens_of(session, owner.id)
         ]
 
 
@@ -131,7 +142,7 @@ def _asked(url: str, method: str, path: str, body: Any = None) -> Values:
     from registry.client.shape import Each, Maybe, Members, check, text
 
     token: Members = {"id": text, "label": text, "scopes": Each(text), "state": text}
-    token |= {"expires_at": Maybe(text), "last_used_at": Maybe(text)}
+    token |= {"created_by": Maybe(text), "expires_at": Maybe(text), "last_used_at": Maybe(text)}
     shapes: dict[str, Members] = {"GET": {"items": Each(token)}, "POST": token | {"token": text}, "DELETE": token}
     where = f"{API}/account/tokens{path}"
     with RemoteRegistry.open(url) as remote:
@@ -150,5 +161,6 @@ def _row(one: Values, whose: tuple[str, ...]) -> tuple[object, ...]:
         ", ".join(one["scopes"]),
         one["state"],
         until,
+        one["created_by"] or "–",
         last,
     )

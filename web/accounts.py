@@ -1,4 +1,4 @@
-"""One's own account, as pages and the API ask for it: who that is, what is kept for them, tokens made and ended."""
+"""The account of whoever sends the request: quota, tokens. Pages and the API use these functions alike."""
 
 from __future__ import annotations
 
@@ -6,64 +6,82 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.accounts import contributor_by_name, token_by_id, token_by_public_id
-from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, create_token, revoke_token
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.tables import Contributor
-from registry.errors import NotAllowed, NotFound
-from registry.present.accounts import account_values, belongings_values, new_token_values, token_values
+from registry.catalog.queries.accounts import contributor_by_name, token_by_id, tokens_of
+from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, create_child_token, revoke_by_token
+from registry.catalog.tables import Contributor, Token
+from registry.errors import NoSuchToken, NotAllowed, NotFound
+from registry.present.accounts import (
+    account_values,
+    belongings_values,
+    new_token_values,
+    token_values,
+    tokens_values,
+)
 from registry.present.values import Values
 from web.answers import reading, registry, settings
-from web.identity import ANY, Identity, need
+from web.identity import ANY, TOKENS, Identity, need
 from web.rates import NEW_TOKENS, rates
 
 
 def own_account(*, whole: bool = False) -> Values:
-    """Who asks, with the quota; the `whole` has models, uploads, submissions and tokens too. Raises BadToken (401)."""
+    """Return the account with its quota; `whole` adds models, uploads, submissions and tokens. Raises BadToken (401).
+
+    Of the tokens it has those that `visible_tokens` lists.
+    """
     who = need(ANY)
     with reading(settings().search_seconds) as session:
         contributor, limits = _contributor(session, who), registry().settings
         token = None if who.account is None else token_by_id(session, who.account.token_id)
         most = (limits.quota_bytes, limits.upload_max_bytes)
         values = account_values(session, who.name or "", who.scopes, token, contributor, *most)
-        return values | belongings_values(session, contributor) if whole else values
+        if whole:
+            tokens = [token_values(session, one) for one in visible_tokens(session, who)]
+            values |= belongings_values(session, contributor) | {"tokens": tokens}
+        return values
 
 
-def own_contributor(session: Session) -> Contributor | None:
-    """Who asks; None for `local` in a registry that has nothing yet. Raises BadToken (401)."""
-    return _contributor(session, need(ANY))
+def own_tokens() -> Values:
+    """Return the tokens that the asker may list. Raises BadToken (401), NotAllowed (403) without the scope `tokens`."""
+    who = need(TOKENS)
+    with reading(settings().search_seconds) as session:
+        return tokens_values(session, visible_tokens(session, who))
 
 
-def make_own_token(label: str, scopes: Collection[str], days: int | None = TOKEN_DAYS_DEFAULT) -> Values:
-    """A new token of who asks, with its text, which is shown this once.
+def visible_tokens(session: Session, who: Identity) -> list[Token]:
+    """Return the tokens that `who` may list, newest first: with the scope `tokens` all, else the one that is sent."""
+    if who.account is None:
+        return []
+    own = tokens_of(session, who.account.contributor_id)
+    return [one for one in own if who.may(TOKENS) or one.id == who.account.token_id]
 
-    Raises NotAllowed for scopes that the asker has not, and for a page's token; BadInput; TooMany.
+
+def create_own_token(label: str, scopes: Collection[str], days: int | None = TOKEN_DAYS_DEFAULT) -> Values:
+    """Create a token as a child of the asker's, and return its fields and its text, which is not stored.
+
+    Raises BadToken (401); NotAllowed (403) without the scope `tokens`, and for scopes that the asker does not have;
+    BadInput; TooMany.
     """
-    who = _token_keeper()
-    beyond = sorted(set(scopes) - who.scopes)
-    if beyond:
-        raise NotAllowed(f"a token gives only what its maker may; {', '.join(beyond)[:80]} is more")
+    who = need(TOKENS)
+    account = who.account
+    if account is None or who.is_of_page:
+        raise NotAllowed("only a contributor's own token creates tokens")
     rates().hit(NEW_TOKENS, who.name or "")
     with registry().catalog.writing() as session:
-        name = who.name or ""
-        made = create_token(session, contributor_id(session, name), scopes, label, days, by=name)
-        return new_token_values(token_by_public_id(session, made.public_id), made)
+        return new_token_values(session, create_child_token(session, account.token_id, scopes, label, days))
 
 
-def end_own_token(public_id: str) -> Values:
-    """Revoke a token of who asks; it is good for nothing from the next request on. Raises NotFound, NotAllowed."""
-    who = _token_keeper()
-    with registry().catalog.writing() as session:
-        name = who.name or ""
-        return token_values(revoke_token(session, public_id, contributor_id(session, name), by=name))
+def revoke_own_token(public_id: str) -> Values:
+    """Revoke the asker's token or one that it created, and return its fields.
 
-
-def _token_keeper() -> Identity:
-    """Who asks, who may make and end tokens: a page's token, which lives for an hour, makes none that live on."""
+    Raises BadToken (401); NotAllowed (403) for a token that it did not create, and for the token of a page; NotFound.
+    """
     who = need(ANY)
+    if who.account is None:
+        raise NoSuchToken(f"there is no token {public_id[:20]!r}")
     if who.is_of_page:
-        raise NotAllowed("a page's token makes and ends no tokens: use a contributor's")
-    return who
+        raise NotAllowed("the token of a page revokes no tokens: use a contributor's own")
+    with registry().catalog.writing() as session:
+        return token_values(session, revoke_by_token(session, who.account.token_id, public_id))
 
 
 def _contributor(session: Session, who: Identity) -> Contributor | None:

@@ -16,12 +16,13 @@ from flask import Flask, Response, g, request
 from registry.catalog.clock import now
 from registry.catalog.queries.accounts import Account, EndedToken, account_by_session, known_token
 from registry.catalog.register.accounts import LOCAL, is_use_due, note_use
+from registry.catalog.vocabulary import MANAGE_TOKENS
 from registry.errors import BadToken, NotAllowed, OrganError
 from registry.tokens import parse_token, secret_sha256
 from web.answers import reading, registry, settings
 from web.rates import FAILED_TOKENS, asker_address, rates
 
-READ, UPLOAD, ADMIN = "read", "upload", "admin"
+READ, UPLOAD, ADMIN, TOKENS = "read", "upload", "admin", MANAGE_TOKENS
 ANY = "any"
 """No scope of tokens: what whoever has an account may, whatever the token is good for."""
 COOKIE, SECURE_COOKIE = "organ_session", "__Host-organ_session"

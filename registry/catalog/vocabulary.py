@@ -21,8 +21,10 @@ MODEL_KINDS = ("model", "adapter", "vocabulary")
 RELATIONS = ("finetune", "quantized", "adapter", "grafted", "purified", "merged", "dissected", "relative")
 VERDICTS = ("broken", "undecided", "inert", "degraded", "gains", "coherent")
 CONTRIBUTOR_STATES = ("active", "suspended")
-SCOPES = ("read", "upload", "admin")
-"""What a token may be good for, each by itself: `admin` alone uploads nothing."""
+MANAGE_TOKENS = "tokens"
+SCOPES = ("read", "upload", "admin", MANAGE_TOKENS)
+"""What a token allows. No scope includes another: `admin` uploads nothing, and only `tokens` creates, lists and revokes
+other tokens."""
 UPLOAD_KINDS = ("piece", "pack", "file")
 """One piece of a model's file, many small ones one after another, or a whole file."""
 UPLOAD_STATES = ("open", "complete")

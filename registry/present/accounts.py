@@ -9,7 +9,7 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
-from registry.catalog.queries.accounts import tokens_of
+from registry.catalog.queries.accounts import token_by_public_id
 from registry.catalog.queries.belongings import UploadsUnderWay, models_of, submissions_of, uploads_under_way
 from registry.catalog.queries.contributors import Works, WorksPage, visible_models_of
 from registry.catalog.queries.models import composed_among
@@ -47,30 +47,31 @@ def account_values(
 
 
 def belongings_values(session: Session, contributor: Contributor | None) -> Values:
-    """What a contributor has here, for their own eyes."""
+    """Return the models, uploads and submissions of a contributor, in every state: for nobody else."""
     if contributor is None:
-        return {"models": [], "uploads": [], "submissions": [], "tokens": []}
+        return {"models": [], "uploads": [], "submissions": []}
     models = models_of(session, contributor.id)
     return {
         "models": _own_models(session, models),
         "uploads": [_under_way(one) for one in uploads_under_way(session, contributor.id)],
         "submissions": [_submitted(one, model) for one, model in submissions_of(session, contributor.id)],
-        "tokens": [token_values(one) for one in tokens_of(session, contributor.id)],
     }
 
 
-def tokens_values(tokens: Sequence[Token]) -> Values:
-    """A contributor's tokens, all of them."""
-    return {"items": [token_values(one) for one in tokens], "next": None}
+def tokens_values(session: Session, tokens: Sequence[Token]) -> Values:
+    """Return a list of tokens, without their secrets."""
+    return {"items": [token_values(session, one) for one in tokens], "next": None}
 
 
-def token_values(token: Token) -> Values:
-    """A token without what is secret of it."""
+def token_values(session: Session, token: Token) -> Values:
+    """Return the fields of a token, without its secret."""
+    parent = None if token.parent_id is None else session.get_one(Token, token.parent_id)
     return {
         "id": token.public_id,
         "label": token.label,
         "scopes": token.scopes.split(),
         "state": _token_state(token, now()),
+        "created_by": None if parent is None else parent.public_id,
         "created_at": token.created_at.isoformat(),
         "expires_at": _time(token.expires_at),
         "revoked_at": _time(token.revoked_at),
@@ -78,9 +79,9 @@ def token_values(token: Token) -> Values:
     }
 
 
-def new_token_values(token: Token, made: NewToken) -> Values:
-    """A token that was made just now, with its text: the only values that have a secret."""
-    return token_values(token) | {"token": made.text}
+def new_token_values(session: Session, made: NewToken) -> Values:
+    """Return the fields of a token that was just created, with its text: no other values have a secret."""
+    return token_values(session, token_by_public_id(session, made.public_id)) | {"token": made.text}
 
 
 def contributor_account_values(session: Session, contributor: Contributor, default_bytes: int) -> Values:

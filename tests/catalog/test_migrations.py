@@ -18,11 +18,15 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 import migrations
+from registry.catalog.clock import now
 from registry.catalog.engine import open_catalog
+from registry.catalog.queries.accounts import account_by_token
 from registry.catalog.queries.totals import counted_totals, running_totals
+from registry.catalog.register.accounts import create_child_token, revoke_by_token
 from registry.catalog.tables import Base, Contributor, Model
-from registry.errors import CatalogError, SchemaTooNew
+from registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from registry.registry import Registry
+from registry.tokens import new_token, parse_token
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import ingest_file, little_model
 
@@ -43,7 +47,10 @@ def differences(engine: Engine) -> list[Any]:
 
 
 def schema(engine: Engine) -> dict[str, Any]:
-    """Everything that a table is made of, CHECKs included, which Alembic does not compare."""
+    """Everything that a table is made of, CHECKs included, which Alembic does not compare.
+
+    Names of foreign keys are left out: SQLAlchemy does not see those of columns that were added to a table on SQLite.
+    """
     inspector = inspect(engine)
     return {
         table: {
@@ -53,9 +60,7 @@ def schema(engine: Engine) -> dict[str, Any]:
             "key": inspector.get_pk_constraint(table)["constrained_columns"],
             "checks": _sorted(inspector.get_check_constraints(table), "name", "sqltext"),
             "unique": _sorted(inspector.get_unique_constraints(table), "name", "column_names"),
-            "foreign": _sorted(
-                inspector.get_foreign_keys(table), "name", "constrained_columns", "referred_table", "options"
-            ),
+            "foreign": _sorted(inspector.get_foreign_keys(table), "constrained_columns", "referred_table", "options"),
             "indexes": _sorted(inspector.get_indexes(table), "name", "column_names", "unique"),
         }
         for table in inspector.get_table_names()
@@ -109,7 +114,7 @@ def test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it(revision
 
 
 def go_back(session: Session, revision: int) -> None:
-    """Take away what the migration to `revision` brings, which no migration does."""
+    """Take away what the migration to `revision` and those after it bring, which no migration does."""
     assert revision == 4
     tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
     columns = {"contributors": ("state", "quota_bytes")}
@@ -155,6 +160,31 @@ def test_a_registry_of_before_the_running_totals_gets_them_counted(tmp_path: Pat
     with Registry.open(tmp_path / "home") as registry, registry.catalog.reading() as session:
         assert running_totals(session) == counted_totals(session) == kept
     assert (kept.models, kept.placements) == (1, 10)
+
+
+def test_line_132_tokens_of_before_keep_their_scopes_and_do_not_get_the_right_to_create_tokens(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    old = create_engine(f"sqlite:///{home / 'registry.sqlite3'}")
+    command.upgrade(migrations.configuration(old), "0004")
+    made = new_token()
+    values = {"id": made.public_id, "sha256": made.sha256, "at": "2026-01-01 00:00:00.000000"}
+    add_token = (
+        "INSERT INTO tokens (contributor_id, public_id, secret_sha256, scopes, label, created_at) "
+        "VALUES (1, :id, :sha256, 'read upload admin', 'laptop', :at)"
+    )
+    with old.begin() as connection:
+        connection.execute(text("INSERT INTO contributors (id, name, created_at) VALUES (1, 'ada', :at)"), values)
+        connection.execute(text(add_token), values)
+    old.dispose()
+    with Registry.open(home) as registry, registry.catalog.writing() as session:
+        account = account_by_token(session, parse_token(made.text), now())
+        assert account is not None
+        assert account.scopes == {"read", "upload", "admin"}
+        with pytest.raises(NotAllowed, match="scope tokens"):
+            create_child_token(session, account.token_id, ["read"], "")
+        revoke_by_token(session, account.token_id, made.public_id)
+        assert account_by_token(session, parse_token(made.text), now()) is None
 
 
 def test_migrating_twice_changes_nothing(migrated: Engine) -> None:

@@ -16,6 +16,7 @@ from registry.registry import Registry
 from registry.tokens import parse_token
 from tests.cli.running import Organ
 from tests.client.elsewhere import listening
+from tests.web.accounts import new_token
 from web.app import create_app
 
 TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}\n")
@@ -107,22 +108,46 @@ def elsewhere(registry: Registry) -> Iterator[str]:
 def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
     organ: Organ, registry: Registry, token: str, elsewhere: str
 ) -> None:
-    there = {"ORGAN_TOKEN": token, "ORGAN_REGISTRY": elsewhere}
-    made = organ("token", "create", "--days", 7, environment=there)
+    manager = new_token(registry, "ada", "upload", "tokens", days=5)
+    there = {"ORGAN_TOKEN": manager, "ORGAN_REGISTRY": elsewhere}
+    made = organ("token", "create", "--forever", environment=there)
     assert (made.status, bool(TOKEN.fullmatch(made.out))) == (0, True), made.err
     assert scopes(registry, made.out.strip()) == {"upload"}
-    assert organ("token", "list", "-q", environment=there).lines == [made.out[5:14], token[5:14]]
+    listed = organ("token", "list", "--json", environment=there).values["items"]
+    assert [one["id"] for one in listed] == [made.out[5:14], manager[5:14], token[5:14]]
+    assert listed[0]["expires_at"] == listed[1]["expires_at"], "it expires with the token that created it"
+    assert f"expires {listed[0]['expires_at'][:10]}" in made.err
     assert "contributor" in organ.done("token", "list").lines[0]
-    heading, _, own = organ("token", "list", environment=there).lines
+    heading, own, *_ = organ("token", "list", environment=there).lines
     assert "contributor" not in heading
-    assert own.split()[:2] == [token[5:14], "laptop"]
+    assert own.split()[0] == made.out[5:14]
+    assert manager[5:14] in own, "the token that created it"
     assert organ("token", "revoke", made.out[5:14], environment=there).status == 0
     assert scopes(registry, made.out.strip()) is None
-    assert organ("token", "create", "--scope", "admin", environment=there).status == 1
     assert "organ token list" in organ("token", "revoke", "aaaaaaaaa", environment=there).err
     for arguments in (("token", "create", "eve"), ("token", "list", "eve"), ("contributor", "list")):
         assert organ(*arguments, environment=there).status == 2
     assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 1
+
+
+def test_line_132_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
+    organ: Organ, registry: Registry, token: str, elsewhere: str
+) -> None:
+    reader = new_token(registry, "ada", "read")
+    for own, arguments, said in (
+        (reader, ("create", "--scope", "read", "--forever"), "a token with the scope tokens"),
+        (reader, ("revoke", token), "a token with the scope tokens"),
+        (reader, ("list",), "a token with the scope tokens"),
+        (new_token(registry, "ada", "read", "tokens"), ("create", "--scope", "admin"), "does not have admin"),
+        (new_token(registry, "ada", "read", "tokens"), ("revoke", token), "was not created by this token"),
+    ):
+        ended = organ("token", *arguments, environment={"ORGAN_TOKEN": own, "ORGAN_REGISTRY": elsewhere})
+        assert (ended.status, ended.out) == (1, ""), arguments
+        assert said in ended.err, arguments
+    assert scopes(registry, token) == {"upload"}
+    there = {"ORGAN_TOKEN": reader, "ORGAN_REGISTRY": elsewhere}
+    assert organ("token", "revoke", reader, environment=there).status == 0
+    assert scopes(registry, reader) is None
 
 
 def test_with_a_token_that_is_no_good_any_more_it_is_told_how_reading_goes_on(

@@ -9,8 +9,8 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.register.accounts import add_contributor, create_token
+from registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
+from registry.catalog.register.accounts import add_contributor, create_child_token, create_token
 from registry.errors import NotFound
 from registry.registry import Registry
 
@@ -25,6 +25,13 @@ def new_token(registry: Registry, name: str, *scopes: str, days: int | None = 30
         except NotFound:
             owner = add_contributor(session, name)
         return create_token(session, owner.id, scopes or ("upload",), "a label", days).text
+
+
+def child_token(registry: Registry, parent: str, *scopes: str, days: int | None = 30) -> str:
+    """A token that the token `parent` creates."""
+    with registry.catalog.writing() as session:
+        row = token_by_public_id(session, parent[5:14])
+        return create_child_token(session, row.id, scopes, "a child", days).text
 
 
 def bearing(token: str) -> dict[str, str]:

@@ -32,29 +32,32 @@ class Group(NamedTuple):
     """With one that is good for `admin` alone."""
     keeper: Outcome
     """With one that is good for `upload` and `admin`."""
+    manager: Outcome
+    """Ada, with one that is good for `upload` and `tokens`."""
 
 
-PUBLIC = Group(IN, IN, IN, IN, IN, IN, IN)
-NO_METHOD = Group(405, 405, 405, 405, 405, 405, 405)
-NO_FOLDER = Group(404, 404, 404, 404, 404, 404, 404)
+PUBLIC = Group(IN, IN, IN, IN, IN, IN, IN, IN)
+NO_METHOD = Group(405, 405, 405, 405, 405, 405, 405, 405)
+NO_FOLDER = Group(404, 404, 404, 404, 404, 404, 404, 404)
 """Repositories have files alone."""
-SOMEBODY = Group(401, IN, IN, IN, IN, IN, IN)
+SOMEBODY = Group(401, IN, IN, IN, IN, IN, IN, IN)
 SOMEBODY_PAGE = SOMEBODY._replace(nobody=LOG_IN)
-OWN_TOKEN = Group(401, 404, IN, IN, 404, 404, 404)
-UPLOADERS = Group(401, 403, IN, 403, IN, 403, IN)
-OWN = Group(401, 403, IN, 403, 404, 403, 404)
+MANAGERS = Group(401, 403, 403, 403, 403, 403, 403, IN)
+"""The token that is addressed was created by that of the manager."""
+UPLOADERS = Group(401, 403, IN, 403, IN, 403, IN, IN)
+OWN = Group(401, 403, IN, 403, 404, 403, 404, IN)
 """What belongs to one uploader, and is absent for all others."""
 OWN_SHOWN = OWN._replace(admin=IN, keeper=IN)
 """The same, which administrators see."""
-NAMESPACE = Group(401, 403, IN, 403, 403, 403, 403)
+NAMESPACE = Group(401, 403, IN, 403, 403, 403, 403, IN)
 """What everybody can see and its owner alone may change."""
 NAMESPACE_PAGE = NAMESPACE._replace(nobody=LOG_IN)
-YANKERS = Group(401, 403, IN, 403, 403, IN, IN)
-JOBS = Group(404, 404, IN, 404, IN, IN, IN)
-OWN_JOB = Group(404, 404, IN, 404, 404, IN, IN)
-CANCELS = Group(401, 404, IN, 404, 404, IN, IN)
-ADMINS = Group(401, 403, 403, 403, 403, IN, IN)
-ADMINS_PAGE = Group(LOG_IN, 404, 404, 404, 404, IN, IN)
+YANKERS = Group(401, 403, IN, 403, 403, IN, IN, IN)
+JOBS = Group(404, 404, IN, 404, IN, IN, IN, IN)
+OWN_JOB = Group(404, 404, IN, 404, 404, IN, IN, IN)
+CANCELS = Group(401, 404, IN, 404, 404, IN, IN, IN)
+ADMINS = Group(401, 403, 403, 403, 403, IN, IN, 403)
+ADMINS_PAGE = Group(LOG_IN, 404, 404, 404, 404, IN, IN, 404)
 ADMINS_TWIN = ADMINS_PAGE._replace(nobody=401)
 
 LOCALLY: dict[Group, Outcome] = {
@@ -66,14 +69,14 @@ LOCALLY: dict[Group, Outcome] = {
     ADMINS_TWIN: 404,
     OWN: 404,
     OWN_SHOWN: 404,
-    OWN_TOKEN: 404,
+    MANAGERS: 403,
 }
 """What anybody gets on a server of one's own, who may use every namespace and is nobody else."""
 WITHOUT_TOKENS: dict[tuple[str, str], Outcome] = {
-    ("POST", "/api/v1/account/tokens"): 403,
-    ("POST", "/account/tokens"): 403,
+    ("DELETE", "/api/v1/account/tokens/<token>"): 404,
+    ("POST", "/account/tokens/<token>/revoke"): 404,
 }
-"""There is none for `local`, which could leave the machine."""
+"""`local` has no tokens, which could leave the machine."""
 
 GROUPS: tuple[tuple[Group, str], ...] = (
     (
@@ -155,10 +158,18 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET|PUT|PATCH|DELETE /api/v1/uploads/lookup
         """,
     ),
-    (SOMEBODY, "GET /api/v1/account; GET|POST /api/v1/account/tokens; GET /account.json; POST /account/tokens"),
+    (SOMEBODY, "GET /api/v1/account; GET /account.json"),
     (NO_FOLDER, "GET /api/models/<user>/<name>/tree/<revision>/<path:path>"),
     (SOMEBODY_PAGE, "GET /account"),
-    (OWN_TOKEN, "DELETE /api/v1/account/tokens/<token>; POST /account/tokens/<token>/revoke"),
+    (
+        MANAGERS,
+        """
+        GET|POST /api/v1/account/tokens
+        DELETE /api/v1/account/tokens/<token>
+        POST /account/tokens
+        POST /account/tokens/<token>/revoke
+        """,
+    ),
     (
         UPLOADERS,
         """
@@ -239,17 +250,17 @@ GROUPS: tuple[tuple[Group, str], ...] = (
     ),
 )
 
-HIDDEN_FROM_ALL = Group(404, 404, 404, 404, 404, 404, 404)
-HIDDEN_FROM_OTHERS = Group(404, 404, IN, IN, 404, IN, IN)
+HIDDEN_FROM_ALL = Group(404, 404, 404, 404, 404, 404, 404, 404)
+HIDDEN_FROM_OTHERS = Group(404, 404, IN, IN, 404, IN, IN, IN)
 """What tells of a model in quarantine: to its owner, whatever the token is good for, and to administrators."""
-HIDDEN_EDIT = Group(401, 403, IN, 403, 404, 403, 403)
-HIDDEN_YANK = Group(401, 404, 409, 403, 404, 409, 409)
-HIDDEN_RESTORE = Group(401, 404, 409, 403, 404, IN, IN)
+HIDDEN_EDIT = Group(401, 403, IN, 403, 404, 403, 403, IN)
+HIDDEN_YANK = Group(401, 404, 409, 403, 404, 409, 409, 409)
+HIDDEN_RESTORE = Group(401, 404, 409, 403, 404, IN, IN, 409)
 HIDDEN_GROUPS: tuple[tuple[Group, str], ...] = (
     (HIDDEN_FROM_OTHERS, "GET /api/v1/models/<namespace>/<name>/versions"),
     (HIDDEN_EDIT, "PATCH /api/v1/models/<namespace>/<name>; POST /models/<namespace>/<name>/edit"),
-    (Group(401, 404, IN, 403, 404, 403, 403), "GET /models/<namespace>/<name>/edit.json"),
-    (Group(LOG_IN, 404, IN, 403, 404, 403, 403), "GET /models/<namespace>/<name>/edit"),
+    (Group(401, 404, IN, 403, 404, 403, 403, IN), "GET /models/<namespace>/<name>/edit.json"),
+    (Group(LOG_IN, 404, IN, 403, 404, 403, 403, IN), "GET /models/<namespace>/<name>/edit"),
     (HIDDEN_YANK, "POST /api/v1/models/<namespace>/<name>/yank; POST /models/<namespace>/<name>/yank"),
     (HIDDEN_RESTORE, "POST /api/v1/models/<namespace>/<name>/restore; POST /models/<namespace>/<name>/restore"),
     (NAMESPACE, "PUT /api/v1/models/<namespace>/<name>"),
@@ -257,8 +268,8 @@ HIDDEN_GROUPS: tuple[tuple[Group, str], ...] = (
 )
 """The same of a chimera in quarantine. What names a model and is not here is HIDDEN_FROM_ALL."""
 
-GONE_FOR_ALL = Group(410, 410, 410, 410, 410, 410, 410)
-GONE_FOR_UPLOADERS = Group(401, 403, 410, 403, 410, 403, 410)
+GONE_FOR_ALL = Group(410, 410, 410, 410, 410, 410, 410, 410)
+GONE_FOR_UPLOADERS = Group(401, 403, 410, 403, 410, 403, 410, 410)
 GONE_FOR_SOMEBODY = GONE_FOR_ALL._replace(nobody=401)
 GONE_GROUPS: tuple[tuple[Group, str], ...] = (
     (GONE_FOR_UPLOADERS, "PATCH /api/v1/models/<namespace>/<name>; POST /models/<namespace>/<name>/edit"),

@@ -28,7 +28,7 @@ from registry.registry import Registry
 from registry.tokens import parse_token
 from tests.kin import kin_file, kin_tensors
 from tests.trips import ingest_file
-from tests.web.accounts import form_token, new_token
+from tests.web.accounts import child_token, form_token, new_token
 from web.forms import COOKIE as FORM_COOKIE
 from web.forms import FIELD
 from web.identity import COOKIE
@@ -40,6 +40,7 @@ ASKERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "other": ("bob", ("upload",)),
     "admin": ("root", ("admin",)),
     "keeper": ("root", ("upload", "admin")),
+    "manager": ("ada", ("upload", "tokens")),
 }
 """Whose tokens they have, and what those are good for."""
 VISIBLE, HIDDEN, MIXED, GONE, BASE = "ada/open", "ada/hidden", "ada/mixed", "ada/gone", "local/base"
@@ -117,7 +118,7 @@ class Askers:
     def __init__(self, registry: Registry, app: Flask) -> None:
         self.app = app
         self.tokens = {asker: new_token(registry, owner, *scopes) for asker, (owner, scopes) in ASKERS.items()}
-        self.spare = new_token(registry, "ada")
+        self.spare = child_token(registry, self.tokens["manager"], "upload")
         self._cookies = {"nobody": (FORM_COOKIE, "n" * 43)}
         self.fields = {"nobody": {FIELD: "n" * 43}}
         """What forms of each browser have in them."""

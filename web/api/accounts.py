@@ -1,22 +1,19 @@
-"""One's own account: who asks, how much is kept for them, their tokens."""
+"""The account of the token that is sent: contributor, quota, tokens."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from registry.catalog.queries.accounts import tokens_of
 from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from registry.catalog.vocabulary import SCOPES
-from registry.present.accounts import tokens_values
 from registry.present.values import Values
-from web.accounts import end_own_token, make_own_token, own_account, own_contributor
-from web.answers import reading, settings
+from web.accounts import create_own_token, own_account, own_tokens, revoke_own_token
 from web.api.blueprint import ROOT
 from web.api.body import asked_object
 from web.api.operation import Parameter, operation
 from web.api.refusals import Refused
 from web.api.writing import writing_operation
-from web.identity import ANY
+from web.identity import ANY, TOKENS
 
 GROUP = "Contributors"
 CREATED = 201
@@ -41,40 +38,39 @@ def account() -> Values:
 @operation(
     "/account/tokens",
     group=GROUP,
-    summary="One's own tokens",
+    summary="List tokens",
     answer="Tokens",
-    scope=ANY,
+    scope=TOKENS,
     example=f"{ROOT}/account/tokens",
 )
 def tokens() -> Values:
-    """All of them, newest first, those that are good no more among them; nobody can read what is secret of them."""
-    with reading(settings().search_seconds) as session:
-        found = own_contributor(session)
-        return tokens_values([] if found is None else tokens_of(session, found.id))
+    """All tokens of the account, newest first, with those that were revoked or have expired. The secrets are not
+    stored, so they are not in the list."""
+    return own_tokens()
 
 
 @writing_operation(
     "/account/tokens",
     group=GROUP,
-    summary="Make a token",
+    summary="Create a token",
     answer="NewToken",
     status=CREATED,
     body="TokenRequest",
-    scope=ANY,
+    scope=TOKENS,
     example='{"label": "laptop", "scopes": ["upload"], "days": 90}',
 )
 def make_token() -> Values:
-    """A token of one's own, good for some of the scopes of the one that asks. Its text is in this answer and nowhere
-    else."""
+    """The new token has some or all of the scopes of the token that creates it. It expires with that token at the
+    latest, and is revoked with it. Its text is in this answer only."""
     body = asked_object(("label", "scopes", "days"))
     label, scopes, days = body.get("label", ""), body.get("scopes"), body.get("days", TOKEN_DAYS_DEFAULT)
     if not isinstance(label, str):
-        raise Refused("label", "label is to be a text.")
+        raise Refused("label", "label must be a string.")
     if not isinstance(scopes, list) or not _are_scopes(scopes):
-        raise Refused("scopes", f"scopes is to be a list of some of {', '.join(SCOPES)}.")
+        raise Refused("scopes", f"scopes must be a list of some of {', '.join(SCOPES)}.")
     if days is not None and (type(days) is not int or not 1 <= days <= TOKEN_DAYS_MAX):
-        raise Refused("days", f"days is to be a whole number from 1 to {TOKEN_DAYS_MAX}, or null for ever.")
-    return make_own_token(label, scopes, days)
+        raise Refused("days", f"days must be an integer from 1 to {TOKEN_DAYS_MAX}, or null.")
+    return create_own_token(label, scopes, days)
 
 
 @writing_operation(
@@ -89,9 +85,10 @@ def make_token() -> Values:
     example=f"{ROOT}/account/tokens/{EXAMPLE_TOKEN}",
 )
 def revoke_token(token: str) -> Values:
-    """It is good for nothing from the next request on, nor is a browser that logged in by it. One that is revoked
-    already stays so."""
-    return end_own_token(token)
+    """A token can revoke itself. With the scope `tokens` it can also revoke the tokens that it created, directly or
+    through others; 403 for other tokens of the account. The tokens that the revoked token created are revoked with
+    it, and browsers that logged in by any of them are logged out. Revoking twice changes nothing."""
+    return revoke_own_token(token)
 
 
 def _are_scopes(given: list[Any]) -> bool:

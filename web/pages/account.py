@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from flask import Response, abort, redirect, request, url_for
@@ -11,15 +12,15 @@ from registry.catalog.register.accounts import PAGE_TOKEN, TOKEN_DAYS_DEFAULT, T
 from registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
 from registry.errors import BadInput, NotAllowed
 from registry.present.values import Values
-from web.accounts import end_own_token, make_own_token, own_account
+from web.accounts import create_own_token, own_account, revoke_own_token
 from web.answers import Page, json_answer, paged, plain_page, registry
 from web.forms import writing_form
-from web.identity import ANY, UPLOAD, identity
+from web.identity import ANY, TOKENS, UPLOAD, identity
 from web.pages.blueprint import pages
 from web.rates import PAGE_TOKENS, rates
 
-DAYS = (("30", "30 days"), ("90", "90 days"), (str(TOKEN_DAYS_DEFAULT), "a year"), ("", "for ever"))
-"""How long a new token may be good: what the form sends, and its words."""
+DAYS = (("30", "30 days"), ("90", "90 days"), (str(TOKEN_DAYS_DEFAULT), "a year"))
+"""Choices for the life of a new token: the value that the form sends, and its label."""
 TOKENS_SHOWN = ("good", "expired")
 """States of tokens that are listed at once; revoked ones are folded away."""
 
@@ -32,21 +33,21 @@ def account() -> Page:
     return Page("account.html", values, extra=lambda: _around(values))
 
 
-@writing_form(pages, "/account/tokens", scope=ANY)
+@writing_form(pages, "/account/tokens", scope=TOKENS)
 def make_token() -> Page:
-    """A new token, shown on this page alone."""
+    """Create a token and show it: on this page only."""
     days = request.form.get("days", str(TOKEN_DAYS_DEFAULT))
     if days and not (days.isascii() and days.isdigit() and len(days) <= len(str(TOKEN_DAYS_MAX))):
         raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
     scopes, label = request.form.getlist("scope"), request.form.get("label", "")
-    values = make_own_token(label, scopes, int(days) if days else None)
+    values = create_own_token(label, scopes, int(days) if days else None)
     return Page("token.html", values)
 
 
 @writing_form(pages, "/account/tokens/<token>/revoke", scope=ANY)
 def revoke_token(token: str) -> str:
-    """It is good for nothing any more; and the account again."""
-    end_own_token(token)
+    """Revoke a token, and show the account again: it asks for a log-in if the session ended with the token."""
+    revoke_own_token(token)
     return url_for("pages.account")
 
 
@@ -77,12 +78,33 @@ def _earlier(first: datetime, second: datetime | None) -> datetime:
 
 def _around(values: Values) -> Values:
     limit, used = values["quota"]["limit_bytes"], values["quota"]["used_bytes"]
+    own, manages = values["token"], TOKENS in values["scopes"]
     return {
         "left_bytes": max(0, limit - used),
         "reachable": REACHABLE_STATES,
         "shown_tokens": [one for one in values["tokens"] if one["state"] in TOKENS_SHOWN],
         "revoked_tokens": [one for one in values["tokens"] if one["state"] not in TOKENS_SHOWN],
-        "may_give": [scope for scope in SCOPES if scope in values["scopes"] and values["token"] is not None],
-        "days": DAYS,
+        "revocable": set() if own is None else _revocable(values["tokens"], own["id"]),
+        "labels": {one["id"]: one["label"] or one["id"] for one in values["tokens"]},
+        "may_give": [scope for scope in SCOPES if scope in values["scopes"] and manages and own is not None],
+        "days": [] if own is None else _days(own["expires_at"]),
         "days_default": str(TOKEN_DAYS_DEFAULT),
     }
+
+
+def _revocable(tokens: Sequence[Values], own: str) -> set[str]:
+    """Return the ids of the own token and of its descendants. A token is newer than its parent; `tokens` are newest
+    first."""
+    family = {own}
+    for one in reversed(tokens):
+        if one["created_by"] in family:
+            family.add(one["id"])
+    return family
+
+
+def _days(expires_at: str | None) -> list[tuple[str, str]]:
+    """Return the choices for the life of a new token: none goes beyond the token that creates it."""
+    if expires_at is None:
+        return [*DAYS, ("", "for ever")]
+    left = datetime.fromisoformat(expires_at) - now()
+    return [*((days, words) for days, words in DAYS if int(days) < left.days), ("", "as long as this one")]

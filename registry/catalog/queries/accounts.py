@@ -108,6 +108,13 @@ def token_by_public_id(session: Session, public_id: str, contributor_id: int | N
     return found
 
 
+def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
+    """Return the tokens that a token created, directly or through others, oldest first."""
+    family = select(Token.id).where(Token.parent_id == token_id).cte("family", recursive=True)
+    family = family.union(select(Token.id).where(Token.parent_id == family.c.id))
+    return session.scalars(select(Token).where(Token.id.in_(select(family.c.id))).order_by(Token.id)).all()
+
+
 def _page_account(session: Session, sent: SentToken, now: datetime) -> Account | EndedToken | None:
     """A page's token is good while its session is, for what both are good for."""
     columns = (PageToken.scopes.label("page_scopes"), PageToken.expires_at.label("page_expires_at"), Token.scopes)

@@ -11,11 +11,17 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.actions import Action
 from registry.catalog.clock import now
-from registry.catalog.queries.accounts import Account, contributor_by_name, is_good, token_by_public_id
+from registry.catalog.queries.accounts import (
+    Account,
+    contributor_by_name,
+    descendants_of,
+    is_good,
+    token_by_public_id,
+)
 from registry.catalog.register.events import record_event
 from registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from registry.catalog.vocabulary import SCOPES, checked_text
-from registry.errors import BadInput, BadName, NotAllowed
+from registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, checked_text
+from registry.errors import BadInput, BadName, BadToken, NotAllowed
 from registry.names import parse_model_name
 from registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
@@ -75,49 +81,61 @@ def create_token(
     days: int | None = TOKEN_DAYS_DEFAULT,
     by: str = LOCAL,
 ) -> NewToken:
-    """A token of that contributor, good for `scopes` and for `days`; its text is shown once and kept nowhere.
+    """Create a token of a contributor, as an administrator does: without a parent, with any of the scopes.
 
-    `days` None is for ever. Raises BadInput, BadValue, NotAllowed when there are TOKENS_MAX, and for `local`, whom
-    neither a quota nor a namespace bounds.
+    It expires after `days`; None means never. Its text is in the result and is not stored.
+    Raises BadInput, BadValue; NotAllowed for `local`, and where TOKENS_MAX tokens are good.
     """
-    if session.get_one(Contributor, contributor_id).name == LOCAL:
-        raise NotAllowed(f"{LOCAL} is whoever works at this machine, and has no tokens: make a contributor for them")
-    strange = [scope for scope in scopes if scope not in SCOPES]
-    if strange or not scopes:
-        raise BadInput(f"{', '.join(strange)[:80] or 'nothing'!r} is no scope: there is {', '.join(SCOPES)}")
-    if days is not None and not 1 <= days <= TOKEN_DAYS_MAX:
-        raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
+    expires_at = None if days is None else now() + _lifetime(days)
+    return _add_token(session, contributor_id, scopes, label, expires_at, None, by)
+
+
+def create_child_token(
+    session: Session, parent_id: int, scopes: Collection[str], label: str, days: int | None = TOKEN_DAYS_DEFAULT
+) -> NewToken:
+    """Create a token of the same contributor with the scopes of the token `parent_id`, or fewer.
+
+    It expires after `days`, or with its parent if that is sooner; None means with its parent. It is revoked with its
+    parent. Raises BadInput, BadValue; NotAllowed for a parent without the scope `tokens`, for scopes that the parent
+    does not have, and where TOKENS_MAX tokens are good; BadToken for a parent that was revoked or has expired.
+    """
+    parent = session.get_one(Token, parent_id)
     moment = now()
-    good = session.scalar(
-        select(func.count()).select_from(Token).where(Token.contributor_id == contributor_id, is_good(moment))
-    )
-    if (good or 0) >= TOKENS_MAX:
-        raise NotAllowed(f"{good} tokens are good already: revoke some first")
-    made = new_token()
-    session.add(
-        Token(
-            contributor_id=contributor_id,
-            public_id=made.public_id,
-            secret_sha256=made.sha256,
-            scopes=" ".join(scope for scope in SCOPES if scope in scopes),
-            label=checked_text(label.strip(), "the label", 96),
-            created_at=moment,
-            expires_at=None if days is None else moment + timedelta(days=days),
+    if parent.revoked_at is not None or (parent.expires_at is not None and parent.expires_at <= moment):
+        raise BadToken("this token was revoked or has expired")
+    _need_manager(parent)
+    missing = sorted(set(scopes) - set(parent.scopes.split()))
+    if missing:
+        raise NotAllowed(f"a token can only give scopes that it has; this one does not have {', '.join(missing)[:80]}")
+    limits = [parent.expires_at, None if days is None else moment + _lifetime(days)]
+    expires_at = min((limit for limit in limits if limit is not None), default=None)
+    owner = session.get_one(Contributor, parent.contributor_id)
+    return _add_token(session, owner.id, scopes, label, expires_at, parent.id, owner.name)
+
+
+def revoke_token(session: Session, public_id: str, by: str = LOCAL) -> Token:
+    """Revoke any token, as an administrator does, with the tokens that it created. Raises NotFound."""
+    return _revoke(session, token_by_public_id(session, public_id), by)
+
+
+def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
+    """Revoke what the token `holder_id` may revoke, with the tokens that it created: itself, and with the scope
+    `tokens` those that it created, directly or through others.
+
+    Raises NotAllowed for another token of the contributor, and without the scope for every other; NotFound.
+    """
+    holder = session.get_one(Token, holder_id)
+    owner = session.get_one(Contributor, holder.contributor_id)
+    if holder.public_id == public_id:
+        return _revoke(session, holder, owner.name)
+    _need_manager(holder)
+    found = token_by_public_id(session, public_id, owner.id)
+    if found not in descendants_of(session, holder.id):
+        raise NotAllowed(
+            f"{found.public_id} was not created by this token: revoke it with itself or with the token that created "
+            "it, or ask an administrator"
         )
-    )
-    session.flush()
-    record_event(session, by, Action.CREATE_TOKEN, made.public_id, " ".join(sorted(scopes)))
-    return made
-
-
-def revoke_token(session: Session, public_id: str, contributor_id: int | None = None, by: str = LOCAL) -> Token:
-    """From now on it is good for nothing, nor are its sessions. Raises NotFound."""
-    found = token_by_public_id(session, public_id, contributor_id)
-    if found.revoked_at is None:
-        found.revoked_at = now()
-        session.execute(delete(WebSession).where(WebSession.token_id == found.id))
-        record_event(session, by, Action.REVOKE_TOKEN, found.public_id)
-    return found
+    return _revoke(session, found, owner.name)
 
 
 def note_use(session: Session, account: Account) -> None:
@@ -173,3 +191,64 @@ def open_page_token(session: Session, session_id: int, scopes: Collection[str]) 
 def forget_sessions(session: Session) -> None:
     """Remove sessions that have ended by themselves."""
     session.execute(delete(WebSession).where(WebSession.expires_at <= now()))
+
+
+def _need_manager(token: Token) -> None:
+    if MANAGE_TOKENS not in token.scopes.split():
+        raise NotAllowed(f"this needs a token with the scope {MANAGE_TOKENS}; without it a token revokes only itself")
+
+
+def _lifetime(days: int) -> timedelta:
+    if not 1 <= days <= TOKEN_DAYS_MAX:
+        raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
+    return timedelta(days=days)
+
+
+def _add_token(
+    session: Session,
+    contributor_id: int,
+    scopes: Collection[str],
+    label: str,
+    expires_at: datetime | None,
+    parent_id: int | None,
+    by: str,
+) -> NewToken:
+    """Write the row of a new token, after the checks that hold whoever creates it."""
+    if session.get_one(Contributor, contributor_id).name == LOCAL:
+        raise NotAllowed(f"{LOCAL} is whoever works at this machine, and has no tokens: make a contributor for them")
+    unknown = [scope for scope in scopes if scope not in SCOPES]
+    if unknown or not scopes:
+        raise BadInput(f"{', '.join(unknown)[:80] or 'nothing'!r} is no scope: there is {', '.join(SCOPES)}")
+    moment = now()
+    good = session.scalar(
+        select(func.count()).select_from(Token).where(Token.contributor_id == contributor_id, is_good(moment))
+    )
+    if (good or 0) >= TOKENS_MAX:
+        raise NotAllowed(f"{good} tokens are good already: revoke some first")
+    made = new_token()
+    session.add(
+        Token(
+            contributor_id=contributor_id,
+            parent_id=parent_id,
+            public_id=made.public_id,
+            secret_sha256=made.sha256,
+            scopes=" ".join(scope for scope in SCOPES if scope in scopes),
+            label=checked_text(label.strip(), "the label", 96),
+            created_at=moment,
+            expires_at=expires_at,
+        )
+    )
+    session.flush()
+    record_event(session, by, Action.CREATE_TOKEN, made.public_id, " ".join(sorted(scopes)))
+    return made
+
+
+def _revoke(session: Session, token: Token, by: str) -> Token:
+    """Revoke a token and its descendants, and end their sessions. What is revoked already stays as it is."""
+    moment = now()
+    for one in (token, *descendants_of(session, token.id)):
+        if one.revoked_at is None:
+            one.revoked_at = moment
+            session.execute(delete(WebSession).where(WebSession.token_id == one.id))
+            record_event(session, by, Action.REVOKE_TOKEN, one.public_id)
+    return token

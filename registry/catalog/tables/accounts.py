@@ -35,6 +35,8 @@ class Token(Base):
     revoked_at: Mapped[datetime | None] = mapped_column(Timestamp)
     last_used_at: Mapped[datetime | None] = mapped_column(Timestamp)
     """To some minutes: it is no write a request."""
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("tokens.id"), index=True)
+    """The token that created this one; NULL if an administrator created it in the registry's folder."""
 
 
 class WebSession(Base):

@@ -14,6 +14,7 @@ from werkzeug.test import TestResponse
 from ingest.jobs.asking import ask_for
 from ingest.jobs.runner import Runner
 from registry.catalog.clock import now
+from registry.catalog.queries.accounts import token_by_public_id
 from registry.catalog.register.accounts import LOCAL, add_contributor
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.submissions import add_submission
@@ -56,8 +57,12 @@ def put_jobs(registry: Registry) -> None:
     ask_for(registry, "report", {"model": "local/Zoo-A-2M-v1.0-Q8_0"})
 
 
+MANAGING = ("tokens", "make_token", "revoke_token")
+"""Operations that need the scope `tokens`."""
+
+
 def put_accounts(registry: Registry) -> None:
-    """A second contributor, whose one model is the purified chimera, and a token of the first that examples revoke."""
+    """A second contributor, whose one model is the purified chimera, and a token that examples revoke."""
     with registry.catalog.writing() as session:
         ada = add_contributor(session, "ada")
         purified = session.scalars(select(Chimera.model_id).order_by(Chimera.model_id.desc()).limit(1)).one()
@@ -65,7 +70,7 @@ def put_accounts(registry: Registry) -> None:
         token = Token(
             public_id=EXAMPLE_TOKEN, secret_sha256="0" * 64, scopes="upload", label="laptop", created_at=now()
         )
-        token.contributor_id = contributor_id(session, LOCAL)
+        token.contributor_id = ada.id
         session.add(token)
 
 
@@ -116,17 +121,20 @@ def asked(client: FlaskClient, told: Operation, *, is_allowed: bool = True) -> T
         headers = {one.name: one.example for one in told.parameters if one.where == "header" and one.required}
         data = told.bytes_example
         return client.open(told.example, method=method, data=data, headers=headers, content_type=OCTETS)
+    headers = _managing_token(client) if told.name in MANAGING and is_allowed else {}
     if told.body is None:
-        return client.open(told.example, method=method)
+        return client.open(told.example, method=method, headers=headers)
     path = told.path.format(**{one.name: one.example for one in told.parameters if one.is_in_path})
-    headers = _own_token(client) if told.name == "make_token" and is_allowed else {}
     return client.open(path, method=method, data=told.example, content_type="application/json", headers=headers)
 
 
-def _own_token(client: FlaskClient) -> dict[str, str]:
-    """As a contributor: whoever works at the machine has no tokens."""
+def _managing_token(client: FlaskClient) -> dict[str, str]:
+    """The header of a contributor who manages tokens, and created the one that examples revoke: `local` has none."""
     with client.application.app_context():
-        return bearing(new_token(answers.registry(), "ada"))
+        text = new_token(answers.registry(), "ada", "upload", "tokens")
+        with answers.registry().catalog.writing() as session:
+            token_by_public_id(session, EXAMPLE_TOKEN).parent_id = token_by_public_id(session, text[5:14]).id
+        return bearing(text)
 
 
 def examples(client: FlaskClient, *, administering: bool = False) -> dict[str, Any]:

@@ -14,6 +14,7 @@ _TOKEN: dict[str, Schema] = {
     "label": described(TEXT, "What its owner calls it."),
     "scopes": _SCOPES,
     "state": {"type": "string", "enum": ["good", "expired", "revoked"]},
+    "created_by": described(nullable(TEXT), "The id of the token that created it; null if an administrator did."),
     "created_at": TIME,
     "expires_at": described(nullable(TIME), _FOR_EVER),
     "revoked_at": nullable(TIME),
@@ -67,13 +68,14 @@ ACCOUNT_SCHEMAS: dict[str, Schema] = {
     "TokenRequest": record(
         "What the new token is to be.",
         {
-            "scopes": described(_SCOPES | {"minItems": 1}, "Of those that the token has that asks."),
+            "scopes": described(_SCOPES | {"minItems": 1}, "Some of the scopes of the token that is sent."),
             "label": {"type": "string", "maxLength": 96, "description": "For its owner, to know it by."},
             "days": {
                 "type": ["integer", "null"],
                 "minimum": 1,
                 "maximum": TOKEN_DAYS_MAX,
-                "description": "How long it is good; a year where it is left out, null for ever.",
+                "description": "Days until it expires, a year if left out; null for as long as the token that is sent, "
+                "with which it expires at the latest.",
             },
         },
         optional=("label", "days"),
