@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flask import Flask
+from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
 from registry.registry import Registry
@@ -18,10 +19,10 @@ from web.hub import hub
 from web.identity import identity, recognise
 from web.links import twin_address
 from web.made import made
-from web.memory import remember_answers
+from web.memory import hide_headers, remember_answers
 from web.metrics import count_requests, metrics
 from web.pages import pages
-from web.rates import limit_rates
+from web.rates import SharedCounts, limit_rates
 from web.security import secure
 from web.settings import WebSettings
 from web.shown import FILTERS
@@ -36,8 +37,11 @@ NAVIGATION = (
 """Endpoint and label of what stands at the head of every page."""
 
 
-def create_app(registry: Registry, settings: WebSettings | None = None) -> Flask:
-    """The catalog of `registry`, which the caller closes."""
+def create_app(registry: Registry, settings: WebSettings | None = None, counts: Storage | None = None) -> Flask:
+    """Return the catalog of `registry`, which the caller closes.
+
+    `counts` hold what is counted for the rates of requests: the processes of one server share them.
+    """
     settings = settings or WebSettings()
     app = Flask("web")
     if settings.proxies:
@@ -48,12 +52,13 @@ def create_app(registry: Registry, settings: WebSettings | None = None) -> Flask
     app.jinja_env.globals.update(NAVIGATION=NAVIGATION, twin_address=twin_address)
     app.jinja_env.globals.update(form_token=form_token, may_write=may_write, identity=identity, page_head=page_head)
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
+    hide_headers(app)
     count_requests(app)
     count_downloads(app, registry)
     secure(app, settings)
     answer_errors(app)
     recognise(app)
-    limit_rates(app)
+    limit_rates(app, counts or SharedCounts())
     remember_answers(app, settings)
     take_turns(app, settings)
     for blueprint in (pages, api, health, metrics, downloads, made, hub):

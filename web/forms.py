@@ -24,6 +24,7 @@ from markupsafe import Markup
 
 from web.answers import Page, respond
 from web.identity import UPLOAD, identity, session_secret
+from web.memory import reveal_headers
 from web.writing import check_anybody, check_writing
 
 FIELD, COOKIE = "form_token", "organ_form"
@@ -40,9 +41,9 @@ FormView = Callable[..., str | Page | Response]
 def form_token() -> Markup:
     """The hidden field of a form that writes. A page that has one is kept by nobody but its browser."""
     if "form_token" not in g:
+        reveal_headers()  # the next client that asks for this page must not get this browser's token
         own = _session_token()
         g.form_token = own or _cookie() or secrets.token_urlsafe(TOKEN_BYTES)
-        g.unkept = True  # the next one who asks for this page must not get this browser's token
         if own is None:
             after_this_request(_with_cookie)
     return _HIDDEN.format(FIELD, g.form_token)

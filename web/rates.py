@@ -1,79 +1,192 @@
-"""How often somebody may ask: counted in memory, by each process for itself, and told before a body is read.
+"""Request rates: how often an address or a contributor may ask, counted by all workers of a server together.
 
-Who guesses tokens is counted by address, and by the token that is guessed at. An address with too many guesses behind
-it gets no more answers to tokens for a while. A token that is guessed at from elsewhere stays good for who has it: what
-it is called by is no secret, and nobody shall lock its owner out. A token that was revoked or has expired is no guess:
-a program that goes on with it is refused each time, and shuts nobody out who shares its address.
+What exceeds a rate is refused by 429 before its body is read. Requests that only read are not counted.
+
+Tokens. A token that is malformed or mistyped is refused without the catalog and costs nothing. Any other is looked up,
+so a good token is accepted whatever else comes from its address. Each unknown one counts for its address and for its
+public id; beyond FAILED_TOKENS the answer is 429. That bounds nothing for a guesser but the number of his answers: the
+secret has 256 random bits, and a look-up is one row by an index. A revoked or expired token is no guess and not
+counted: a program that goes on with it shuts nobody out who shares its address.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
+import secrets
+import struct
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
 from ipaddress import IPv6Address, ip_address
+from mmap import mmap
+from tempfile import TemporaryFile
+from threading import Lock
 from time import time
 
 from flask import Flask, current_app, request
 from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
-from limits.storage import MemoryStorage
+from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
 from registry.errors import TooMany
 
 RATES_KEY = "organ_rates"
 FAILED_TOKENS = RateLimitItemPerMinute(10, namespace="failed")
-"""By address, and by the id of the token."""
+"""By address, and by the public id of the token."""
 LOG_INS = RateLimitItemPerMinute(10, namespace="log-in")
-"""By address, those that succeed among them."""
+"""By contributor."""
 NEW_TOKENS = RateLimitItemPerHour(30, namespace="new-token")
 """By contributor."""
 PAGE_TOKENS = RateLimitItemPerMinute(30, namespace="page-token")
 """By contributor."""
 WRITES = RateLimitItemPerMinute(600, namespace="write")
-"""By contributor: whatever is sent, lookups too."""
+"""By contributor: requests that are no GET, such as lookups."""
+ANONYMOUS_WRITES = RateLimitItemPerMinute(120, namespace="anonymous-write")
+"""By address: the same requests without an account, such as plans and lookups."""
 UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
 """By contributor: requests below /api/v1/uploads. A model of a thousand tensors is three thousand of them."""
 UPLOADS_PATH = "/api/v1/uploads"
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOG_IN = "pages.log_in"
+ROWS = 8192
+"""Of the table of counts: 65,536 of them in 2 MiB."""
 NETWORK_BITS = 64
-"""Of an IPv6 address: whoever has one has all of its network."""
+"""Of an IPv6 address: one client usually has all addresses of such a network."""
+
+_DIGEST_BYTES = 16
+_SLOT = struct.Struct(f"<{_DIGEST_BYTES}sdI4x")
+"""Digest of a key, the time when its count expires (seconds since the epoch), and the count."""
+_COUNT_MAX = 2**32 - 1
+_ROW_SLOTS = 8
+_ROW_BYTES = _ROW_SLOTS * _SLOT.size
+
+
+class SharedCounts(Storage):
+    """Counts with an expiry, in memory that a process shares with those that it forks. Safe for threads.
+
+    A table of fixed size: a key has one of the eight slots of its row. Where all eight are in use, the smallest count
+    makes room, so a client with many addresses can push out other small counts, but not his own large ones. Rows are
+    chosen by a secret, so that no client can choose one.
+
+    Processes take turns by a lock on a file without a name, which the system releases when its holder is killed.
+    """
+
+    STORAGE_SCHEME = None
+
+    def __init__(self, rows: int = ROWS) -> None:
+        super().__init__()
+        self._rows = rows
+        self._table = mmap(-1, rows * _ROW_BYTES)
+        self._secret = secrets.token_bytes(32)
+        with TemporaryFile(prefix="organ-rates-") as file:
+            self._turn = os.dup(file.fileno())
+        weakref.finalize(self, os.close, self._turn)
+        self._thread_turn = Lock()  # a lock on a file excludes other processes alone
+
+    @property
+    def base_exceptions(self) -> type[Exception]:
+        """Return what may be raised when the storage fails."""
+        return OSError
+
+    def incr(self, key: str, expiry: int, amount: int = 1) -> int:
+        """Add `amount` to the count of `key`, which begins at 0 and ends after `expiry` seconds; return the count."""
+        now, (row, digest) = time(), self._place(key)
+        with self._locked():
+            offset, expires, count = self._find(row, digest, now)
+            if count == 0 or expires > now + expiry:  # the second: the clock was set back
+                expires = now + expiry
+                count = 0
+            count = min(count + amount, _COUNT_MAX)
+            _SLOT.pack_into(self._table, offset, digest, expires, count)
+        return count
+
+    def get(self, key: str) -> int:
+        """Return the count of `key`."""
+        row, digest = self._place(key)
+        with self._locked():
+            return self._find(row, digest, time())[2]
+
+    def get_expiry(self, key: str) -> float:
+        """Return when the count of `key` ends, in seconds since the epoch; now where there is none."""
+        now, (row, digest) = time(), self._place(key)
+        with self._locked():
+            _, expires, count = self._find(row, digest, now)
+        return expires if count else now
+
+    def check(self) -> bool:
+        """Return True: memory does not fail."""
+        return True
+
+    def reset(self) -> int | None:
+        """Forget all counts."""
+        with self._locked():
+            self._table[:] = bytes(len(self._table))
+        return None
+
+    def clear(self, key: str) -> None:
+        """Forget the count of `key`."""
+        row, digest = self._place(key)
+        with self._locked():
+            offset, _, _ = self._find(row, digest, time())
+            _SLOT.pack_into(self._table, offset, bytes(_DIGEST_BYTES), 0.0, 0)
+
+    def _place(self, key: str) -> tuple[int, bytes]:
+        """Return the offset of the row of `key`, and its digest."""
+        digest = blake2b(key.encode(), digest_size=_DIGEST_BYTES, key=self._secret).digest()
+        return int.from_bytes(digest[:4], "little") % self._rows * _ROW_BYTES, digest
+
+    def _find(self, row: int, digest: bytes, now: float) -> tuple[int, float, int]:
+        """Return offset, expiry and count of the slot that has `digest`, or of the one to be used for it, with 0."""
+        least_offset, least_count = row, _COUNT_MAX + 1
+        for index, (held, expires, count) in enumerate(_SLOT.iter_unpack(self._table[row : row + _ROW_BYTES])):
+            offset = row + index * _SLOT.size
+            counted = count if expires > now else 0
+            if held == digest:
+                return offset, expires, counted
+            if counted < least_count:
+                least_offset, least_count = offset, counted
+        return least_offset, 0.0, 0
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._thread_turn:
+            fcntl.lockf(self._turn, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._turn, fcntl.LOCK_UN)
 
 
 class Rates:
-    """What has been counted in this process. Safe for threads."""
+    """Rates of requests, by counts that other processes may share. Safe for threads."""
 
-    def __init__(self) -> None:
-        self._counts = MemoryStorage()
-        self._limiter = FixedWindowRateLimiter(self._counts)
+    def __init__(self, counts: Storage) -> None:
+        self._counts = counts
+        self._limiter = FixedWindowRateLimiter(counts)
 
-    def hit(self, rate: RateLimitItem, who: str) -> None:
-        """Count one more of `who`; raises TooMany for one that is too many."""
-        if not self._limiter.hit(rate, who):
-            raise self._too_many(rate, who)
-
-    def check(self, rate: RateLimitItem, who: str) -> None:
-        """Raise TooMany where one more of `who` would be too many."""
-        if not self._limiter.test(rate, who):
-            raise self._too_many(rate, who)
-
-    def _too_many(self, rate: RateLimitItem, who: str) -> TooMany:
-        seconds = max(1.0, self._counts.get_expiry(rate.key_for(who)) - time())
-        return TooMany(f"this was asked too often; try again in {seconds:.0f} seconds", seconds)
+    def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
+        """Count `cost` for `client`; raise TooMany where that is more than `rate` allows."""
+        if not self._limiter.hit(rate, client, cost=cost):
+            seconds = max(1.0, self._counts.get_expiry(rate.key_for(client)) - time())
+            raise TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
 
 
-def limit_rates(app: Flask) -> None:
-    """Count what is sent to `app`, and refuse what is too much by 429 before any of its body is read."""
-    app.extensions[RATES_KEY] = Rates()
+def limit_rates(app: Flask, counts: Storage) -> None:
+    """Count what is sent to `app`, and refuse what is too much by 429 before its body is read."""
+    app.extensions[RATES_KEY] = Rates(counts)
     app.before_request(_count)
 
 
 def rates() -> Rates:
-    """What this application has counted."""
+    """Return the rates of this application."""
     counted: Rates = current_app.extensions[RATES_KEY]
     return counted
 
 
-def asker_address() -> str:
-    """Where the request comes from, as far as one asker can be told from another: of IPv6, the network."""
+def client_address() -> str:
+    """Return where the request comes from, as far as one client can be told from another: of IPv6, the network."""
     try:
         address = ip_address((request.remote_addr or "").partition("%")[0])
     except ValueError:
@@ -86,14 +199,14 @@ def asker_address() -> str:
 
 
 def _count() -> None:
-    from web.identity import identity  # it counts guesses here
+    """Count a request that is no GET. A log-in is counted by what comes of it: see `web.pages.login`."""
+    from web.identity import identity  # it counts unknown tokens here
 
-    if request.method in READING_METHODS or request.endpoint is None:
+    if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
         return
-    if request.endpoint == LOG_IN:
-        rates().hit(LOG_INS, asker_address())
-        return
-    account = identity().account
-    if account is not None:
+    client = identity()
+    if client.account is not None:
         is_upload = request.path == UPLOADS_PATH or request.path.startswith(f"{UPLOADS_PATH}/")
-        rates().hit(UPLOADS if is_upload else WRITES, str(account.contributor_id))
+        rates().hit(UPLOADS if is_upload else WRITES, str(client.account.contributor_id))
+    elif not client.is_local:
+        rates().hit(ANONYMOUS_WRITES, client_address())

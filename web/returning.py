@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 
 from flask import request
 
+from web.memory import reveal_headers
+
 NEXT_MAX_LENGTH = 2000
 _PLAIN = re.compile(r"/(?![/\\])[!-\[\]-~]*")
 """A path from the root, in visible ASCII. Browsers take a backslash for a slash, and leave out tabs and line ends."""
@@ -29,6 +31,7 @@ def asked_next() -> str | None:
     given = request.args.get("next")
     if given is not None:
         return checked_next(given)
+    reveal_headers()
     try:
         came = urlsplit(request.headers.get("Referer", ""))
     except ValueError:

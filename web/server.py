@@ -13,6 +13,7 @@ from registry.registry import Registry
 from web.app import create_app
 from web.counting import worker_exit
 from web.metrics import child_exit, prepare_metrics
+from web.rates import SharedCounts
 from web.runner import KeepingArbiter
 from web.settings import WebSettings
 from web.streams import allow_streams
@@ -77,6 +78,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
     def __init__(self, registry: Registry, settings: ServerSettings, web: WebSettings | None = None) -> None:
         self._registry = registry
         self._web = web
+        self._counts = SharedCounts()  # before the fork: all workers count together
         self.limits = settings
         super().__init__()
 
@@ -112,7 +114,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
             super().run()
 
     def load(self) -> Any:
-        app = create_app(self._registry, self._web)
+        app = create_app(self._registry, self._web, self._counts)
         allow_streams(app, self.limits.streams)
         _collect_seldom()
         return app

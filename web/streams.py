@@ -17,7 +17,7 @@ from logging import Logger
 from threading import BoundedSemaphore, Lock
 from typing import Protocol
 
-from flask import Flask, Response, abort, current_app, g, request
+from flask import Flask, Response, abort, current_app, request
 
 from registry.catalog.queries.blobs import BlobRow
 from registry.digest import Digest
@@ -27,6 +27,7 @@ from registry.upkeep import set_aside
 from web.answers import registry
 from web.counting import counter_of
 from web.filenames import attachment
+from web.memory import reveal_headers
 from web.ranges import Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
 
 STREAMS_KEY = "organ_streams"
@@ -121,7 +122,7 @@ def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int 
     `busy` is the status when no stream is free; that is raised as an HTTPException. Raises CorruptBlob or MissingBlob
     for a blob that is found faulty before the first byte.
     """
-    g.unkept = True
+    reveal_headers()
     headers = {**_headers(content), **(more or {})}
     if_match, if_none_match = request.headers.get("If-Match"), request.headers.get("If-None-Match")
     if if_match is not None and not has_strong(if_match, content.tag):

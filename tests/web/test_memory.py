@@ -4,14 +4,40 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from flask import Flask, request
 from flask.testing import FlaskClient
 
 from registry.registry import Registry
 from tests.trips import ingest_file, little_model
+from tests.web.test_every_route import addresses
 from web.answers import REGISTRY_KEY
 from web.app import create_app
-from web.memory import ROW_BYTES, AnswerMemory, _Kept
+from web.memory import ROW_BYTES, TOLD_HEADER, AnswerMemory, _Kept, reveal_headers
 from web.settings import WebSettings
+
+HOSTILE_HEADERS = {
+    "Accept": "application/vnd.docker.distribution.manifest.v2+json",
+    "Accept-Encoding": "gzip",
+    "Accept-Language": "x-hostile",
+    "Content-Type": "text/hostile",
+    "Cookie": "other=hostile; organ_form=" + "h" * 43,
+    "Forwarded": "for=192.0.2.66;host=hostile.example",
+    "If-Match": '"hostile"',
+    "If-Modified-Since": "Sun, 06 Nov 2044 08:49:37 GMT",
+    "If-None-Match": "*",
+    "If-Range": '"hostile"',
+    "Origin": "http://hostile.example",
+    "Referer": "http://localhost/organs?hostile",
+    "Sec-Fetch-Site": "cross-site",
+    "User-Agent": "hostile",
+    "X-Forwarded-For": "192.0.2.66",
+    "X-Forwarded-Host": "hostile.example",
+    "X-Forwarded-Prefix": "/hostile",
+    "X-Forwarded-Proto": "hostile",
+    "X-Hostile": "hostile",
+}
+NEVER_KEPT_HEADERS = {"Range": "bytes=0-3", "Authorization": "Bearer hostile", "Cookie": "organ_session=hostile"}
 
 
 def test_the_second_answer_comes_from_memory_and_is_the_same(little: FlaskClient) -> None:
@@ -103,3 +129,71 @@ def test_memory_can_be_turned_off(registry: Registry) -> None:
     with create_app(registry, WebSettings(remembered_bytes=0)).test_client() as client:
         client.get("/")
         assert "X-Answered" not in client.get("/").headers
+
+
+def test_line_135_no_header_that_one_client_sends_is_in_the_answer_of_another(hostile: FlaskClient) -> None:
+    registry = hostile.application.extensions[REGISTRY_KEY]
+    asked = [address for address in addresses(hostile) if "?" not in address]
+    fresh, shared = (create_app(registry).test_client(use_cookies=False) for _ in range(2))
+    kept = 0
+    for address in asked:
+        shared.get(address, headers=HOSTILE_HEADERS, environ_base={"REMOTE_ADDR": "192.0.2.66"}).close()
+        with shared.get(address, headers={"Via": "1.1 proxy"}) as answer:  # the same key: a proxy sent both
+            if TOLD_HEADER in answer.headers:
+                kept += 1
+                plain = fresh.get(address)
+                assert (answer.data, answer.headers["ETag"]) == (plain.data, plain.headers["ETag"]), address
+    assert kept > len(asked) // 2
+
+
+def test_line_135_the_page_for_logging_in_leads_nobody_where_another_came_from(registry: Registry) -> None:
+    client = create_app(registry).test_client()
+    for referrer, following in (("http://localhost/organs?q=secret", "/organs?q=secret"), (None, None)):
+        headers = {} if referrer is None else {"Referer": referrer}
+        assert client.get("/login.json", headers=headers).get_json()["next"] == following
+
+
+@pytest.mark.parametrize("name", NEVER_KEPT_HEADERS)
+def test_line_135_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_from_memory(
+    little: FlaskClient, name: str
+) -> None:
+    client = little.application.test_client(use_cookies=False)
+    for _ in range(2):
+        assert TOLD_HEADER not in client.get("/models.json", headers={name: NEVER_KEPT_HEADERS[name]}).headers
+    assert TOLD_HEADER not in client.get("/models.json").headers
+    assert TOLD_HEADER in client.get("/models.json").headers
+    assert TOLD_HEADER not in client.get("/models.json", headers={name: NEVER_KEPT_HEADERS[name]}).headers
+
+
+def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_kept(registry: Registry) -> None:
+    app = create_app(registry)
+    seen_by_view: list[object] = []
+
+    def look() -> str:
+        if "reveal" in request.args:
+            reveal_headers()
+        seen_by_view[:] = [*request.headers.items(), request.remote_addr, request.referrer, dict(request.cookies)]
+        return "answer"
+
+    app.view_functions["pages.home"] = lambda: with_tag(app, look())
+    client = app.test_client(use_cookies=False)
+    client.get("/", headers=HOSTILE_HEADERS)
+    assert seen_by_view == [("Host", "localhost"), None, None, {}]
+    assert TOLD_HEADER in client.get("/", headers={"Via": "1.1 proxy"}).headers
+    for _ in range(2):
+        assert TOLD_HEADER not in client.get("/?reveal", headers=HOSTILE_HEADERS).headers
+    assert ("Referer", HOSTILE_HEADERS["Referer"]) in seen_by_view
+    assert seen_by_view[-1] == {"other": "hostile", "organ_form": "h" * 43}
+
+
+def test_a_page_that_a_proxy_asks_for_is_not_that_of_who_works_at_this_machine(registry: Registry) -> None:
+    with create_app(registry, WebSettings(personal=True)).test_client() as client:
+        assert client.get("/api/v1/account").status_code == 200
+        for _ in range(2):
+            assert client.get("/api/v1/account", headers={"Via": "1.1 proxy"}).status_code == 401
+
+
+def with_tag(app: Flask, text: str) -> object:
+    answer = app.response_class(text)
+    answer.add_etag()
+    return answer

@@ -1,12 +1,20 @@
-"""How often one may ask: guesses at tokens, log-ins, what is sent; told before anything of a body is read."""
+"""Rates of requests: unknown tokens, log-ins, what is sent; counted by all workers, before a body is read."""
 
 from __future__ import annotations
 
 import io
+import json
+import os
+import signal
+import urllib.error
+import urllib.request
 from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
 
 import pytest
 from flask import Flask
+from limits import RateLimitItemPerMinute
 from sqlalchemy import event
 
 from registry.catalog.clock import now
@@ -16,11 +24,42 @@ from registry.registry import Registry
 from registry.tokens import _checksum
 from registry.tokens import new_token as unknown_token
 from tests.web.accounts import bearing, form_token, logged_in, new_token
+from tests.web.live import Live, serving
+from web import rates as rates_module
 from web.app import create_app
-from web.rates import FAILED_TOKENS, LOG_INS, PAGE_TOKENS, UPLOADS, WRITES, asker_address, rates
+from web.rates import (
+    ANONYMOUS_WRITES,
+    FAILED_TOKENS,
+    LOG_INS,
+    PAGE_TOKENS,
+    UPLOADS,
+    WRITES,
+    Rates,
+    SharedCounts,
+    client_address,
+    rates,
+)
 from web.settings import WebSettings
 
-ACCOUNT = "/api/v1/account"
+ACCOUNT, LOOKUP = "/api/v1/account", "/api/v1/organs/lookup"
+NO_ORGANS = {"digests": ["0" * 64]}
+THREE_WORKERS = """
+import os, sys
+from registry.registry import Registry
+from web import server
+from web.app import create_app
+def named(*arguments):
+    app = create_app(*arguments)
+    @app.after_request
+    def name(answer):
+        answer.headers["X-Process"] = str(os.getpid())
+        return answer
+    return app
+server.create_app = named
+registry = Registry.open(sys.argv[1]); registry.catalog.close()
+server.serve_forever(registry, server.ServerSettings(port=int(sys.argv[2]), workers=3, threads=4))
+"""
+"""A server of three processes that say which of them answers."""
 
 
 @pytest.fixture
@@ -57,20 +96,35 @@ def test_line_96_a_mistyped_token_never_reaches_the_database(
     assert asked() > before
 
 
-def test_line_101_an_address_with_many_guesses_gets_no_answer_for_a_while(
-    app: Flask, registry: Registry, asked: Callable[[], int]
-) -> None:
-    good = new_token(registry, "ada")
+def test_line_101_an_address_with_many_unknown_tokens_is_told_to_wait(app: Flask) -> None:
     statuses = [ask(app, unknown_token().text) for _ in range(FAILED_TOKENS.amount + 2)]
     assert statuses == [401] * FAILED_TOKENS.amount + [429] * 2
-    before = asked()
-    assert ask(app, good) == 429, "else the guess that is right would be found out all the same"
-    assert asked() == before
-    assert ask(app, good, "192.0.2.2") == 200
-    answer = app.test_client().get(ACCOUNT, headers=bearing(good), environ_base={"REMOTE_ADDR": "192.0.2.1"})
+    assert ask(app, unknown_token().text, "192.0.2.2") == 401
+    headers, place = bearing(unknown_token().text), {"REMOTE_ADDR": "192.0.2.1"}
+    answer = app.test_client().get(ACCOUNT, headers=headers, environ_base=place)
     assert 1 <= int(answer.headers["Retry-After"]) <= 60
     assert answer.get_json()["status"] == 429
-    assert app.test_client().get("/api/v1/models", environ_base={"REMOTE_ADDR": "192.0.2.1"}).status_code == 200
+    assert app.test_client().get("/api/v1/models", environ_base=place).status_code == 200
+
+
+def test_line_136_a_good_token_is_accepted_from_an_address_that_sent_sixty_bad_ones(
+    app: Flask, registry: Registry
+) -> None:
+    good = new_token(registry, "ada")
+    for _ in range(60):
+        assert ask(app, unknown_token().text) in (401, 429)
+    assert ask(app, good) == 200
+    client = app.test_client()
+    client.environ_base["REMOTE_ADDR"] = "192.0.2.1"
+    form = {"form_token": form_token(client), "token": unknown_token().text}
+    assert client.post("/login", data=form).status_code == 429
+    assert client.post("/login", data=form | {"token": good}).status_code == 303
+
+
+def test_line_96_a_mistyped_token_counts_for_nobody(app: Flask) -> None:
+    for _ in range(FAILED_TOKENS.amount + 1):
+        assert ask(app, unknown_token().text[:-1]) == 401
+    assert ask(app, unknown_token().text) == 401
 
 
 def test_line_101_a_token_guessed_at_from_many_places_is_counted_and_stays_its_owners(
@@ -114,7 +168,7 @@ def test_line_101_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_lea
 def test_line_101_an_asker_is_an_address_or_a_network_of_ipv6(app: Flask) -> None:
     def known(address: str) -> str:
         with app.test_request_context(environ_base={"REMOTE_ADDR": address}):
-            return asker_address()
+            return client_address()
 
     assert known("2001:db8:1:2::1") == known("2001:db8:1:2:ffff::9")
     assert known("2001:db8:1:2::1") != known("2001:db8:1:3::1")
@@ -126,7 +180,7 @@ def test_line_103_an_address_that_a_client_claims_is_not_believed(registry: Regi
     def counted(proxies: int, chain: str) -> str:
         app = create_app(registry, WebSettings(proxies=proxies))
         found: list[str] = []
-        app.after_request(lambda answer: found.append(asker_address()) or answer)  # type: ignore[func-returns-value]
+        app.after_request(lambda answer: found.append(client_address()) or answer)  # type: ignore[func-returns-value]
         app.test_client().get("/healthz", headers={"X-Forwarded-For": chain}, environ_base={"REMOTE_ADDR": "10.0.0.1"})
         return found[0]
 
@@ -135,18 +189,39 @@ def test_line_103_an_address_that_a_client_claims_is_not_believed(registry: Regi
     assert counted(2, "203.0.113.9, 192.0.2.1, 10.0.0.2") == "192.0.2.1"
 
 
-def test_line_101_log_ins_are_counted_by_address_before_the_form_is_read(app: Flask, registry: Registry) -> None:
-    token = new_token(registry, "ada")
+def test_line_101_log_ins_are_counted_by_contributor(app: Flask, registry: Registry) -> None:
+    tokens = [new_token(registry, "ada") for _ in range(2)]
     client = app.test_client()
-    field = form_token(client)
-    for _ in range(LOG_INS.amount):
-        assert client.post("/login", data={"form_token": field, "token": token}).status_code == 303
+    form = {"form_token": form_token(client)}
+    for number in range(LOG_INS.amount):
+        assert client.post("/login", data=form | {"token": tokens[number % 2]}).status_code == 303
         client.delete_cookie("organ_session")
-    body = io.BytesIO(b"token=x")
-    answer = client.post("/login", input_stream=body, content_type="application/x-www-form-urlencoded")
-    assert (answer.status_code, body.tell()) == (429, 0)
+    answer = client.post("/login", data=form | {"token": tokens[0]})
+    assert answer.status_code == 429
     assert answer.mimetype == "text/html"
     assert "Retry-After" in answer.headers
+    assert client.post("/login", data=form | {"token": new_token(registry, "bob")}).status_code == 303
+
+
+def test_line_130_what_an_address_sends_without_an_account_is_counted_before_its_body_is_read(app: Flask) -> None:
+    client = app.test_client()
+    with app.app_context():
+        rates().hit(ANONYMOUS_WRITES, "127.0.0.1", cost=ANONYMOUS_WRITES.amount - 1)
+    assert client.post(LOOKUP, json=NO_ORGANS).status_code == 200
+    for path in (LOOKUP, "/api/v1/plans", "/compose", "/logout", "/api/models/local/base/paths-info/main"):
+        body = io.BytesIO(b"{}")
+        answer = client.post(path, input_stream=body, content_type="application/json")
+        assert (answer.status_code, body.tell()) == (429, 0), path
+    assert client.get("/api/v1/models").status_code == 200, "reading is not sending"
+    elsewhere = {"REMOTE_ADDR": "192.0.2.2"}
+    assert client.post(LOOKUP, json=NO_ORGANS, environ_base=elsewhere).status_code == 200
+
+
+def test_who_works_at_this_machine_is_not_counted(registry: Registry) -> None:
+    app = create_app(registry, WebSettings(personal=True))
+    with app.app_context():
+        rates().hit(ANONYMOUS_WRITES, "127.0.0.1", cost=ANONYMOUS_WRITES.amount)
+    assert app.test_client().post(LOOKUP, json=NO_ORGANS).status_code == 200
 
 
 def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask, registry: Registry) -> None:
@@ -154,13 +229,12 @@ def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask,
     with registry.catalog.reading() as session:
         ada = contributor_by_name(session, "ada").id
     with app.app_context():
-        for _ in range(WRITES.amount):
-            rates().hit(WRITES, str(ada))
+        rates().hit(WRITES, str(ada), cost=WRITES.amount)
     body = io.BytesIO(b'{"digests": []}')
     headers = {**bearing(token), "Content-Type": "application/json"}
-    answer = app.test_client().post("/api/v1/organs/lookup", headers=headers, input_stream=body)
+    answer = app.test_client().post(LOOKUP, headers=headers, input_stream=body)
     assert (answer.status_code, body.tell()) == (429, 0)
-    other_one = app.test_client().post("/api/v1/organs/lookup", headers=bearing(other), json={"digests": ["0" * 64]})
+    other_one = app.test_client().post(LOOKUP, headers=bearing(other), json=NO_ORGANS)
     assert other_one.status_code == 200
     assert app.test_client().get(ACCOUNT, headers=bearing(token)).status_code == 200, "reading is not sending"
     assert UPLOADS.amount > WRITES.amount
@@ -171,3 +245,114 @@ def test_tokens_of_pages_are_counted(app: Flask, registry: Registry) -> None:
     field = form_token(client, "/account")
     made = [client.post("/account/page-token", data={"form_token": field}) for _ in range(PAGE_TOKENS.amount + 1)]
     assert [one.status_code for one in made] == [200] * PAGE_TOKENS.amount + [429]
+
+
+def test_processes_and_threads_count_together() -> None:
+    counts, times = SharedCounts(), 500
+
+    def count() -> None:
+        for number in range(times):
+            counts.incr("one", 60)
+            counts.incr(f"each {number % 7}", 60)
+
+    children = []
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            count()
+            os._exit(0)
+        children.append(child)
+    threads = [Thread(target=count) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    assert counts.get("one") == 4 * times
+    assert sum(counts.get(f"each {number}") for number in range(7)) == 4 * times
+
+
+def test_a_count_ends_with_its_window_whichever_way_the_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts, clock = SharedCounts(), [1000.0]
+    monkeypatch.setattr(rates_module, "time", lambda: clock[0])
+    assert [counts.incr("one", 60) for _ in range(3)] == [1, 2, 3]
+    assert counts.get_expiry("one") == 1060
+    clock[0] = 1059
+    assert counts.get("one") == 3
+    clock[0] = 1060
+    assert (counts.get("one"), counts.incr("one", 60)) == (0, 1)
+    clock[0] = 10
+    assert counts.incr("one", 60) == 1, "the clock was set back"
+    assert counts.get_expiry("one") == 70
+    assert counts.get_expiry("other") == 10
+    counts.clear("one")
+    assert counts.get("one") == 0
+
+
+def test_counts_take_no_more_room_however_many_clients_there_are_and_large_ones_stay() -> None:
+    counts = SharedCounts(rows=16)
+    room = len(counts._table)
+    counts.incr("guesser", 60, 10)
+    for number in range(1000):
+        counts.incr(f"client {number}", 60)
+    assert counts.get("guesser") == 10
+    assert sum(counts.get(f"client {number}") for number in range(1000)) == 16 * 8 - 1
+    assert len(counts._table) == room
+    counts.reset()
+    assert counts.get("guesser") == 0
+
+
+def test_a_process_that_is_killed_in_its_turn_leaves_the_turn_to_others() -> None:
+    counts = SharedCounts()
+    begun, said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with counts._locked():
+            os.write(said, b"x")
+            signal.pause()
+    os.read(begun, 1)
+    os.kill(child, signal.SIGKILL)
+    assert counts.incr("one", 60) == 1
+    os.waitpid(child, 0)
+    os.close(begun)
+    os.close(said)
+
+
+def test_a_cost_is_counted_as_so_many_requests() -> None:
+    counted, rate = Rates(SharedCounts()), RateLimitItemPerMinute(10)
+    counted.hit(rate, "one", cost=10)
+    with pytest.raises(rates_module.TooMany):
+        counted.hit(rate, "one")
+
+
+def test_line_130_a_rate_holds_whichever_worker_answers(registry: Registry, tmp_path: Path) -> None:
+    registry.catalog.close()
+    with serving(registry.settings.home, tmp_path / "log", THREE_WORKERS) as live:
+        workers: list[int] = []
+        try:
+            for _ in range(3):
+                for _ in range(ANONYMOUS_WRITES.amount // 3):
+                    status, process = look_up(live)
+                    assert status == 200
+                assert process not in workers
+                workers.append(process)
+                os.kill(process, signal.SIGSTOP)  # so another one answers
+            for process in workers:
+                os.kill(process, signal.SIGCONT)
+                assert look_up(live) == (429, process)
+                os.kill(process, signal.SIGSTOP)
+        finally:
+            for process in workers:
+                os.kill(process, signal.SIGCONT)
+
+
+def look_up(live: Live) -> tuple[int, int]:
+    """Send a look-up; return the status of the answer, and the process that answered."""
+    headers = {"Content-Type": "application/json"}
+    sent = urllib.request.Request(f"{live.address}{LOOKUP}", json.dumps(NO_ORGANS).encode(), headers)
+    try:
+        with urllib.request.urlopen(sent, timeout=60) as answer:
+            return answer.status, int(answer.headers["X-Process"])
+    except urllib.error.HTTPError as answer:
+        with answer:
+            return answer.code, int(answer.headers["X-Process"])

@@ -13,6 +13,7 @@ from web.answers import Page, paged, registry, settings
 from web.forms import writing_form
 from web.identity import account_by_text, cookie_name, identity, used
 from web.pages.blueprint import pages
+from web.rates import LOG_INS, rates
 from web.returning import asked_next, checked_next
 from web.writing import ONLY_READS
 
@@ -31,7 +32,7 @@ def login() -> Page:
 
 @writing_form(pages, "/login", scope=None)
 def log_in() -> str | Page:
-    """Open a session for whose token it is, and go on."""
+    """Open a session for the owner of the token, and go on. Each contributor has a rate of log-ins; see `web.rates`."""
     following = checked_next(request.form.get("next"))
     try:
         account = account_by_text(request.form.get("token", "")[:TOKEN_FIELD_MAX].strip())
@@ -40,6 +41,7 @@ def log_in() -> str | Page:
     except BadToken as error:
         told = {"problem": _sentence(str(error))}
         return Page("login.html", _values(following), lambda: told, status=HTTPStatus.UNAUTHORIZED)
+    rates().hit(LOG_INS, str(account.contributor_id))
     used(account)
     before = identity().account
     with registry().catalog.writing() as session:
