@@ -10,7 +10,8 @@ from ingest.submissions.findings import NOTE, REFUSE, WARN, Finding
 from registry.catalog.queries.models import model_by_name, visible_model_with_digest
 from registry.catalog.queries.published import removed_with_digest, yanked_with_digest
 from registry.catalog.queries.relatives import parents_of
-from registry.catalog.queries.submissions import models_with_organs_of, refused_with_digest
+from registry.catalog.queries.shared_organs import models_with_most_organs_of
+from registry.catalog.queries.submissions import refused_with_digest
 from registry.catalog.tables import Model
 from registry.compose.library import parts_of
 from registry.compose.lock import LOCK_KEY
@@ -124,14 +125,16 @@ def digest_findings(session: Session, digest: Digest, name: ModelName, contribut
 
 
 def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[Finding]:
-    """Whether most of its organs are those of another's model that it does not name as its base."""
+    """Warn if most of the different organs of `model` are those of another's model, which it does not name as base."""
     named = folded((base or "").partition("@")[0])
-    for other, shared in models_with_organs_of(session, model, LOCK_KEY):
+    organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
+    for found in others:
+        other = found.model
         names = (f"{other.namespace}/{other.name}", other.name, other.title or "")
         is_named = named and named in [folded(one) for one in names]
         if other.digest == model.digest or is_named:
             continue
-        if shared >= MUCH * model.tensors:
-            much = f"{shared:,} of its {model.tensors:,} organs are those of {other.full_name}"
+        if found.shared >= MUCH * organs:
+            much = f"{found.shared:,} of its {organs:,} organs are those of {other.full_name}"
             yield Finding(WARN, "organs-of-another", f"{much}, which it does not name as its base.")
         return

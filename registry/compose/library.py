@@ -10,8 +10,9 @@ from typing import Protocol
 from sqlalchemy.orm import Session
 
 from registry.catalog.edits import LICENSE_MAX
-from registry.catalog.queries.composing import model_by_text, models_in_common, names_of_chimeras, tensor_rows
+from registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
 from registry.catalog.queries.search import search_organs
+from registry.catalog.queries.shared_organs import models_in_common
 from registry.catalog.search import FoundOrgan, parse_query
 from registry.catalog.tables import Model
 from registry.catalog.vocabulary import shown_text

@@ -9,9 +9,10 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.administration import AccountsPage, Numbers, Organs, WaitingPage, organs_of
+from registry.catalog.queries.administration import AccountsPage, Numbers, WaitingPage
 from registry.catalog.queries.relatives import parents_of
 from registry.catalog.queries.removing import Removal
+from registry.catalog.queries.shared_organs import OrganCounts, organ_counts
 from registry.catalog.tables import Model, Submission
 from registry.present.accounts import contributor_account_values
 from registry.present.values import Values
@@ -33,13 +34,13 @@ def waiting_values(session: Session, page: WaitingPage) -> Values:
 def submitted_values(session: Session, rows: Sequence[Submitted]) -> list[Values]:
     """Submissions with their contributors' names and what was made of them, as administrators see them."""
     model_ids = [model.id for _, _, model in rows if model is not None]
-    organs = organs_of(session, model_ids)
+    organs = organ_counts(session, model_ids)
     bases: dict[int | None, str | None] = {}
     for edge in parents_of(session, model_ids, ("declared",)):
         bases.setdefault(edge.child_model_id, edge.parent_text)
     return [
         _submitted(submission, contributor)
-        | (_nothing() if model is None else _made(model, bases.get(model.id), organs.get(model.id, Organs())))
+        | (_nothing() if model is None else _made(model, bases.get(model.id), organs.get(model.id, OrganCounts())))
         for submission, contributor, model in rows
     ]
 
@@ -92,7 +93,7 @@ def _submitted(submission: Submission, contributor: str) -> Values:
     }
 
 
-def _made(model: Model, base: str | None, organs: Organs) -> Values:
+def _made(model: Model, base: str | None, organs: OrganCounts) -> Values:
     return {
         "model": model.full_name,
         "title": model.title,
@@ -105,7 +106,7 @@ def _made(model: Model, base: str | None, organs: Organs) -> Values:
         "architecture": model.architecture,
         "parameters": model.parameters,
         "tensors": model.tensors,
-        "organs": organs.count,
+        "organs": organs.different,
         "organs_new": organs.new,
         "mean_theta": model.mean_theta,
     }

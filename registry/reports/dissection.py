@@ -13,10 +13,10 @@ from registry.catalog.queries.dissections import (
     count_blocks,
     dtypes_of,
     methods_of,
-    shared_of,
     stored_of,
 )
 from registry.catalog.queries.reports import matrix_figures
+from registry.catalog.queries.shared_organs import shared_of
 from registry.catalog.tables import Model
 from registry.present.text import size_text
 from registry.reports.caution import bits_of
@@ -88,13 +88,14 @@ def _contents(session: Session, model: Model) -> tuple[Fact, ...]:
 
 def _sharing(session: Session, model: Model) -> tuple[Fact, ...]:
     shared = shared_of(session, model.id)
+    others = _models(shared.other_models, shared.is_least)
     return (
         Fact(
             "shared_organs_count",
             "tensors shared",
             shared.shared_organs,
             Kind.COUNT,
-            f"Of its {shared.organs:,} different tensors; the same to the last byte in {_models(shared.other_models)}.",
+            f"Of its {shared.organs:,} different tensors; the same to the last byte in {others}.",
         ),
         Fact(
             "shared_bytes",
@@ -125,7 +126,9 @@ def _readings(session: Session, model: Model) -> tuple[Fact, ...]:
     )
 
 
-def _models(count: int) -> str:
+def _models(count: int, is_least: bool) -> str:
+    if is_least:
+        return f"at least {count:,} other models"
     return "1 other model" if count == 1 else f"{count or 'no'} other models"
 
 

@@ -119,8 +119,9 @@ def go_back(session: Session, revision: int) -> None:
     tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts")
-    for name in ("downloads", "grafts"):
-        session.execute(text(f"DROP INDEX ix_models_state_{name}"))
+    for name in ("models_state_downloads", "models_state_grafts", "placements_organ"):
+        session.execute(text(f"DROP INDEX ix_{name}"))
+    session.execute(text("CREATE INDEX ix_placements_organ_id ON placements (organ_id)"))
     for table in tables:
         session.execute(text(f"DROP TABLE {table}"))
     for table, names in columns.items():

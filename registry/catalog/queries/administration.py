@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, Select, case, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy import Row, Select, func, select
+from sqlalchemy.orm import Session
 
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Contributor, Model, Placement, Submission, Upload
-from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES, REACHABLE_STATES
+from registry.catalog.tables import Contributor, Model, Submission, Upload
+from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES
 from registry.errors import NotFound
 
 _WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
@@ -63,35 +62,6 @@ def waiting_submissions(session: Session, limit: int, after: str | None = None) 
     shown = tuple(rows[:limit])
     more = len(rows) > limit
     return WaitingPage(shown, cursor_text(_WAITING, Cursor(None, shown[-1][0].id)) if more else None)
-
-
-@dataclass(frozen=True, slots=True)
-class Organs:
-    """The different organs of a model."""
-
-    count: int = 0
-    new: int = 0
-    """That no other model has which is visible or yanked: what waits beside it is not here yet."""
-
-
-def organs_of(session: Session, model_ids: Collection[int]) -> dict[int, Organs]:
-    """How many different organs each of the models has; one that has none is left out."""
-    other = aliased(Placement)
-    elsewhere = (
-        select(other.id)
-        .join(Model, Model.id == other.model_id)
-        .where(other.organ_id == Placement.organ_id, other.model_id != Placement.model_id)
-        .where(Model.state.in_(REACHABLE_STATES))
-    )
-    organs = (
-        select(Placement.model_id, Placement.organ_id, elsewhere.exists().label("is_known"))
-        .where(Placement.model_id.in_(model_ids))
-        .distinct()
-        .subquery()
-    )
-    new = func.sum(case((organs.c.is_known, 0), else_=1))
-    statement = select(organs.c.model_id, func.count(), new).group_by(organs.c.model_id)
-    return {model_id: Organs(count, int(new)) for model_id, count, new in session.execute(statement)}
 
 
 def submission_by_id(session: Session, submission_id: int) -> Row[Submission, str, Model | None]:

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, func, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from registry.anatomy import OrganType, Place, Tower
 from registry.catalog.queries.models import model_by_name
@@ -27,12 +27,8 @@ from registry.catalog.upsert import batches
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest, looks_like_prefix, parse_prefix
 from registry.errors import Ambiguous, NotFound
-from registry.lineage import Slot
 from registry.measure.zmeasure import METHOD
 from registry.names import parse_model_name
-
-IN_COMMON_MAX = 200_000
-"""Places of other models that have a base's own organs; relatives share some dozens each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,28 +208,6 @@ def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, fl
         for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch), shown)):
             if (digest, dtype, shape) in keys:
                 found[digest, dtype, shape] = theta
-    return found
-
-
-def models_in_common(session: Session, model_id: int) -> dict[Slot, set[str]]:
-    """For places of a model, the other visible models, by full name, that have the very same organ there."""
-    own, other = aliased(Placement), aliased(Placement)
-    same_place = and_(
-        other.organ_id == own.organ_id,
-        other.tower == own.tower,
-        other.slot == own.slot,
-        func.coalesce(other.block, -1) == func.coalesce(own.block, -1),
-    )
-    statement = (
-        select(own.tower, own.block, own.slot, Model.namespace, Model.name, Model.version)
-        .join(other, same_place)
-        .join(Model, Model.id == other.model_id)
-        .where(own.model_id == model_id, other.model_id != model_id, other.visible)
-        .limit(IN_COMMON_MAX)
-    )
-    found: dict[Slot, set[str]] = {}
-    for tower, block, slot, namespace, name, version in session.execute(statement):
-        found.setdefault((tower, block, slot), set()).add(f"{namespace}/{name}@{version}")
     return found
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session
 
 from registry.anatomy import OrganType
 from registry.catalog.tables import Blob, FilePart, Measurement, ModelFile, Organ, Placement
@@ -21,17 +21,6 @@ class Stored:
     stored_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """The different organs of a model, and those of them that visible other models have too."""
-
-    organs: int
-    size_bytes: int
-    shared_organs: int
-    shared_bytes: int
-    other_models: int
-
-
 def stored_of(session: Session, model_id: int) -> Stored:
     """What a model takes in the store, each blob counted once."""
     organs = select(Organ.blob_id).join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
@@ -40,27 +29,6 @@ def stored_of(session: Session, model_id: int) -> Stored:
     sums = (func.count(), func.coalesce(func.sum(Blob.size_bytes), 0), func.coalesce(func.sum(Blob.stored_bytes), 0))
     count, size, stored = session.execute(select(*sums).where(Blob.id.in_(select(wanted)))).one()
     return Stored(count, int(size), int(stored))
-
-
-def shared_of(session: Session, model_id: int) -> Shared:
-    """What a model shares with others, each organ counted once."""
-    own = (
-        select(Placement.organ_id.label("organ_id"), func.max(Placement.size_bytes).label("size_bytes"))
-        .where(Placement.model_id == model_id)
-        .group_by(Placement.organ_id)
-        .subquery()
-    )
-    other = aliased(Placement)
-    elsewhere = (
-        select(other.id).where(other.organ_id == own.c.organ_id, other.model_id != model_id, other.visible).exists()
-    )
-    sums = (func.count(), func.coalesce(func.sum(own.c.size_bytes), 0))
-    organs, size = session.execute(select(*sums)).one()
-    shared, shared_bytes = session.execute(select(*sums).where(elsewhere)).one()
-    models = select(func.count(other.model_id.distinct())).where(
-        other.organ_id.in_(select(own.c.organ_id)), other.model_id != model_id, other.visible
-    )
-    return Shared(organs, int(size), shared, int(shared_bytes), session.scalar(models) or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,6 @@ def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
     return None
 
 
-def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:
-    """The ids of the different organs of a model."""
-    statement = select(Placement.organ_id).where(Placement.model_id == model_id).distinct()
-    return session.scalars(statement.order_by(Placement.organ_id)).all()
-
-
 def organs_without_place(session: Session, organ_ids: Iterable[int]) -> list[int]:
     """Those of `organ_ids` that no model has, whatever its state."""
     left = set(organ_ids)

@@ -76,7 +76,7 @@ def _tests(narrowed: Narrowed, unique: bool) -> list[ColumnElement[bool]]:
     earlier = aliased(Placement)
     same = [earlier.organ_id == Placement.organ_id, earlier.id < Placement.id, earlier.visible]
     before = select(earlier.id).where(*same, *matches(narrowed, earlier))
-    before = before.with_hint(earlier, "INDEXED BY ix_placements_organ_id", "sqlite")
+    before = before.with_hint(earlier, "INDEXED BY ix_placements_organ", "sqlite")
     return [*matches(narrowed, Placement), not_(before.exists())]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.published import organs_placed_by
+from registry.catalog.queries.shared_organs import organs_placed_by
 from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Blob, Chimera, FilePart, Lineage, Model, ModelFile, Organ, Placement
 from registry.catalog.upsert import batches

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Row, Select, func, or_, select
-from sqlalchemy.orm import Session, aliased, undefer
+from sqlalchemy.orm import Session, undefer
 
 from registry.catalog.actions import Action
 from registry.catalog.queries.events import was_done
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Chimera, Contributor, Job, Model, ModelMetadata, Placement, Submission
+from registry.catalog.tables import Chimera, Contributor, Job, Model, Submission
 from registry.digest import Digest
 from registry.errors import NotFound
 from registry.names import ModelName
@@ -19,8 +19,6 @@ from registry.names import ModelName
 UNDER_WAY = ("checking", "ready", "publishing")
 """States in which the bytes still lie with the uploads."""
 OPEN = (*UNDER_WAY, "quarantined")
-SHARED_MAX = 5
-"""Models that are looked at which have the most organs of one."""
 _LIST = "submissions"
 _LOOKED_AT = ("checking", "publishing")
 
@@ -152,32 +150,6 @@ def refused_with_digest(session: Session, digest: Digest, contributor_id: int) -
         .where(*own, Submission.decided_by.is_not(None), Model.digest == digest)
     )
     return session.scalars(statement.order_by(Submission.id.desc()).limit(1)).one_or_none()
-
-
-def models_with_organs_of(session: Session, model: Model, lock_key: str) -> list[tuple[Model, int]]:
-    """The visible models of others that have the most organs of a model, the oldest first of those that have as many,
-    and how many different ones each has.
-
-    Chimeras, composed here or with a lock under `lock_key` in their header, are left out: their organs are others'.
-    """
-    own, other = aliased(Placement), aliased(Placement)
-    shared = func.count(own.organ_id.distinct())
-    counted = (
-        select(other.model_id, shared.label("shared"))
-        .join(own, own.organ_id == other.organ_id)
-        .where(own.model_id == model.id, other.visible, other.model_id != model.id)
-        .group_by(other.model_id)
-        .subquery()
-    )
-    composed = select(Chimera.model_id).where(Chimera.model_id == Model.id)
-    locked = select(ModelMetadata.model_id).where(ModelMetadata.model_id == Model.id, ModelMetadata.key == lock_key)
-    statement = (
-        select(Model, counted.c.shared)
-        .join(counted, counted.c.model_id == Model.id)
-        .where(func.lower(Model.namespace) != model.namespace.lower(), ~composed.exists(), ~locked.exists())
-        .order_by(counted.c.shared.desc(), Model.id)
-    )
-    return [(found, int(number)) for found, number in session.execute(statement.limit(SHARED_MAX))]
 
 
 def _of_row(row: Row[Submission, str, Model, str, float, str]) -> FoundSubmission:

@@ -162,6 +162,7 @@ class Placement(Base):
         *(_ranking(measure) for measure in RANKED_MEASURES),
         Index("ix_placements_model", "model_id", "position", unique=True),
         Index("ix_placements_block", "block"),
+        Index("ix_placements_organ", "organ_id", "visible", "model_id"),
         Index("ix_placements_place", "slot", "block", "tower", "organ_id", "model_id", "visible"),
     )
 
@@ -177,7 +178,7 @@ class Placement(Base):
     tower: Mapped[str] = mapped_column(text(16))
     block: Mapped[int | None] = mapped_column(Big)
     slot: Mapped[str] = mapped_column(text(64))
-    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), index=True)
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
     visible: Mapped[bool] = mapped_column(Flag)
     """Copied from the model's state: searches look at nothing else."""
     facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)

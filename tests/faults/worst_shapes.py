@@ -1,0 +1,200 @@
+"""Catalogs of the shapes that cost a query most, and how much the database does for each step on them.
+
+Three shapes are built: a model of very many different tensors, one organ at very many places of one model, and one
+organ in very many models. The cost of a step is counted in steps of SQLite's virtual machine, which depend neither on
+the machine nor on what else runs on it. PostgreSQL has no such count; there only the seconds are held.
+
+    python -m tests.faults.worst_shapes [--home DIR] [--tensors N] [--repeats N] [--models N]
+
+`ORGAN_TEST_DATABASE_URL` names another, empty database; without it a new SQLite file is used.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from sqlite3 import dbapi2
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from sqlalchemy import event, insert, select
+
+from ingest.opening import open_files
+from ingest.service import Intake, ingest_files
+from ingest.sources import find_sources
+from registry.catalog.clock import now
+from registry.catalog.records import ModelRecord, ParentRecord
+from registry.catalog.register.models import register_model
+from registry.catalog.tables import Lineage, Model
+from registry.digest import digest_of
+from registry.gguf import TensorSpec, dtype_by_name
+from registry.names import ModelName
+from registry.registry import Registry
+from tests.kin import kin_file, kin_tensors
+from tests.trips import Tensors, ingest_file
+
+TICK_STEPS = 100
+"""Steps of the virtual machine between two counts. Of each statement, the steps behind the last count are not seen."""
+MATRIX = (16, 16)
+"""The least matrix that has a fingerprint."""
+SLOTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_norm_2")
+EDGES_EACH = 32
+"""Measured relatives of each of many models: as many as an ingest records."""
+F16 = dtype_by_name("F16")
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How large the shapes are."""
+
+    tensors: int = 65_536
+    """Of the model of many different tensors."""
+    repeats: int = 50_000
+    """Places of one organ in one model."""
+    models: int = 10_000
+    """Models that have one organ."""
+
+
+class Counting(sqlite3.Connection):
+    """A connection that counts the steps of SQLite's virtual machine, over all connections of the process."""
+
+    steps = 0
+    statements = 0
+    """Executed on the engines that are counted on, whatever the database."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._inner: Callable[[], int] | None = None
+        super().set_progress_handler(self._tick, TICK_STEPS)
+
+    def set_progress_handler(self, handler: Callable[[], int] | None, steps: int) -> None:  # type: ignore[override]
+        """Let `handler` be called too, every TICK_STEPS steps: it is how a statement is stopped that takes too long."""
+        self._inner = handler
+
+    def _tick(self) -> int:
+        Counting.steps += TICK_STEPS
+        return 0 if self._inner is None else self._inner()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one step cost."""
+
+    name: str
+    seconds: float
+    steps: int
+    statements: int
+    answer_bytes: int
+
+
+@dataclass(slots=True)
+class Costs:
+    """What steps cost, in the order in which they were taken."""
+
+    taken: list[Cost] = field(default_factory=list)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[list[int]]:
+        """Count what the block costs; a size in bytes that it appends to the list is the size of its answer."""
+        sizes: list[int] = []
+        begun, steps, statements = time.monotonic(), Counting.steps, Counting.statements
+        yield sizes
+        seconds = time.monotonic() - begun
+        counted = Counting.steps - steps, Counting.statements - statements
+        self.taken.append(Cost(name, seconds, *counted, sum(sizes)))
+
+
+@contextmanager
+def counting(registry: Registry) -> Iterator[Costs]:
+    """Count statements and the steps of the virtual machine on every connection of `registry` inside the block."""
+    engines = (registry.catalog.reader, registry.catalog.writer)
+    with ExitStack() as undone:
+        undone.enter_context(patch.object(dbapi2, "connect", partial(dbapi2.connect, factory=Counting)))
+        for engine in engines:
+            engine.dispose()  # so that every connection is made anew, and counts
+            event.listen(engine, "before_cursor_execute", _count_statement)
+            undone.callback(engine.dispose)
+            undone.callback(event.remove, engine, "before_cursor_execute", _count_statement)
+        yield Costs()
+
+
+def _count_statement(*_: Any) -> None:
+    Counting.statements += 1
+
+
+def build(registry: Registry, folder: Path, scale: Scale) -> None:
+    """Fill an empty `registry` with the shapes; `folder` takes files meanwhile.
+
+    `many/model` and `many/twin` have `scale.tensors` different organs, `repeats/model` and `repeats/twin` have one
+    organ at `scale.repeats` places, and `common/m0` and so on have that organ and those of a small model.
+    """
+    organ = _matrix(0)
+    for owner, tensors in (
+        ("many", [(_spec(number), _matrix(number + 1)) for number in range(scale.tensors)]),
+        ("repeats", [(_spec(number), organ) for number in range(scale.repeats)]),
+    ):
+        record = _ingested(registry, folder, ModelName(owner, "model"), kin_file(owner.capitalize(), tensors))
+        _register_copy(registry, record, ModelName(owner, "twin"))
+    small: Tensors = [*kin_tensors(blocks=1), (_spec(1), organ)]
+    record = _ingested(registry, folder, ModelName("common", "m0"), kin_file("Common", small))
+    for number in range(1, scale.models):
+        parents = (ParentRecord(f"nobody/Common base {number % 7}", "finetune"),) if number % 2 else ()
+        _register_copy(registry, replace(record, parents=parents), ModelName("common", f"m{number}"))
+    _relate(registry)
+    (folder / "base.gguf").write_bytes(kin_file("Base", kin_tensors(seed=7)))
+    (folder / "donor.gguf").write_bytes(kin_file("Donor", kin_tensors(seed=7, alike=0.99)))
+    for name in ("base", "donor"):
+        ingest_file(registry, folder / f"{name}.gguf", f"plain/{name}")
+
+
+def _spec(number: int) -> TensorSpec:
+    """A tensor's name and shape: in blocks where the slot repeats, and outside of blocks where it does not."""
+    block, slot = divmod(number // 2, len(SLOTS))
+    name = f"t{number}" if number % 2 else f"blk.{block}.{SLOTS[slot]}.weight"
+    return TensorSpec(name, MATRIX, F16)
+
+
+def _matrix(seed: int) -> bytes:
+    return (0.05 * np.random.default_rng(seed).standard_normal(MATRIX)).astype(np.float16).tobytes()
+
+
+def _ingested(registry: Registry, folder: Path, name: ModelName, data: bytes) -> ModelRecord:
+    """Ingest a file; the record that it was registered by."""
+    records: list[ModelRecord] = []
+
+    def keep(record: ModelRecord) -> ModelRecord:
+        records.append(record)
+        return record
+
+    path = folder / f"{name.namespace}.gguf"
+    path.write_bytes(data)
+    with ExitStack() as opened:
+        (source,) = find_sources([str(path)])
+        ingest_files(registry, open_files(opened, source), Intake(source.label, name, settle=keep))
+    return records[0]
+
+
+def _register_copy(registry: Registry, record: ModelRecord, name: ModelName) -> None:
+    """Register the same organs once more as another model, without looking for its relatives."""
+    with registry.catalog.writing() as session:
+        copied = replace(record, name=name, digest=digest_of(str(name).encode()), contributor=name.namespace)
+        register_model(session, copied, keep_name=True)
+
+
+def _relate(registry: Registry) -> None:
+    """Let the many models be measured relatives of the oldest of them."""
+    with registry.catalog.writing() as session:
+        ids = session.scalars(select(Model.id).where(Model.namespace == "common").order_by(Model.id)).all()
+        edge = {"relation": "relative", "evidence": "measured", "score": 0.99, "compared": 5, "created_at": now()}
+        rows = [
+            edge | {"child_model_id": child, "parent_model_id": parent}
+            for number, child in enumerate(ids)
+            for parent in ids[: min(number, EDGES_EACH)]
+        ]
+        session.execute(insert(Lineage), rows)
