@@ -1,9 +1,12 @@
-"""`organ admin`: what waits for review, models yanked, restored and removed, and the event log."""
+"""`organ admin`: what waits for review, models yanked, restored and removed, and the event log, the doctor."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 
 import click
 
@@ -22,7 +25,10 @@ from registry.present.administration import removal_values, submitted_values, wa
 from registry.present.events import events_values
 from registry.present.text import count_text, size_text, theta_text
 from registry.present.values import Values
+from registry.sandbox.protections import Protection, kernel, protections
+from registry.settings import Settings
 
+EXIT_FAILED = 1
 ID_MAX = 2**63 - 1
 CHIMERAS_SHOWN = 10
 _LIMIT = click.option(
@@ -37,7 +43,7 @@ _SUBMISSION = click.argument("submission", type=click.IntRange(1, ID_MAX))
 
 @click.group()
 def admin() -> None:
-    """Look after a registry: what waits for review; yank, restore, remove; the event log.
+    """Look after a registry: what waits for review; yank, restore, remove; the event log; the doctor.
 
     These work on the registry's own folder, not over the network.
     """
@@ -179,6 +185,47 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
     if page.next is not None:
         narrowed = [*(["--by", by] if by else []), *(["--action", action] if action else [])]
         print_more("admin", "", ["events", *narrowed, "--limit", str(limit)], page.next)
+
+
+@admin.command()
+@_JSON
+def doctor(as_json: bool) -> int:
+    """Check what protects the registry here: how processes that read untrusted data are confined, and its folder.
+
+    Exit status 1 where ORGAN_SANDBOX=require refuses to run one of these processes, or the folder is open to others.
+    """
+    settings = Settings.from_environment(os.environ)
+    here = kernel()
+    confined = {
+        "uploads": protections(here, port=False, writing=True, processes=False),
+        "llama.cpp": protections(here, port=True, writing=False, processes=False),
+    }
+    folder = _folder_protection(settings.home)
+    if as_json:
+        values = {who: [asdict(one) for one in found] for who, found in confined.items()}
+        print_json({"kernel": asdict(here), "sandbox": settings.sandbox, "processes": values, "folder": asdict(folder)})
+    else:
+        abi = f"Landlock ABI {here.landlock_abi}" if here.landlock_abi else "no Landlock"
+        click.echo(f"{abi}, {'with' if here.has_seccomp else 'without'} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
+        rows = [(who, one) for who, found in confined.items() for one in found] + [("the registry", folder)]
+        cells = [(who, one.name, "yes" if one.is_there else "no", one.sentence) for who, one in rows]
+        print_table(("process", "protection", "here", "what follows"), cells)
+    refused = settings.requires_sandbox and not all(one.is_there for found in confined.values() for one in found)
+    return EXIT_FAILED if refused or not folder.is_there else 0
+
+
+def _folder_protection(home: Path) -> Protection:
+    """Whether other users of this machine are kept out of the registry's folder."""
+    try:
+        mode = home.stat().st_mode & 0o777
+    except OSError as error:
+        return Protection("folder", True, f"{home}: {error.strerror}; it is made when something is stored.")
+    if mode & 0o077:
+        sentence = (
+            f"{home} has mode {mode:04o}: other users of this machine can look into it. chmod 700 keeps them out."
+        )
+        return Protection("folder", False, sentence)
+    return Protection("folder", True, f"{home} has mode {mode:04o}: other users of this machine cannot look into it.")
 
 
 @contextmanager

@@ -40,7 +40,7 @@ def compose_chimera(registry: Registry) -> None:
 
 def _run(registry: Registry, model: str) -> None:
     try:
-        runtime = LlamaCpp()
+        runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     except NoRuntime as error:
         click.echo(f"Not run: {error}.")
         return

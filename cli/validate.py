@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,8 @@ from cli.place import address, folder_registry, named_remote
 from cli.prose import print_sentence
 from ingest.sources import GGUF_SUFFIX
 from registry.compose.trying import Tried, registered_candidate, report_values, try_chimera
-from registry.confinement.child import Limits
+from registry.sandbox.process import Limits, Sandbox
+from registry.settings import Settings
 from registry.validation.candidate import Candidate, file_candidate
 from registry.validation.command import CommandRuntime
 from registry.validation.comparison import CHANGED, Event, Progress
@@ -44,6 +47,11 @@ SECONDS_MAX = 24 * 3600
 )
 @click.option("--runtime", "template", metavar="COMMAND", help="Another runtime: a command with {model} and {text}.")
 @click.option(
+    "--runtime-read", multiple=True, type=click.Path(path_type=Path), help="A file or folder that COMMAND may read."
+)
+@click.option("--runtime-write", multiple=True, type=click.Path(path_type=Path), help="The same, to read and write.")
+@click.option("--runtime-processes", is_flag=True, help="COMMAND may start processes, as a shell script does.")
+@click.option(
     "--seconds",
     type=click.IntRange(1, SECONDS_MAX),
     default=SECONDS_DEFAULT,
@@ -59,6 +67,9 @@ def validate(
     paths: tuple[Path, ...],
     tokens: int,
     template: str | None,
+    runtime_read: tuple[Path, ...],
+    runtime_write: tuple[Path, ...],
+    runtime_processes: bool,
     seconds: int,
     as_json: bool,
     quiet: bool,
@@ -66,7 +77,9 @@ def validate(
     """Run a chimera in a real runtime, beside its base, its donors and a control, and say what it is worth.
 
     The runtime is llama.cpp, by the extra `validate` (pip install 'organ-registry[validate]'), or a COMMAND that prints
-    {"perplexity": 26.7} as its last line. It runs in a process of its own with limits: a crash is a verdict, `broken`.
+    {"perplexity": 26.7} as its last line. It runs in a confined process: a crash is a verdict, `broken`. COMMAND reads
+    the model, the text, the files that it names, and the system's programs and libraries; it writes only into $HOME,
+    an empty folder, and has no network. --runtime-read, --runtime-write and --runtime-processes grant more.
     The control is the chimera with the grafted feed-forward organs zeroed (of a FILE.gguf, those that are not its
     base's); without it, a graft that carries nothing would pass.
 
@@ -74,7 +87,8 @@ def validate(
     inert, undecided, broken. Exit status 0 whatever the verdict; 1 when there is none.
     """
     texts = [read_text(path) for path in paths] or list(built_in_texts())
-    runtime = _runtime(template, seconds)
+    granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
+    runtime = _runtime(template, seconds, granted)
     with status_line("validate", quiet=quiet or as_json) as say:
 
         def tell(event: Event) -> None:
@@ -101,9 +115,14 @@ def _tried_there(chimera: str, tokens: int, say: Callable[[str], None], *, asks_
         return validated_there(remote, chimera, tokens, say)
 
 
-def _runtime(template: str | None, seconds: int) -> Runtime:
+def _runtime(template: str | None, seconds: int, granted: Sandbox) -> Runtime:
     limits = Limits(wall_seconds=float(seconds))
-    return LlamaCpp(limits) if template is None else CommandRuntime(template, limits)
+    required = Settings.from_environment(os.environ).requires_sandbox
+    if template is not None:
+        return CommandRuntime(template, limits, replace(granted, required=required))
+    if granted != Sandbox():
+        raise click.UsageError("--runtime-read, --runtime-write and --runtime-processes belong to --runtime")
+    return LlamaCpp(limits, requires_sandbox=required)
 
 
 def _try_file(

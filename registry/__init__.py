@@ -20,7 +20,7 @@ bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # as type checkers know it: confined processes load this file, and `typing` takes its time
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,6 +13,7 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── BadRecipe           a recipe: the list of what is wrong with it, each with the field
 │   └── BadLock             a lock that is none, or not in canonical form
 ├── BadSetting              a setting that means nothing here
+├── NoSandbox               processes cannot be confined here as ORGAN_SANDBOX=require wants it: what is missing
 ├── UnsupportedDType        no kernel for this tensor type here
 ├── NotFound                no such model, organ or blob
 │   └── Removed             a model that was there, and was removed: when, and why
@@ -124,6 +125,14 @@ class BadLock(BadInput):
 
 class BadSetting(OrganError):
     """A setting from the environment that cannot be used."""
+
+
+class NoSandbox(OrganError):
+    """A process that must be confined, and cannot be on this system: `missing` has a sentence for each protection."""
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        super().__init__(f"ORGAN_SANDBOX is `require`, and a process cannot be confined here. {' '.join(missing)}")
+        self.missing = tuple(missing)
 
 
 class UnsupportedDType(OrganError):

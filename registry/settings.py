@@ -21,7 +21,9 @@ TOKEN_VARIABLE = "ORGAN_TOKEN"  # noqa: S105  # its name, not a token
 REVIEW_VARIABLE = "ORGAN_REVIEW"
 QUOTA_VARIABLE = "ORGAN_QUOTA"
 UPLOAD_MAX_VARIABLE = "ORGAN_UPLOAD_MAX"
+SANDBOX_VARIABLE = "ORGAN_SANDBOX"
 REVIEWS = ("auto", "manual")
+SANDBOXES = ("auto", "require")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,13 @@ class Settings:
     """What is kept for a contributor who has no quota of their own, uploads under way included."""
     upload_max_bytes: int = 64 * 1000**3
     """Of one model that is sent."""
+    sandbox: str = "auto"
+    """Whether untrusted data is read where processes cannot be confined fully: `auto` yes, `require` no."""
+
+    @property
+    def requires_sandbox(self) -> bool:
+        """Whether to refuse what cannot be done in a fully confined process."""
+        return self.sandbox == "require"
 
     @property
     def uploads(self) -> Path:
@@ -65,9 +74,10 @@ class Settings:
             defaults.home,
             environment.get(DATABASE_VARIABLE) or defaults.database_url,
             _blobs_folder(environment.get(BLOBS_VARIABLE)) or defaults.blobs,
-            _review(environment.get(REVIEW_VARIABLE)) or defaults.review,
+            _choice(environment, REVIEW_VARIABLE, REVIEWS) or defaults.review,
             _size(environment, QUOTA_VARIABLE) or defaults.quota_bytes,
             _size(environment, UPLOAD_MAX_VARIABLE) or defaults.upload_max_bytes,
+            _choice(environment, SANDBOX_VARIABLE, SANDBOXES) or defaults.sandbox,
         )
 
 
@@ -80,9 +90,10 @@ def _blobs_folder(text: str | None) -> Path | None:
     return Path(rest if separator else text).expanduser().absolute()
 
 
-def _review(text: str | None) -> str | None:
-    if text and text not in REVIEWS:
-        raise BadSetting(f"{REVIEW_VARIABLE} is {text[:80]!r}: it is {' or '.join(REVIEWS)}")
+def _choice(environment: Mapping[str, str], variable: str, choices: tuple[str, ...]) -> str | None:
+    text = environment.get(variable)
+    if text and text not in choices:
+        raise BadSetting(f"{variable} is {text[:80]!r}: it must be {' or '.join(choices)}")
     return text or None
 
 

@@ -32,7 +32,7 @@ LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
 MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
-    "registry/confinement/confine.py": "A program of its own: it limits itself, then becomes the one it is given.",
+    "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
     "ingest/submissions/child.py": "A program of its own: it looks at what was sent in a confined child.",
     "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",

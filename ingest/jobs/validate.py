@@ -58,7 +58,7 @@ def _settled(registry: Registry, arguments: Values, _contributor: str) -> Values
 
 def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     texts = [text for text in built_in_texts() if text.name in arguments["texts"]]
-    runtime = LlamaCpp()
+    runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     tried = try_chimera(
         registry.catalog,
         registry.blobs,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sqlalchemy import make_url
+
 from ingest.submissions.child import Say
-from registry.confinement.child import Ended, Limits, python_environment, run_confined
 from registry.errors import OrganError
 from registry.registry import Registry
+from registry.sandbox.process import Limits, Result, Sandbox, run_python
+from registry.settings import Settings
 
 ADDRESS_SPACE_BYTES = 8 * 1024**3
 """Of it the database that is mapped takes up to 4 GiB, and what threads and numpy set aside without using it a GiB or
@@ -22,6 +24,7 @@ CPU_SECONDS_LEAST, CPU_BYTES_A_SECOND = 120, 2_000_000
 WALL_SECONDS_LEAST, WALL_BYTES_A_SECOND = 300, 1_000_000
 OUTPUT_BYTES_LEAST, OUTPUT_BYTES_A_SECOND = 1024 * 1024, 128
 NICENESS = 10
+DATABASE_PORT = 5432
 
 _log = logging.getLogger(__name__)
 
@@ -83,21 +86,35 @@ def in_child(registry: Registry, order: Order, say: Say, limits: Limits | None =
         if isinstance(told, dict):
             say(told)
 
-    ended = run_confined(
-        [sys.executable, "-P", "-B", "-m", "ingest.submissions.child"],
+    result = run_python(
+        "ingest.submissions.child",
         limits or limits_for(order.size_bytes),
-        python_environment(),
-        Path("/"),
+        _sandbox(settings),
         json.dumps(asked).encode(),
         heard,
     )
-    if ended.code != 0:
-        _log.error("looking at submission %d ended badly: %s\n%s", order.submission, _how(ended), ended.log)
-        raise Stopped(_how(ended), is_limit=ended.stopped is not None)
+    if result.code != 0:
+        _log.error("looking at submission %d ended badly: %s\n%s", order.submission, _how(result), result.log)
+        raise Stopped(_how(result), is_limit=result.stopped is not None)
 
 
-def _how(ended: Ended) -> str:
-    if ended.stopped is not None:
-        return f"It was stopped while it was looked at: {ended.stopped}."
-    how = f"ended by {ended.signal_name}" if ended.signal_name is not None else "broke"
+def _sandbox(settings: Settings) -> Sandbox:
+    """What the child needs as long as it opens the registry: its folders, and its database where that is elsewhere."""
+    database = make_url(settings.database_url)
+    is_file = database.get_backend_name() == "sqlite"
+    return Sandbox(
+        write=(
+            settings.home,
+            settings.blobs,
+            *([Path(database.database).parent] if is_file and database.database else []),
+        ),
+        port=None if is_file else database.port or DATABASE_PORT,
+        required=settings.requires_sandbox,
+    )
+
+
+def _how(result: Result) -> str:
+    if result.stopped is not None:
+        return f"It was stopped while it was looked at: {result.stopped}."
+    how = f"ended by {result.signal_name}" if result.signal_name is not None else "broke"
     return f"The program that looked at it {how}: something in these files is not as it should be."

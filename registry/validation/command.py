@@ -1,10 +1,16 @@
 """Any other runtime, named by a command template: `my-runtime --model {model} --file {text} --tokens {tokens}`.
 
-The template is split into arguments as a shell would, and no shell ever sees it. Three arguments may stand for others,
-each as an argument of its own: `{model}` the absolute path of the GGUF file (of a split set the first), `{text}` that
-of a UTF-8 text, `{tokens}` the number of predicted tokens to score; the first two must stand there. The command runs
-once a text, in the current folder, with an environment of nothing but `PATH`, `HOME` (an empty folder that goes away)
-and `LC_ALL`; what it needs beyond that is said with `env NAME=VALUE my-runtime ...`. Adapters cannot be given.
+The template is split into arguments as a shell does it, and no shell sees it. Three placeholders are replaced, each an
+argument of its own: `{model}` by the absolute path of the GGUF file (of a split set the first), `{text}` by that of a
+UTF-8 text, `{tokens}` by the number of predicted tokens to score; the first two are required. The command runs once for
+each text, in the current folder. Its environment is `PATH`, `LC_ALL`, `HOME` and `TMPDIR` (an empty folder that is
+removed afterwards), and what stands before the command: `NAME=VALUE my-runtime ...`, with or without `env` in front.
+Adapters are not supported.
+
+The model is untrusted, the command is the user's own. It is confined (`registry.sandbox`): it may read the model, the
+text, every file or folder that one of its arguments names, its own program with the `lib` folder beside it, and the
+system's programs and libraries; it may write into `HOME`. The user grants more by name. It is started once, has no
+sockets, and cannot start other processes unless the user allows that, as a shell script needs it.
 
 It must end with 0, and the last line that it prints must be a JSON object:
 
@@ -18,14 +24,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from registry.confinement.child import Ended, Limits, plain_text, run_confined
 from registry.errors import BadSetting
+from registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_confined
+from registry.validation.llama import model_files
 from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
 
 TEMPLATE_MAX_LENGTH = 4096
@@ -38,19 +47,31 @@ PLACEHOLDERS = ("{model}", "{text}", "{tokens}")
 _NEEDED = ("{model}", "{text}")
 
 
+_PROGRAMS = tuple(
+    map(Path, ("/bin", "/usr/bin", "/usr/local/bin", "/usr/libexec", "/usr/share", "/opt", "/etc/alternatives"))
+)
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_LINKS_MAX = 16
+
+
 class CommandRuntime:
     """A runtime by a command template."""
 
-    def __init__(self, template: str, limits: Limits | None = None) -> None:
-        """Raises BadSetting for a template that cannot be used, NoRuntime where its program is not to be found."""
-        self._arguments = _parse(template)
+    def __init__(self, template: str, limits: Limits | None = None, sandbox: Sandbox | None = None) -> None:
+        """`sandbox` is what the command may reach beyond what every command may.
+
+        Raises BadSetting for a template that cannot be used, NoRuntime where its program is not found.
+        """
+        self._variables, self._arguments = _parse(template)
         self._limits = limits or Limits()
+        self._granted = sandbox or Sandbox()
         program = shutil.which(self._arguments[0])
         if program is None:
             raise NoRuntime(f"there is no program {plain_text(self._arguments[0].encode())!r} to run models with")
         self._arguments[0] = os.path.abspath(program)
         status = os.stat(program)
-        self._identity = f"{shlex.join(self._arguments)}, {status.st_size} bytes of {status.st_mtime_ns}"
+        words = [f"{name}={value}" for name, value in self._variables.items()] + self._arguments
+        self._identity = f"{shlex.join(words)}, {status.st_size} bytes of {status.st_mtime_ns}"
 
     @property
     def identity(self) -> str:
@@ -58,7 +79,7 @@ class CommandRuntime:
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Run the command once a text, until it fails. Raises BadSetting for adapters, which it cannot be given."""
+        """Run the command once for each text, until it fails. Raises BadSetting for adapters, NoSandbox."""
         if request.adapters:
             raise BadSetting("a runtime by a command template cannot be given adapters")
         scores: list[Score] = []
@@ -68,28 +89,59 @@ class CommandRuntime:
                 say(f"scoring text {number} of {len(request.texts)}")
                 path = Path(folder, f"text-{number}.txt")
                 path.write_bytes(text.text.encode())
-                ended = self._run(request, path, Path(folder))
-                log, seconds = ended.log, seconds + ended.seconds
-                answer = _answer(ended, text.name)
+                result = self._run(request, path, Path(folder))
+                log, seconds = result.log, seconds + result.seconds
+                answer = _answer(result, text.name)
                 if isinstance(answer, Failure):
                     return Reading(answer, tuple(scores), log=log, seconds=seconds)
                 scores.append(answer)
         return Reading(None, tuple(scores), log=log, seconds=seconds)
 
-    def _run(self, request: Request, text: Path, home: Path) -> Ended:
-        meant = {"{model}": str(request.model.absolute()), "{text}": str(text), "{tokens}": str(request.tokens)}
-        command = [meant.get(argument, argument) for argument in self._arguments]
-        environment = {"PATH": os.defpath, "HOME": str(home), "LC_ALL": "C.UTF-8"}
-        return run_confined(command, self._limits, environment, Path.cwd())
+    def _run(self, request: Request, text: Path, home: Path) -> Result:
+        values = {"{model}": str(request.model.absolute()), "{text}": str(text), "{tokens}": str(request.tokens)}
+        command = [values.get(argument, argument) for argument in self._arguments]
+        environment = {
+            "PATH": os.defpath,
+            "HOME": str(home),
+            "TMPDIR": str(home),
+            "LC_ALL": "C.UTF-8",
+            **self._variables,
+        }
+        sandbox = replace(
+            self._granted,
+            read=(*model_files(request.model), *self._places(), *self._granted.read),
+            write=(home, *self._granted.write),
+            run=(*_PROGRAMS, *self._granted.run),
+        )
+        return run_confined(command, self._limits, sandbox, environment, Path.cwd())
+
+    def _places(self) -> list[Path]:
+        """What the template itself names: its program with its libraries, and the files among its arguments."""
+        named = [Path(word) for argument in self._arguments[1:] for word in (argument, argument.partition("=")[2])]
+        found = [path for path in named if path.name and path.exists()]
+        program = Path(self._arguments[0])
+        for _ in range(_LINKS_MAX):  # of an environment made by `venv`, say, to the interpreter that it stands on
+            if program.parent.name == "bin":
+                found += [program.parents[1] / name for name in ("lib", "lib64", "pyvenv.cfg")]
+            if not program.is_symlink():
+                break
+            program = program.parent / program.readlink()
+        return found
 
 
-def _parse(template: str) -> list[str]:
+def _parse(template: str) -> tuple[dict[str, str], list[str]]:
+    """The variables that stand before the command, and the command's arguments."""
     if len(template) > TEMPLATE_MAX_LENGTH or "\0" in template:
         raise BadSetting(f"a command template has at most {TEMPLATE_MAX_LENGTH} characters, and no NUL")
     try:
         arguments = shlex.split(template)
     except ValueError as error:
         raise BadSetting(f"the command template cannot be split into arguments: {error}") from error
+    variables: dict[str, str] = {}
+    if arguments[:1] == ["env"] and _ASSIGNMENT.match("".join(arguments[1:2])):
+        del arguments[0]
+    while arguments and _ASSIGNMENT.match(arguments[0]):
+        name, _, variables[name] = arguments.pop(0).partition("=")
     for argument in arguments:
         if argument not in PLACEHOLDERS and any(placeholder in argument for placeholder in PLACEHOLDERS):
             raise BadSetting(f"a placeholder must be an argument of its own: {argument[:80]!r}")
@@ -97,23 +149,23 @@ def _parse(template: str) -> list[str]:
     if missing:
         example = f"my-runtime {' '.join(PLACEHOLDERS)}"
         raise BadSetting(f"the command template lacks {' and '.join(missing)}, as in: {example}")
-    return arguments
+    return variables, arguments
 
 
 class _Refusal(Exception):
     """What is wrong with an answer, as the end of a sentence."""
 
 
-def _answer(ended: Ended, text: str) -> Score | Failure:
+def _answer(result: Result, text: str) -> Score | Failure:
     """The score that the command printed, or why there is none."""
-    if ended.stopped is not None:
-        return Failure(FailureKind.STOPPED, f"the runtime was stopped: {ended.stopped}")
-    if ended.signal_name is not None:
-        return Failure(FailureKind.CRASHED, f"the runtime crashed ({ended.signal_name}){_last_words(ended)}")
-    if ended.code:
-        return Failure(FailureKind.CRASHED, f"the runtime ended with {ended.code}{_last_words(ended)}")
+    if result.stopped is not None:
+        return Failure(FailureKind.STOPPED, f"the runtime was stopped: {result.stopped}")
+    if result.signal_name is not None:
+        return Failure(FailureKind.CRASHED, f"the runtime crashed ({result.signal_name}){_last_words(result)}")
+    if result.code:
+        return Failure(FailureKind.CRASHED, f"the runtime ended with {result.code}{_last_words(result)}")
     try:
-        return _score(_last_object(ended.output), text)
+        return _score(_last_object(result.output), text)
     except _Refusal as refusal:
         return Failure(FailureKind.REFUSED, str(refusal))
 
@@ -161,8 +213,8 @@ def _number(value: object) -> float | None:
         return math.inf if value > 0 else -math.inf
 
 
-def _last_words(ended: Ended) -> str:
-    lines = [line.strip() for line in ended.log.splitlines() if line.strip()]
+def _last_words(result: Result) -> str:
+    lines = [line.strip() for line in result.log.splitlines() if line.strip()]
     return f": {_short(lines[-1])}" if lines else ""
 
 

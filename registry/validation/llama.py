@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from registry.confinement.child import Ended, Limits, plain_text, python_environment, run_confined
 from registry.errors import BadSource
+from registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_python
 from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+from registry.validation.session import LOOPBACK
 from registry.validation.surprise import estimate, kept
 
 PACKAGE = "xllamacpp"
@@ -39,8 +41,9 @@ _ASSERTION = re.compile(r"GGML_ASSERT\(.+")
 class LlamaCpp:
     """The built-in runtime. Raises NoRuntime where `xllamacpp` is not installed."""
 
-    def __init__(self, limits: Limits | None = None, package: str = PACKAGE) -> None:
+    def __init__(self, limits: Limits | None = None, package: str = PACKAGE, *, requires_sandbox: bool = False) -> None:
         self._limits = limits or Limits()
+        self._requires_sandbox = requires_sandbox
         try:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
@@ -52,25 +55,30 @@ class LlamaCpp:
         return self._identity
 
     def read(self, request: Request, say: Say) -> Reading:
-        """Load the model in a child, score the texts, let it write. Raises NoRuntime."""
+        """Load the model in a confined process, score the texts, let it write. Raises NoRuntime, NoSandbox."""
         heard = _Heard(say)
-        ended = run_confined(
-            [sys.executable, "-P", "-B", "-m", "registry.validation.probe"],
-            self._limits_for(request),
-            python_environment(),
-            Path("/"),
-            self._asked(request),
-            heard.line,
-        )
+        with _reserved_port() as port:
+            result = run_python(
+                "registry.validation.probe",
+                self._limits_for(request),
+                self._sandbox_for(request, port),
+                self._asked(request, port),
+                heard.line,
+            )
         if heard.missing is not None:
             raise NoRuntime(f"{HOW_TO_INSTALL} ({heard.missing})")
         scores = tuple(
             _score(text.name, surprises) for text, surprises in zip(request.texts, heard.surprises, strict=False)
         )
-        failure = None if heard.is_done and len(scores) == len(request.texts) else _failure(ended, heard)
-        return Reading(failure, scores, heard.written, heard.by_chat_template, ended.log, ended.seconds)
+        failure = None if heard.is_done and len(scores) == len(request.texts) else _failure(result, heard)
+        return Reading(failure, scores, heard.written, heard.by_chat_template, result.log, result.seconds)
 
-    def _asked(self, request: Request) -> bytes:
+    def _sandbox_for(self, request: Request, port: int) -> Sandbox:
+        """The files of the model and its adapters, and the port that llama.cpp's server listens on."""
+        adapters = (adapter.path for adapter in request.adapters)
+        return Sandbox(read=(*model_files(request.model), *adapters), port=port, required=self._requires_sandbox)
+
+    def _asked(self, request: Request, port: int) -> bytes:
         asked = {
             "model": str(request.model.absolute()),
             "adapters": [[str(adapter.path.absolute()), adapter.scale] for adapter in request.adapters],
@@ -79,6 +87,7 @@ class LlamaCpp:
             "threads": 1 if _size_bytes(request.model) < THREADS_FROM_BYTES else os.cpu_count() or 1,
             "chat": request.chat,
             "wall_seconds": self._limits.wall_seconds,
+            "port": port,
         }
         return json.dumps(asked).encode()
 
@@ -139,16 +148,16 @@ def _score(name: str, surprises: list[float]) -> Score:
     return Score(name, found.perplexity, found.standard_error, found.tokens, kept(surprises))
 
 
-def _failure(ended: Ended, heard: _Heard) -> Failure:
+def _failure(result: Result, heard: _Heard) -> Failure:
     """Why there is no answer, with the line of the log that tells most."""
     doing = "with the model loaded" if heard.is_loaded else "while it loaded the model"
-    if ended.stopped is not None:
-        return Failure(FailureKind.STOPPED, f"the runtime was stopped {doing}: {ended.stopped}")
-    line = telling_line(ended.log)
+    if result.stopped is not None:
+        return Failure(FailureKind.STOPPED, f"the runtime was stopped {doing}: {result.stopped}")
+    line = telling_line(result.log)
     if heard.refused is not None:
         generic = line if line and not heard.is_loaded else heard.refused
         return Failure(FailureKind.REFUSED, f"llama.cpp refused it: {_short(generic)}")
-    how = ended.signal_name or f"it ended with {ended.code}"
+    how = result.signal_name or f"it ended with {result.code}"
     told = f": {_short(line)}" if line else ""
     return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {doing}{told}")
 
@@ -166,11 +175,30 @@ def _short(text: str) -> str:
     return plain_text(text.encode("utf-8", "replace")).replace("\n", " ").strip()[:REASON_MAX_LENGTH].rstrip(".")
 
 
-def _size_bytes(model: Path) -> int:
-    """The size of a model's file or, of a split set, of all GGUF files beside it: a bound on what is mapped."""
-    from registry.validation.weights import shard_paths
+@contextmanager
+def _reserved_port() -> Iterator[int]:
+    """A free TCP port of the loopback address.
 
+    It stays bound here, without anybody listening on it, so that nothing else is given it meanwhile. llama.cpp's
+    server can bind it all the same, because both ask for that.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as held:
+        for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+            held.setsockopt(socket.SOL_SOCKET, option, 1)
+        held.bind((LOOPBACK, 0))
+        yield int(held.getsockname()[1])
+
+
+def _size_bytes(model: Path) -> int:
+    """The size of all files of a model: a bound on what is mapped."""
     try:
-        return sum(path.stat().st_size for path in shard_paths(model))
+        return sum(path.stat().st_size for path in model_files(model))
     except OSError as error:
         raise BadSource(f"{model}: {error.strerror}") from error
+
+
+def model_files(model: Path) -> tuple[Path, ...]:
+    """Return the files of a model, of which `model` is the only one or the first."""
+    from registry.validation.weights import shard_paths
+
+    return tuple(shard_paths(model))

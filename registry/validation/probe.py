@@ -1,7 +1,7 @@
 """The program that runs llama.cpp in a confined child: a request as JSON on stdin, what was found as lines of JSON.
 
     {"model": PATH, "adapters": [[PATH, SCALE], ...], "texts": [TEXT, ...], "tokens": 128, "threads": 1,
-     "chat": false, "wall_seconds": 600}
+     "chat": false, "wall_seconds": 600, "port": 40123}
 
 The lines, as they come: `{"say": WORDS}` · `{"loaded": true}` · `{"surprises": [NUMBER, ...]}` for each text, in
 order · `{"written": TEXT, "chat": BOOLEAN}` · `{"done": true}`. In place of what should follow: `{"missing": WORDS}`
@@ -68,6 +68,7 @@ def _loaded(request: dict[str, Any]) -> tuple[Session, bool]:
         tokens=request["tokens"],
         threads=request["threads"],
         wall_seconds=request["wall_seconds"],
+        port=request["port"],
     )
     if request["chat"]:
         try:

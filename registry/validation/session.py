@@ -27,6 +27,7 @@ LOG_ERRORS = 1
 PLAIN_TEMPLATE = "chatml"
 WHOLE = "a"
 """A text that every vocabulary has a token of whole characters for."""
+LOOPBACK = "127.0.0.1"
 PROMPT = "The file is opened for reading, and "
 QUESTION = "What is a file?"
 
@@ -54,12 +55,14 @@ class Session:
         tokens: int,
         threads: int,
         wall_seconds: float,
+        port: int = 0,
         chat: bool = False,
     ) -> None:
         import xllamacpp
 
         self._key = secrets.token_hex()
         parameters = _parameters(xllamacpp, tokens, threads, self._key)
+        parameters.hostnames, parameters.port = [LOOPBACK], port
         if not chat:
             parameters.chat_template = PLAIN_TEMPLATE  # the model's own, which may not parse, is left alone
         parameters.model.path = model

@@ -12,10 +12,10 @@ from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.verdicts import verdicts_of
 from registry.compose.builder import Composition
 from registry.compose.trying import KeptScores, Tried, report_values, try_chimera
-from registry.confinement.child import Limits
 from registry.digest import digest_of
 from registry.names import parse_model_name
 from registry.registry import Registry
+from registry.sandbox.process import Limits
 from registry.validation.cache import ScoreKey
 from registry.validation.command import CommandRuntime
 from registry.validation.llama import LlamaCpp

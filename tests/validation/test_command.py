@@ -12,19 +12,22 @@ from typing import TextIO
 
 import pytest
 
-from registry.confinement.child import Limits, run_confined
 from registry.errors import BadSetting
+from registry.sandbox.process import Limits, Sandbox, run_confined
 from registry.validation.command import CommandRuntime
 from registry.validation.reading import Adapter, FailureKind, NoRuntime, Reading, Request
 from registry.validation.texts import built_in_texts
 from tests.validation.grafting import A, script
 
 TEXTS = built_in_texts()
+PYTHON = Sandbox(read=(Path(sys.base_prefix), Path(sys.prefix)))
 SAYS_26 = 'print(json.dumps({"perplexity": 26.5, "standard_error": 1.5, "tokens": int(tokens)}))'
 
 
-def read(folder: Path, body: str, limits: Limits | None = None, texts: int = 1) -> Reading:
-    runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=120))
+def read(
+    folder: Path, body: str, limits: Limits | None = None, texts: int = 1, sandbox: Sandbox | None = None
+) -> Reading:
+    runtime = CommandRuntime(script(folder, body), limits or Limits(wall_seconds=120), sandbox)
     return runtime.read(Request(A, TEXTS[:texts]), lambda _: None)
 
 
@@ -122,7 +125,8 @@ os.fork()
 time.sleep(600)
 """
     began = time.monotonic()
-    found = read(tmp_path, body, Limits(wall_seconds=0.5))
+    sandbox = Sandbox(write=(tmp_path,), processes=True)
+    found = read(tmp_path, body, Limits(wall_seconds=0.5), sandbox=sandbox)
     assert found.failure is not None
     assert found.failure.kind is FailureKind.STOPPED
     assert "longer than 0.5 s" in found.failure.reason
@@ -142,7 +146,8 @@ def is_free(lock: TextIO) -> bool:
 
 
 def test_a_grandchild_that_holds_the_pipes_does_not_hold_us(tmp_path: Path) -> None:
-    found = read(tmp_path, f"if not os.fork():\n    time.sleep(600)\n{SAYS_26}\nsys.stdout.flush()")
+    body = f"if not os.fork():\n    time.sleep(600)\n{SAYS_26}\nsys.stdout.flush()"
+    found = read(tmp_path, body, sandbox=Sandbox(processes=True))
     assert found.loads
     assert found.seconds < 20
 
@@ -187,20 +192,20 @@ def test_limits_hold_in_the_child(tmp_path: Path, limits: Limits, body: str, rea
 def test_the_child_sees_little_of_our_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORGAN_SECRET", "mine")
     found = read(tmp_path, "sys.stderr.write(','.join(sorted(os.environ)))\nprint('{\"loads\": true}')")
-    assert set(found.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH"}
+    assert set(found.log.strip().split(",")) <= {"HOME", "LC_ALL", "LC_CTYPE", "PATH", "TMPDIR"}
 
 
 def test_the_childs_own_alarm_ends_it_when_nobody_else_does() -> None:
-    limits = '{"alarm_seconds": 1, "niceness": 0}'
+    orders = '{"limits": {"alarm_seconds": 1}}'
     confine = str(Path(sys.modules[run_confined.__module__].__file__ or "").with_name("confine.py"))
-    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-I", "-S", confine, limits, "sleep", "60"])
+    pid = os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, "-I", "-S", confine, orders, "/bin/sleep", "60"])
     _, status = os.waitpid(pid, 0)
     assert os.WIFSIGNALED(status)
     assert os.WTERMSIG(status) == 14
 
 
 def test_what_cannot_be_started_ends_with_127(tmp_path: Path) -> None:
-    ended = run_confined(["/no/such/program"], Limits(), {}, tmp_path)
+    ended = run_confined(["/no/such/program"], Limits(), Sandbox(), {}, tmp_path)
     assert ended.code == 127
     assert "No such file" in ended.log
 
@@ -212,7 +217,7 @@ def test_an_exception_out_of_a_listener_kills_the_child(tmp_path: Path) -> None:
     command = [sys.executable, "-I", "-c", "print(1, flush=True); import time; time.sleep(600)"]
     began = time.monotonic()
     with pytest.raises(KeyError):
-        run_confined(command, Limits(), {}, tmp_path, on_line=refuse)
+        run_confined(command, Limits(), PYTHON, {}, tmp_path, on_line=refuse)
     assert time.monotonic() - began < 30
 
 

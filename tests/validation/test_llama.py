@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.confinement.child import Limits
 from registry.gguf import ValueType
+from registry.sandbox.process import Limits
 from registry.validation.llama import LlamaCpp, telling_line
 from registry.validation.reading import Adapter, Failure, FailureKind, NoRuntime, Reading, Request
 from registry.validation.session import Session

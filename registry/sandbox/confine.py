@@ -1,0 +1,226 @@
+"""A program of its own: confines itself, then becomes the program that it is given.
+
+    python -I -S confine.py '{"limits": {...}, "sandbox": {...}, "parent": 1234}' PROGRAM ARGUMENT ...
+
+`process` starts it and writes its orders. What is set in between fork and exec by Python is not safe where there are
+threads, so a program does it; it imports little, so that it starts in a few milliseconds. What it sets outlives the
+exec: limits, an alarm, death with its parent, Landlock, the loss of capabilities, and the filter of system calls. An
+order that is absent or null is not carried out. It ends with 126 when something cannot be set, and 127 when the program
+cannot be started.
+
+Where new processes are possible (they are allowed, or there is no filter), it stays as a supervisor: it adopts every
+descendant, also one that began a session of its own, and kills them all when the program ends, when it is told to end
+itself (SIGTERM), and when its own parent dies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+import time
+from contextlib import suppress
+
+TYPE_CHECKING = False  # as type checkers know it; importing `typing` takes as long as all of the above
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+from registry.sandbox import landlock, seccomp  # noqa: E402 - found by the line before
+
+CANNOT_CONFINE = 126
+CANNOT_START = 127
+HARD_GRACE_SECONDS = 5
+KILL_SECONDS = 0.01
+"""Between two rounds of killing what descends from the program."""
+
+_LIMITS = {
+    "address_space_bytes": resource.RLIMIT_AS,
+    "cpu_seconds": resource.RLIMIT_CPU,
+    "file_size_bytes": resource.RLIMIT_FSIZE,
+}
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 24, 36
+_CAPABILITY_VERSION_3 = 0x20080522
+_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
+_CAPABILITIES = 64
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def main() -> None:
+    """Carry out the orders of the command line; does not return."""
+    orders, program, *arguments = json.loads(sys.argv[1]), *sys.argv[2:]
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold the model, and take minutes to write
+    if orders.get("supervise"):
+        _supervise(orders)
+    try:
+        secret = _confine(orders)
+    except (OSError, ValueError) as error:
+        _end(f"the process cannot be confined: {error}", CANNOT_CONFINE)
+    try:
+        if secret is None:
+            os.execv(program, [program, *arguments])  # noqa: S606 - no shell is what we want
+        seccomp.execute(program, [program, *arguments], os.environb, secret)
+    except OSError as error:
+        _end(f"{program}: {error.strerror}", CANNOT_START)
+
+
+def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
+    """Set everything on this process; return what `execve` must be called with, if anything."""
+    _limit(orders.get("limits") or {})
+    _die_with(orders.get("parent"))
+    sandbox = orders.get("sandbox")
+    if sandbox is None:
+        return None
+    if sandbox["landlock"]:
+        paths = {landlock.READ: sandbox["read"], landlock.RUN: sandbox["run"], landlock.WRITE: sandbox["write"]}
+        paths |= {landlock.DEVICE: sandbox["devices"], landlock.READ_DIR: sandbox["listed"]}
+        landlock.restrict(sandbox["landlock"], paths, sandbox["port"])
+    landlock.forbid_new_privileges()
+    _drop_capabilities((_CAP_DAC_READ_SEARCH, *([_CAP_DAC_OVERRIDE] if sandbox["write"] else [])))
+    if not sandbox["seccomp"]:
+        return None
+    first, second = struct.unpack("=QQ", os.urandom(16))
+    seccomp.install(
+        seccomp.filter_program(
+            os.uname().machine,
+            os.getpid(),
+            (first, second),
+            writing=bool(sandbox["write"]),
+            network=sandbox["port"] is not None,
+            processes=sandbox["processes"],
+        )
+    )
+    return first, second
+
+
+def _limit(limits: dict[str, int | None]) -> None:
+    for name, limit in _LIMITS.items():
+        wanted = limits.get(name)
+        if wanted is not None:
+            _lower(limit, wanted)
+    with suppress(OSError):  # some containers forbid it, and it is a courtesy only
+        os.nice(limits.get("niceness") or 0)
+    alarm_seconds = limits.get("alarm_seconds")
+    if alarm_seconds is not None:
+        signal.alarm(alarm_seconds)
+
+
+def _lower(limit: int, wanted: int) -> None:
+    """Set a limit to `wanted`, or leave it where it is lower already."""
+    _, hard = resource.getrlimit(limit)
+    # Processor time at the hard limit ends with SIGKILL, which does not say why; a little below it, with SIGXCPU.
+    most = wanted + (HARD_GRACE_SECONDS if limit == resource.RLIMIT_CPU else 0)
+    lowered = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(limit, (min(wanted, lowered), lowered))
+
+
+def _die_with(parent: int | None, number: int = signal.SIGKILL) -> None:
+    """Be sent the signal `number` when the parent dies, or end now where it has died already. Linux only."""
+    if parent is None or not sys.platform.startswith("linux"):
+        return
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os._exit(CANNOT_CONFINE)
+
+
+def _drop_capabilities(kept: tuple[int, ...]) -> None:
+    """Lose root's powers, but for reading (and writing) files of other users, which Landlock limits to what is granted.
+
+    Root works on registries that belong to other users, with interpreters that lie in their folders.
+    """
+    header, data = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+    if _libc.capget(header, data):
+        raise OSError(ctypes.get_errno(), "capabilities cannot be read")
+    _, permitted, *_ = struct.unpack("=6I", data.raw)
+    for capability in range(_CAPABILITIES):
+        if capability not in kept:
+            _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), *[ctypes.c_ulong(0)] * 3)  # only root may
+    permitted &= sum(1 << capability for capability in kept)
+    if _libc.capset(header, struct.pack("=6I", permitted, permitted, 0, 0, 0, 0)):
+        raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
+
+
+def _supervise(orders: dict[str, Any]) -> None:
+    """Return in a new process, which is to become the program; stay in this one until all descendants are dead."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, _stop)
+    _die_with(orders.get("parent"), signal.SIGTERM)
+    supervisor, child = os.getpid(), os.fork()
+    if not child:
+        for number in (signal.SIGTERM, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        orders["parent"] = supervisor
+        return
+    try:
+        signal.alarm((orders.get("limits") or {}).get("alarm_seconds") or 0)
+        null = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):  # the program's alone, so that its caller sees them end with it
+            os.dup2(null, descriptor)
+        _, status = os.waitpid(child, 0)
+    finally:
+        _kill_descendants()
+    if os.WIFSIGNALED(status):
+        _die_of(os.WTERMSIG(status))
+    os._exit(os.waitstatus_to_exitcode(status))
+
+
+def _stop(*_: object) -> None:
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _die_of(number: int) -> None:
+    """End as the program did, so that the caller sees the signal."""
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _kill_descendants() -> None:
+    """Kill every descendant and reap it. An orphan among them is a child of this process, the subreaper."""
+    for number in (signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+    while True:
+        for pid in _descendants():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(KILL_SECONDS)
+
+
+def _descendants() -> list[int]:
+    """The processes that descend from this one."""
+    parents: dict[int, int] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError), open(f"/proc/{name}/stat", "rb") as status:
+            parents[int(name)] = int(status.read().rpartition(b")")[2].split()[1])
+    found = [os.getpid()]
+    for ancestor in found:  # grows while it is gone through
+        found += [pid for pid, parent in parents.items() if parent == ancestor]
+    return found[1:]
+
+
+def _prctl(option: int, value: int) -> None:
+    zero = ctypes.c_ulong(0)
+    if _libc.prctl(ctypes.c_int(option), ctypes.c_ulong(value), zero, zero, zero):
+        raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")
+
+
+def _end(sentence: str, code: int) -> NoReturn:
+    os.write(2, f"{sentence}\n".encode())
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,370 @@
+"""One confined process: what it may use, what it prints, and its end with everything that it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from registry.errors import OrganError
+from registry.sandbox.protections import Kernel, check_protections, kernel, protections
+
+OUTPUT_MAX_BYTES = 1024 * 1024
+LOG_MAX_BYTES = 16 * 1024
+READ_BYTES = 64 * 1024
+ALARM_GRACE_SECONDS = 5
+"""The child's own alarm rings so much later than we stop it."""
+POLL_SECONDS = 0.05
+"""How often we check for the end of a process whose pipes other processes hold open."""
+SUPERVISOR_SECONDS = 5.0
+"""How long a supervisor may take to kill what a program started, before it is killed itself."""
+
+LIBRARIES = tuple(
+    map(
+        Path,
+        [
+            *("/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/local/lib", "/usr/local/lib64"),
+            *("/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/ld.so.preload"),
+        ],
+    )
+)
+"""Where systems keep shared libraries, and the program that loads them. Granted to every confined process."""
+_FACTS = tuple(
+    map(
+        Path,
+        [
+            *("/dev/zero", "/dev/random", "/dev/urandom", "/proc/cpuinfo", "/proc/meminfo"),
+            *("/proc/sys/vm/overcommit_memory", "/proc/self/maps", "/sys/devices/system/cpu"),
+        ],
+    )
+)
+"""What libraries read of the machine, and of the process itself (which shared libraries it has loaded)."""
+_NULL = Path(os.devnull)
+_PACKAGES = ("registry", "ingest", "migrations")
+_LIBRARY_FOLDERS = ("site-packages", "dist-packages")
+
+_CONFINE = Path(__file__).with_name("confine.py")
+_LIMIT_OF_SIGNAL = {
+    signal.SIGXCPU: "processor time",
+    signal.SIGALRM: "time",
+    signal.SIGXFSZ: "room for files",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a process may use. None is no limit."""
+
+    wall_seconds: float = 600.0
+    cpu_seconds: int | None = None
+    address_space_bytes: int | None = None
+    file_size_bytes: int | None = None
+    """Of any file that it writes."""
+    output_max_bytes: int = OUTPUT_MAX_BYTES
+    niceness: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """What a process may reach, beside its own program and the system's shared libraries. The default is nothing.
+
+    Paths are files, or folders with all that lies below them. A path that does not exist grants nothing.
+    """
+
+    read: tuple[Path, ...] = ()
+    write: tuple[Path, ...] = ()
+    """To be read and written; in folders, files and folders may be made, renamed and removed. Where it is empty, no
+    file can be opened for writing at all."""
+    run: tuple[Path, ...] = ()
+    """Programs, or folders of them, that its own program needs to start: an interpreter, say."""
+    port: int | None = None
+    """The one TCP port that it may bind and connect to; without one it has no sockets."""
+    processes: bool = False
+    """Whether it may start processes and programs (those in `run`). Threads are always allowed."""
+    required: bool = False
+    """Whether it must not run where this kernel cannot enforce all of this."""
+    listed: tuple[Path, ...] = ()
+    """Folders, with those below them, in which names may be listed, and nothing read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a process ended. Exactly one of `code`, `signal_name` and `stopped` is not None."""
+
+    code: int | None
+    signal_name: str | None
+    """The signal that killed it, such as "SIGSEGV", where we did not send it."""
+    stopped: str | None
+    """The limit that it exceeded, as the end of a sentence."""
+    output: bytes
+    log: str
+    """The end of what it wrote to stderr, without characters that control a terminal."""
+    seconds: float
+
+
+def run_confined(
+    command: Sequence[str],
+    limits: Limits,
+    sandbox: Sandbox,
+    environment: Mapping[str, str],
+    folder: Path,
+    stdin: bytes = b"",
+    on_line: Callable[[bytes], None] = lambda _: None,
+    on_output: Callable[[bytes], None] | None = None,
+) -> Result:
+    """Run `command` in `folder` with `stdin`, and nothing but `environment`; return how it ended.
+
+    `on_line` is called with each line that it prints, as it comes. With `on_output`, that is called with the raw output
+    instead, piece by piece, and the result has no output. An exception from either, or an interrupt, kills the process
+    and is raised. Raises NoSandbox, and OrganError when no process can be started at all.
+    """
+    here = kernel()
+    check_protections(
+        protections(here, port=sandbox.port is not None, writing=bool(sandbox.write), processes=sandbox.processes),
+        required=sandbox.required,
+    )
+    program = shutil.which(command[0], path=environment.get("PATH")) or command[0]
+    supervised = here.is_linux and (sandbox.processes or not here.has_seccomp)
+    orders = _orders(here, limits, sandbox, program, supervised=supervised)
+    began = time.monotonic()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - no shell; the command is the caller's business
+            [sys.executable, "-I", "-S", "-B", str(_CONFINE), json.dumps(orders), program, *command[1:]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+            bufsize=0,
+        )
+    except OSError as error:
+        raise OrganError(f"no process can be started: {error.strerror}") from error
+    pipes = _Pipes(process, limits, stdin, on_line, on_output)
+    try:
+        stopped = pipes.until_end(began + limits.wall_seconds)
+    finally:
+        _end(process, supervised=supervised)
+    return _result(process.returncode, stopped, pipes, time.monotonic() - began)
+
+
+def run_python(
+    module: str,
+    limits: Limits,
+    sandbox: Sandbox,
+    stdin: bytes = b"",
+    on_line: Callable[[bytes], None] = lambda _: None,
+    on_output: Callable[[bytes], None] | None = None,
+) -> Result:
+    """Run a module of ours as a program, with this interpreter and the packages that are installed for it.
+
+    It may read those packages, and of a source tree that is not installed only ours. The rest is as in `run_confined`.
+    """
+    search, readable = _python_places()
+    granted = replace(
+        sandbox,
+        read=(*readable, *sandbox.read),
+        listed=(Path(search[0]), *sandbox.listed),  # a source tree is searched for our packages
+    )
+    environment = {"PYTHONPATH": os.pathsep.join(search), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
+    command = [sys.executable, "-P", "-s", "-B", "-m", module]
+    return run_confined(command, limits, granted, environment, Path("/"), stdin, on_line, on_output)
+
+
+@cache
+def _python_places() -> tuple[tuple[str, ...], tuple[Path, ...]]:
+    """Where a child that is Python looks for modules, and what it may read of that."""
+    source = Path(__file__).parents[2]
+    installed = [path for path in sys.path if Path(path).is_absolute() and Path(path).name in _LIBRARY_FOLDERS]
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    readable = [Path(prefix, folder) for prefix in sorted(prefixes) for folder in ("lib", "lib64", "pyvenv.cfg")]
+    readable += [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("platstdlib")), *map(Path, installed)]
+    readable += [source / package for package in _PACKAGES]
+    return (str(source), *installed), tuple(readable)
+
+
+def _orders(here: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, supervised: bool) -> dict[str, Any]:
+    """What `confine` is to set."""
+    devices = [path for path in sandbox.write if _is_device(path)]
+    return {
+        "parent": os.getpid(),
+        "supervise": supervised,
+        "limits": {
+            "address_space_bytes": limits.address_space_bytes,
+            "cpu_seconds": limits.cpu_seconds,
+            "file_size_bytes": limits.file_size_bytes,
+            "niceness": limits.niceness,
+            "alarm_seconds": int(limits.wall_seconds) + ALARM_GRACE_SECONDS,
+        },
+        "sandbox": {
+            "landlock": here.landlock_abi,
+            "seccomp": here.has_seccomp,
+            "read": _texts([*_FACTS, *sandbox.read]),
+            "write": _texts(path for path in sandbox.write if path not in devices),
+            "devices": _texts([_NULL, *devices]),
+            "listed": _texts(sandbox.listed),
+            "run": _texts([*LIBRARIES, *sandbox.run, Path(program)]),
+            "port": sandbox.port,
+            "processes": sandbox.processes,
+        }
+        if here.is_linux
+        else None,
+    }
+
+
+def _texts(paths: Iterable[Path]) -> list[str]:
+    return [str(path.absolute()) for path in paths]
+
+
+def _is_device(path: Path) -> bool:
+    try:
+        return stat.S_ISCHR(path.stat().st_mode)
+    except OSError:
+        return False
+
+
+class _Pipes:
+    """The three pipes of a process, read and written so that none of them blocks us or fills our memory."""
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        limits: Limits,
+        stdin: bytes,
+        on_line: Callable[[bytes], None],
+        on_output: Callable[[bytes], None] | None,
+    ) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._limits = limits
+        self._stdin = memoryview(stdin)
+        self._on_line = on_line
+        self._on_output = on_output
+        self._printed_bytes = 0
+        self._unfinished = 0
+        self.output = bytearray()
+        self.log = bytearray()
+        self._selector = selectors.DefaultSelector()
+        for pipe, events, act in (
+            (process.stdin, selectors.EVENT_WRITE, self._feed),
+            (process.stdout, selectors.EVENT_READ, self._read_output),
+            (process.stderr, selectors.EVENT_READ, self._read_log),
+        ):
+            os.set_blocking(pipe.fileno(), False)
+            self._selector.register(pipe, events, act)
+
+    def until_end(self, deadline: float) -> str | None:
+        """Wait until the process has ended and its pipes are empty; return the limit that it exceeded, if any."""
+        with self._selector:
+            while True:
+                has_ended = _has_ended(self._process.pid)
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return None if has_ended else f"it took longer than {self._limits.wall_seconds:g} s"
+                wait = 0 if has_ended else min(POLL_SECONDS, left)
+                ready = self._selector.select(wait) if self._selector.get_map() else []
+                if has_ended and not any(events & selectors.EVENT_READ for _, events in ready):
+                    return None
+                if not self._selector.get_map():
+                    time.sleep(wait)
+                for key, _ in ready:
+                    key.data(key.fd)
+                if self._printed_bytes > self._limits.output_max_bytes:
+                    return f"it printed more than {self._limits.output_max_bytes} bytes"
+
+    def _feed(self, descriptor: int) -> None:
+        try:
+            self._stdin = self._stdin[os.write(descriptor, self._stdin) :] if self._stdin else self._stdin
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._stdin = memoryview(b"")
+        if not self._stdin:
+            self._close(self._process.stdin)
+
+    def _read_output(self, descriptor: int) -> None:
+        data = self._read(descriptor)
+        if not data:
+            self._close(self._process.stdout)
+            return
+        self._printed_bytes += len(data)
+        if self._on_output is not None:
+            if self._printed_bytes <= self._limits.output_max_bytes:
+                self._on_output(data)
+            return
+        self.output += data
+        while (end := self.output.find(b"\n", self._unfinished)) >= 0:
+            line = bytes(self.output[self._unfinished : end])
+            self._unfinished = end + 1
+            if end < self._limits.output_max_bytes:
+                self._on_line(line)
+
+    def _read_log(self, descriptor: int) -> None:
+        data = self._read(descriptor)
+        if not data:
+            self._close(self._process.stderr)
+        self.log += data
+        del self.log[:-LOG_MAX_BYTES]
+
+    def _read(self, descriptor: int) -> bytes:
+        return os.read(descriptor, READ_BYTES)
+
+    def _close(self, pipe: object) -> None:
+        self._selector.unregister(pipe)  # type: ignore[arg-type]
+        pipe.close()  # type: ignore[attr-defined]
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether the process has ended. It stays unreaped, so that the numbers of it and of its group are not reused."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _end(process: subprocess.Popen[bytes], *, supervised: bool) -> None:
+    """Kill everything that was started, reap the process, close the pipes."""
+    if supervised and not _has_ended(process.pid):
+        process.terminate()  # it kills its descendants then, also those that left the group
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SUPERVISOR_SECONDS)
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):  # macOS: nobody but the unreaped one is left
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+
+def _result(status: int, stopped: str | None, pipes: _Pipes, seconds: float) -> Result:
+    output, log = bytes(pipes.output[: OUTPUT_MAX_BYTES + 1]), plain_text(bytes(pipes.log))
+    if stopped is not None:
+        return Result(None, None, stopped, output, log, seconds)
+    if status >= 0:
+        return Result(status, None, None, output, log, seconds)
+    number = -status
+    if number in _LIMIT_OF_SIGNAL:
+        reason = f"it used up its {_LIMIT_OF_SIGNAL[signal.Signals(number)]}"
+        return Result(None, None, reason, output, log, seconds)
+    known = number in signal.valid_signals() and number in set(signal.Signals)
+    return Result(None, signal.Signals(number).name if known else f"signal {number}", None, output, log, seconds)
+
+
+def plain_text(data: bytes) -> str:
+    """Return `data` as lines of text; bytes that are not UTF-8, and control characters, are replaced."""
+    text = data.decode("utf-8", "replace")
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text)

@@ -1,0 +1,120 @@
+"""What this kernel can enforce on a confined process, and what follows where it cannot."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from functools import cache
+
+from registry.errors import NoSandbox
+from registry.sandbox import landlock, seccomp
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What can be used here."""
+
+    landlock_abi: int
+    """0 where there is no Landlock."""
+    has_seccomp: bool
+    is_linux: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """One protection of a confined process, whether it is in force here, and a sentence that says what follows."""
+
+    name: str
+    is_there: bool
+    sentence: str
+
+
+@cache
+def kernel() -> Kernel:
+    """Return what this kernel, and what is around this process (a container's own filter), allow."""
+    return Kernel(landlock.abi(), seccomp.is_available(), sys.platform.startswith("linux"))
+
+
+def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> tuple[Protection, ...]:
+    """Return what holds a process that may use one TCP port, write files, or start processes, as the flags say."""
+    abi, filtered = here.landlock_abi, here.has_seccomp
+    found = [
+        _protection(
+            "files",
+            abi >= 1,
+            "It reads and writes only the files that it is granted.",
+            f"It can read and write every file that its user can. {_why_no_landlock(here)}",
+        ),
+        _protection(
+            "network",
+            abi >= landlock.ABI_TCP or (filtered and not port),
+            "It uses the one TCP port that was chosen for it." if port else "It opens no sockets.",
+            "It can bind and reach every TCP port: rules for ports came with Linux 6.7 (Landlock ABI 4).",
+        ),
+        _protection(
+            "system calls",
+            filtered,
+            "It starts processes, but has no UDP, no local sockets, no namespaces, no ptrace."
+            if processes
+            else "It starts no processes and no programs, has no UDP, no local sockets, no namespaces, no ptrace.",
+            f"It can start processes (which are killed with it), use UDP and local sockets. {_why_no_seccomp()}",
+        ),
+        _protection(
+            "signals",
+            abi >= landlock.ABI_SCOPES or (filtered and not processes),
+            "It sends signals to nobody but itself.",
+            "It can send signals to other processes of its user: that came with Linux 6.12 (Landlock ABI 6).",
+        ),
+        _protection(
+            "end",
+            here.is_linux,
+            "It is killed with everything that it started, also when the program that started it dies.",
+            "It is killed with its process group; a process that left the group stays. Linux has a way to find it.",
+        ),
+    ]
+    if writing or not filtered:
+        sentences = (
+            "Outside of its folders no file is cut short.",
+            "It can cut files short, also outside of its folders: Linux 6.2 has a protection (Landlock ABI 3).",
+        )
+        found.insert(1, _protection("truncation", abi >= landlock.ABI_TRUNCATE, *sentences))
+    return tuple(found)
+
+
+def check_protections(found: tuple[Protection, ...], *, required: bool) -> None:
+    """Log what is missing, once in this process. Raises NoSandbox where all of it is `required`."""
+    missing = [one for one in found if not one.is_there]
+    if required and missing:
+        raise NoSandbox([f"{one.name}: {one.sentence}" for one in missing])
+    for one in missing:
+        _log_once(one.sentence)
+
+
+@cache
+def _log_once(sentence: str) -> None:
+    _log.warning("a confined process is not held by everything on this system: %s", sentence)
+
+
+def _protection(name: str, is_there: bool, holds: str, lacks: str) -> Protection:
+    return Protection(name, is_there, holds if is_there else lacks)
+
+
+def _why_no_landlock(here: Kernel) -> str:
+    if not here.is_linux:
+        return "Landlock is a part of Linux."
+    return (
+        "Landlock is not in this kernel (it came with Linux 5.13), not switched on (lsm=landlock), or not allowed here."
+    )
+
+
+def _why_no_seccomp() -> str:
+    machine = os.uname().machine
+    if machine not in seccomp.ARCHITECTURES:
+        return (
+            f"The filter of system calls is not written for {machine}, only for {' and '.join(seccomp.ARCHITECTURES)}."
+        )
+    return "This kernel takes no filter of system calls."
