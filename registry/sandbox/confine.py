@@ -163,6 +163,7 @@ def _supervise(orders: dict[str, Any]) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):  # the program's alone, so that its caller sees them end with it
             os.dup2(null, descriptor)
+        os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         _, status = os.waitpid(child, 0)
     finally:
         _kill_descendants()

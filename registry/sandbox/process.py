@@ -11,12 +11,14 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from registry.errors import OrganError
@@ -123,13 +125,15 @@ def run_confined(
     folder: Path,
     stdin: bytes = b"",
     on_line: Callable[[bytes], None] = lambda _: None,
-    on_output: Callable[[bytes], None] | None = None,
+    *,
+    descriptors: Sequence[int] = (),
+    is_over: threading.Event | None = None,
 ) -> Result:
     """Run `command` in `folder` with `stdin`, and nothing but `environment`; return how it ended.
 
-    `on_line` is called with each line that it prints, as it comes. With `on_output`, that is called with the raw output
-    instead, piece by piece, and the result has no output. An exception from either, or an interrupt, kills the process
-    and is raised. Raises NoSandbox, and OrganError when no process can be started at all.
+    `on_line` is called with each line that it prints, as it comes. It inherits `descriptors` beside the three standard
+    ones. It is killed when another thread sets `is_over`, on an exception from `on_line`, and on an interrupt. Raises
+    NoSandbox, and OrganError when no process can be started at all.
     """
     here = kernel()
     check_protections(
@@ -149,11 +153,12 @@ def run_confined(
             env=dict(environment),
             cwd=folder,
             start_new_session=True,
+            pass_fds=descriptors,
             bufsize=0,
         )
     except OSError as error:
         raise OrganError(f"no process can be started: {error.strerror}") from error
-    pipes = _Pipes(process, limits, stdin, on_line, on_output)
+    pipes = _Pipes(process, limits, stdin, on_line, is_over or threading.Event())
     try:
         stopped = pipes.until_end(began + limits.wall_seconds)
     finally:
@@ -167,11 +172,16 @@ def run_python(
     sandbox: Sandbox,
     stdin: bytes = b"",
     on_line: Callable[[bytes], None] = lambda _: None,
-    on_output: Callable[[bytes], None] | None = None,
+    *,
+    arguments: Sequence[str] = (),
+    variables: Mapping[str, str] = MappingProxyType({}),
+    descriptors: Sequence[int] = (),
+    is_over: threading.Event | None = None,
 ) -> Result:
     """Run a module of ours as a program, with this interpreter and the packages that are installed for it.
 
-    It may read those packages, and of a source tree that is not installed only ours. The rest is as in `run_confined`.
+    It may read those packages, and of a source tree that is not installed only ours. Its environment is what it needs
+    to find them, and `variables`. The rest is as in `run_confined`.
     """
     search, readable = _python_places()
     granted = replace(
@@ -179,9 +189,11 @@ def run_python(
         read=(*readable, *sandbox.read),
         listed=(Path(search[0]), *sandbox.listed),  # a source tree is searched for our packages
     )
-    environment = {"PYTHONPATH": os.pathsep.join(search), "PATH": os.defpath, "LC_ALL": "C.UTF-8"}
-    command = [sys.executable, "-P", "-s", "-B", "-m", module]
-    return run_confined(command, limits, granted, environment, Path("/"), stdin, on_line, on_output)
+    environment = {"PYTHONPATH": os.pathsep.join(search), "PATH": os.defpath, "LC_ALL": "C.UTF-8", **variables}
+    command = [sys.executable, "-P", "-s", "-B", "-m", module, *arguments]
+    return run_confined(
+        command, limits, granted, environment, Path("/"), stdin, on_line, descriptors=descriptors, is_over=is_over
+    )
 
 
 @cache
@@ -245,7 +257,7 @@ class _Pipes:
         limits: Limits,
         stdin: bytes,
         on_line: Callable[[bytes], None],
-        on_output: Callable[[bytes], None] | None,
+        is_over: threading.Event,
     ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -254,8 +266,7 @@ class _Pipes:
         self._limits = limits
         self._stdin = memoryview(stdin)
         self._on_line = on_line
-        self._on_output = on_output
-        self._printed_bytes = 0
+        self._is_over = is_over
         self._unfinished = 0
         self.output = bytearray()
         self.log = bytearray()
@@ -273,6 +284,8 @@ class _Pipes:
         with self._selector:
             while True:
                 has_ended = _has_ended(self._process.pid)
+                if self._is_over.is_set():
+                    return None
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return None if has_ended else f"it took longer than {self._limits.wall_seconds:g} s"
@@ -284,7 +297,7 @@ class _Pipes:
                     time.sleep(wait)
                 for key, _ in ready:
                     key.data(key.fd)
-                if self._printed_bytes > self._limits.output_max_bytes:
+                if len(self.output) > self._limits.output_max_bytes:
                     return f"it printed more than {self._limits.output_max_bytes} bytes"
 
     def _feed(self, descriptor: int) -> None:
@@ -301,11 +314,6 @@ class _Pipes:
         data = self._read(descriptor)
         if not data:
             self._close(self._process.stdout)
-            return
-        self._printed_bytes += len(data)
-        if self._on_output is not None:
-            if self._printed_bytes <= self._limits.output_max_bytes:
-                self._on_output(data)
             return
         self.output += data
         while (end := self.output.find(b"\n", self._unfinished)) >= 0:
