@@ -14,6 +14,7 @@ from ingest.records import model_record
 from ingest.sources import ModelSource
 from ingest.stages import Stages
 from ingest.tasks import Progress
+from registry.catalog.queries.models import check_model_name
 from registry.catalog.records import ModelRecord
 from registry.catalog.register.ingests import begin_ingest, end_ingest
 from registry.catalog.register.models import Registered, register_model
@@ -110,6 +111,8 @@ def ingest_model(
     was when run again.
     """
     stages = Stages()
+    with registry.catalog.reading() as session:
+        check_model_name(session, name or source.name)
     with ExitStack() as opened:
         with stages.timed("open"):
             files = open_files(opened, source)

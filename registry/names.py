@@ -1,8 +1,18 @@
-"""Model names: `namespace/name`, with `@version` where it matters. Made so that they fit in a path and an address."""
+"""Model names: `namespace/name`, with `@version` where it matters. They fit in a path and in an address.
+
+Two rules apply. `parse_model_name` reads every name that this program has ever registered. `check_new_name` is
+stricter: a new name must also be one that the Hugging Face hub's clients and llama.cpp accept, because they refuse to
+ask for any other. Sources: `validate_repo_id` in huggingface_hub's `utils/_validators.py` (no `--`, no `..`, no `.git`
+at the end, at most 96 characters) and `is_valid_repo_id` in llama.cpp's `common/hf-cache.cpp` (`.` and `-` only between
+letters, digits and underscores).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from registry.errors import BadName
@@ -37,9 +47,32 @@ RESERVED_NAMESPACES = frozenset(
     }
 )
 RESERVED_ENDINGS = (".json", ".csv", ".gguf")
+"""Endings of the catalog's own addresses."""
+UNSERVED_ENDINGS = (*RESERVED_ENDINGS, ".git")
+"""Endings that a new name does not have."""
+DIGEST_LENGTH = 8
+"""Hexadecimal digits that stand in a proposed name for letters that cannot be written in ASCII."""
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 _UNWANTED = re.compile(r"[^A-Za-z0-9._-]+", re.ASCII)
+_SPECIALS = re.compile(r"[.-]{2,}")
+_EDGES = "._-"
+
+
+def _letters(alphabet: str, latin: str) -> dict[str, str]:
+    return dict(zip(alphabet, latin.split(), strict=True))
+
+
+_LATIN = {
+    **_letters("ßæœøłđðþħıŋ", "ss ae oe o l d d th h i ng"),
+    **_letters(
+        "абвгдежзийклмнопрстуфхцчшщыэюя", "a b v g d e zh z i i k l m n o p r s t u f kh ts ch sh shch y e yu ya"
+    ),
+    **_letters("ґєѕјљњћџѓќўі", "g ye z j lj nj c dz g k u i"),
+    **_letters("αβγδεζηθικλμνξοπρσςτυφχψω", "a v g d e z i th i k l m n x o p r s s t y f ch ps o"),
+    **dict.fromkeys("ъьʹʺ'’", ""),
+}
+"""Letters that Unicode does not decompose into Latin ones, in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,34 +89,83 @@ class ModelName:
 
 
 def parse_model_name(text: str) -> ModelName:
-    """The name written in `text`; without a namespace it is in `local`. Raises BadName with the rule that is broken."""
+    """Return the name written in `text`; without a namespace it is in `local`. Raises BadName with the broken rule."""
     path, at, version = text.partition("@")
     namespace, slash, name = path.rpartition("/")
     namespace = namespace if slash else "local"
     for part, what in ((namespace, "namespace"), (name, "name")):
         if len(part) > NAME_MAX_LENGTH or not _NAME.fullmatch(part) or ".." in part:
             raise BadName(
-                f"{part[:100]!r} is no {what}: letters and digits, . _ - between them, at most {NAME_MAX_LENGTH}"
+                f"{part[:100]!r} is not a {what}: use letters and digits, with . _ - between them, "
+                f"at most {NAME_MAX_LENGTH} characters"
             )
     if namespace.lower() in RESERVED_NAMESPACES:
         raise BadName(f"the namespace {namespace!r} is an address of the catalog: choose another")
     if name.lower().endswith(RESERVED_ENDINGS):
         raise BadName(f"a name does not end in {', '.join(RESERVED_ENDINGS)}: leave that out of {name!r}")
     if at and not (version.isascii() and version.isdigit() and 0 < len(version) < 10 and int(version)):
-        raise BadName(f"{version[:20]!r} is no version: a whole number from 1")
+        raise BadName(f"{version[:20]!r} is not a version: use a whole number from 1")
     return ModelName(namespace, name, int(version) if at else None)
 
 
+def check_new_name(part: str, what: str = "name") -> None:
+    """Raise BadName if stock clients refuse `part`, a name or a namespace that `parse_model_name` accepts."""
+    problem = None
+    if _SPECIALS.search(part):
+        problem = "has two of . and - side by side"
+    elif part.lower().endswith(UNSERVED_ENDINGS):
+        problem = f"ends in {part[part.rindex('.') :]}"
+    if problem is not None:
+        raise BadName(
+            f"the {what} {part!r} {problem}, and the clients of the Hugging Face hub refuse that: "
+            f"use for example {name_from_text(part)!r}"
+        )
+
+
 def namespace_from_text(text: str) -> str:
-    """The nearest allowed namespace to `text`, which may be anything; one that is an address gets a prefix."""
+    """Return the nearest allowed namespace to any text; one that is an address of the catalog gets a prefix."""
     clean = name_from_text(text)
-    return f"by-{clean}" if clean.lower() in RESERVED_NAMESPACES else clean
+    return f"by-{clean}"[:NAME_MAX_LENGTH].rstrip(_EDGES) if clean.lower() in RESERVED_NAMESPACES else clean
 
 
 def name_from_text(text: str) -> str:
-    """The nearest allowed name to `text`, which may be anything: for names made from file names and metadata."""
-    clean = re.sub(r"\.{2,}", ".", _UNWANTED.sub("-", text))
-    clean = clean[:NAME_MAX_LENGTH].strip("._-")
-    while clean.lower().endswith(RESERVED_ENDINGS):
-        clean = clean.rpartition(".")[0].strip("._-")
-    return clean or "unnamed"
+    """Return the nearest allowed new name to any text, such as a file's name or a title.
+
+    Letters of other scripts become Latin ones where that is known. The others are left out, and the first digits of
+    the text's SHA-256 stand for them, so that two different texts do not get one name.
+    """
+    latin, is_whole = _in_latin(text)
+    clean = _without_endings(_SPECIALS.sub(_one_special, _without_endings(_UNWANTED.sub("-", latin))))
+    if is_whole and clean:
+        return clean
+    mark = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_LENGTH]
+    kept = clean[: NAME_MAX_LENGTH - DIGEST_LENGTH - 1].rstrip(_EDGES)
+    return f"{kept or 'model'}-{mark}"
+
+
+def _in_latin(text: str) -> tuple[str, bool]:
+    """Return `text` with Latin letters in place of others, and whether every letter and digit has one."""
+    written = list(_transliterated(text))
+    lost = any(not one.isascii() and one.isalnum() for one in written)
+    return "".join(written), not lost
+
+
+def _transliterated(text: str) -> Iterator[str]:
+    for one in unicodedata.normalize("NFKC", text):
+        for part in unicodedata.normalize("NFKD", _LATIN.get(one.lower(), one)):
+            if unicodedata.combining(part):
+                continue
+            latin = _LATIN.get(part.lower(), part)
+            yield latin.capitalize() if one != one.lower() else latin
+
+
+def _one_special(run: re.Match[str]) -> str:
+    return "-" if "-" in run.group() else "."
+
+
+def _without_endings(clean: str) -> str:
+    """Return `clean` cut to the length of a name, without endings and specials that a new name does not end in."""
+    clean = clean.strip(_EDGES)[:NAME_MAX_LENGTH].rstrip(_EDGES)
+    while clean.lower().endswith(UNSERVED_ENDINGS):
+        clean = clean.rpartition(".")[0].rstrip(_EDGES)
+    return clean

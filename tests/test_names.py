@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from huggingface_hub.utils import validate_repo_id
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from registry.names import (
     RESERVED_ENDINGS,
     RESERVED_NAMESPACES,
     ModelName,
+    check_new_name,
     name_from_text,
     namespace_from_text,
     parse_model_name,
@@ -106,15 +108,51 @@ def test_a_name_that_ends_like_a_file_is_refused(ending: str) -> None:
         ("model.JSON.gguf", "model"),
         ("x" * 200, "x" * 96),
         ("x" * 91 + ".gguf" + "y", "x" * 91),
-        ("日本", "unnamed"),
-        ("", "unnamed"),
         (".gguf", "gguf"),
         ("a\x1b[31m\n", "a-31m"),
         ("CON", "CON"),
+        ("My model – chat v1", "My-model-chat-v1"),
+        ("a-.b", "a-b"),
+        ("a. b", "a-b"),
+        ("a...b", "a.b"),
+        ("a__b", "a__b"),
+        ("model.git", "model"),
+        ("model.-.gguf", "model"),
+        ("Ünïcode Größe", "Unicode-Grosse"),
+        ("Łódź", "Lodz"),
+        ("Модель-7B", "Model-7B"),
+        ("Ελληνικά", "Ellinika"),
+        ("ＦＵＬＬ width", "FULL-width"),
     ],
 )
 def test_the_nearest_name_to_a_text(text: str, expected: str) -> None:
     assert name_from_text(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("日本", "model"), ("モデル", "model"), ("Qwen 模型 7B", "Qwen-7B"), ("🦙", "model"), ("", "model")],
+)
+def test_a_digest_stands_in_a_name_for_what_has_no_latin_letters(text: str, kept: str) -> None:
+    name = name_from_text(text)
+    assert re.fullmatch(rf"{kept}-[0-9a-f]{{8}}", name)
+    assert name_from_text(text) == name != name_from_text(f"{text}本")
+    assert len(name_from_text(f"{'x' * 200}本")) == NAME_MAX_LENGTH
+
+
+@pytest.mark.parametrize("name", ["a", "0", "A.b-c_d", "a__b", "a_-_b", "Zoo-A-2M-v1.0-F16", "x" * NAME_MAX_LENGTH])
+def test_a_new_name_is_one_that_stock_clients_ask_for(name: str) -> None:
+    check_new_name(name)
+    validate_repo_id(f"local/{name}")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("My-model---chat-v1", "My-model-chat-v1"), ("a-.b", "a-b"), ("a--b", "a-b"), ("a.git", "a")]
+)
+def test_a_new_name_that_stock_clients_refuse_is_refused_and_an_old_one_is_read(name: str, instead: str) -> None:
+    with pytest.raises(BadName, match=f"use for example '{instead}'$"):
+        check_new_name(name)
+    assert parse_model_name(f"local/{name}@2") == ModelName("local", name, 2)
 
 
 @PATIENT
@@ -125,6 +163,8 @@ def test_the_nearest_name_to_any_text_is_a_name_and_its_own_nearest(text: str) -
     name = name_from_text(text)
     assert len(name) <= NAME_MAX_LENGTH
     assert parse_model_name(f"local/{name}") == ModelName("local", name)
+    check_new_name(name)
+    validate_repo_id(f"local/{name}")
     assert name_from_text(name) == name
 
 
@@ -133,6 +173,7 @@ def test_the_nearest_name_to_any_text_is_a_name_and_its_own_nearest(text: str) -
 def test_the_nearest_namespace_to_any_text_is_no_address(text: str) -> None:
     namespace = namespace_from_text(text)
     assert parse_model_name(f"{namespace}/a") == ModelName(namespace, "a")
+    check_new_name(namespace, "namespace")
 
 
 def test_a_namespace_that_is_an_address_gets_a_prefix() -> None:

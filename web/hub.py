@@ -1,30 +1,74 @@
-"""The routes of the Hugging Face hub, read-only: with `HF_ENDPOINT` set to this server, its clients pull models here.
+"""The Hugging Face hub's routes, read-only: with `HF_ENDPOINT` set to this server, its clients find and pull models.
 
-A model is a repository, a version is a commit: `main` is the newest, `v1`, `v2` are tags. A repository has the model's
-files and a README. What is missing is told by `X-Error-Code`, which the clients turn into their own errors.
+A model is a repository and a version is a commit: `main` and `HEAD` are the newest, `v1`, `v2` are tags. A repository
+has the model's files and a README. `X-Error-Code` says what is missing, and the clients turn it into their own errors.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
 from flask import Blueprint, Response, g, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from registry.errors import BadName, NotFound, OrganError, Removed
-from web.answers import reading
-from web.contents import told_in_words
+from registry.catalog.queries.downloads import RepositoryQuery, file_names_of, repositories_page
+from registry.catalog.tables import Model
+from registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
+from registry.names import parse_model_name
+from registry.present.values import Values
+from web.answers import reading, settings
+from web.contents import public_names, told_in_words
 from web.errors import refused
-from web.repositories import Entry, EntryMissing, Repository, RevisionMissing, repository
+from web.repositories import (
+    LIBRARY,
+    LICENSE_TAG,
+    README,
+    Entry,
+    EntryMissing,
+    Repository,
+    RevisionMissing,
+    commit_of,
+    history,
+    repository,
+    tags_of,
+    time_of,
+)
 from web.streams import hand_out
 
 hub = Blueprint("hub", __name__)
 
 PATHS_MAX = 1000
+LIST_DEFAULT = 100
+LIST_MAX = 500
+"""Repositories or commits on one page; a client that asks for more gets this many and the address of the next page."""
 TOO_MANY = 429
-"""What these clients try again after; they give up at 503."""
-REPOSITORY = "/api/models/<user>/<name>"
+"""The status after which these clients try again; they give up at 503."""
+NUMBER_MAX_LENGTH = 6
+UNKNOWN_FILTERS = ("pipeline_tag", "inference_provider", "inference")
+"""Filters of the hub by which none of our models is found."""
+MODELS = "/api/models"
+REPOSITORY = f"{MODELS}/<user>/<name>"
+IMAGE_TYPES = ("application/vnd.docker.", "application/vnd.oci.", "application/vnd.ollama.")
+"""What a client accepts that speaks the protocol of container registries, as Ollama does."""
+NO_IMAGES = (
+    "This registry does not serve Ollama's protocol yet. Download the GGUF file instead, at /models/{name}.gguf or "
+    "with `organ pull {name}`, and import it with `ollama create`."
+)
+
+
+@hub.get(MODELS)
+def models() -> Response:
+    """The repositories, newest first or with `sort=downloads` the most downloaded first, in pages by `cursor`."""
+    limit, after = _limit(), request.args.get("cursor") or None
+    query = _repository_query()
+    if query is None:
+        return _list([], None)
+    with reading(settings().search_seconds) as session:
+        rows, after = repositories_page(session, query, limit, after)
+        files = file_names_of(session, [row.id for row in rows]) if _wants_files() else {}
+    return _list([_listed_model(row, files.get(row.id)) for row in rows], after)
 
 
 @hub.get(REPOSITORY)
@@ -32,26 +76,34 @@ REPOSITORY = "/api/models/<user>/<name>"
 def model(user: str, name: str, revision: str = "main") -> Response:
     """What a repository is, and its files."""
     found = _found(user, name, revision)
-    return _answer(
+    values = _about(found.name, found.commit, found.created, found.downloads, found.tags)
+    siblings = [_sibling(entry, detailed="blobs" in request.args) for entry in found.entries]
+    return _answer({**values, "siblings": siblings}, found)
+
+
+@hub.get(f"{REPOSITORY}/auth-check")
+def auth_check(user: str, name: str) -> Response:
+    """Whether the asker may read the repository: everybody may read what is visible."""
+    return _answer({}, _found(user, name, "main"))
+
+
+@hub.get(f"{REPOSITORY}/commits/<path:revision>")
+def commits(user: str, name: str, revision: str) -> Response:
+    """The versions up to a revision, newest first, in pages by `limit` and `p`, which counts from 0."""
+    limit, page = _limit(), _number("p", 0)
+    with reading() as session:
+        found = history(session, user, name, revision)
+    values = [
         {
-            "_id": found.commit[:24],
-            "id": found.name,
-            "modelId": found.name,
-            "author": user,
-            "sha": found.commit,
-            "lastModified": found.created,
-            "createdAt": found.created,
-            "private": False,
-            "gated": False,
-            "disabled": False,
-            "downloads": found.downloads,
-            "likes": 0,
-            "library_name": "gguf",
-            "tags": ["gguf"],
-            "siblings": [_sibling(entry, detailed="blobs" in request.args) for entry in found.entries],
-        },
-        found,
-    )
+            "id": commit.id,
+            "title": f"{user}/{name}@{commit.tag.removeprefix('v')}",
+            "message": "",
+            "authors": [{"user": commit.author, "avatar": ""}],
+            "date": commit.created,
+        }
+        for commit in found[page * limit : (page + 1) * limit]
+    ]
+    return _list(values, str(page + 1) if len(found) > (page + 1) * limit else None, "p")
 
 
 @hub.get(f"{REPOSITORY}/refs")
@@ -99,16 +151,39 @@ def resolve(user: str, name: str, revision: str, path: str) -> Response:
         return hand_out(replace(entry.content, immutable=revision == found.commit), more, TOO_MANY)
 
 
+@hub.get("/<user>/<name>/raw/<revision>/<path:path>")
+def raw(user: str, name: str, revision: str, path: str) -> Response:
+    """A file as git keeps it: of a model's file, the Git LFS pointer."""
+    with told_in_words(path):
+        found = _found(user, name, revision)
+        return hand_out(found.entry(path).raw, {"X-Repo-Commit": found.commit}, TOO_MANY)
+
+
 @hub.get("/v2/<user>/<name>/manifests/<tag>")
 def manifest(user: str, name: str, tag: str) -> Response:
-    """The file that llama.cpp should take for `-hf USER/NAME:TAG`: by quantisation, or the first."""
+    """The file that llama.cpp should take for `-hf USER/NAME:TAG`: by quantisation, or the first.
+
+    Ollama asks the same address for a manifest of a container registry. It would take any other answer with status 200
+    for an empty model and report success; at 406 it fails with the answer's text.
+    """
+    if any(accepted.startswith(IMAGE_TYPES) for accepted, _ in request.accept_mimetypes):
+        parsed = parse_model_name(f"{user}/{name}")
+        answer = _error(406, NO_IMAGES.format(name=parsed))
+        answer.data, answer.content_type = f"{NO_IMAGES.format(name=parsed)}\n", "text/plain; charset=utf-8"
+    else:
+        answer = _answer(*_model_file(user, name, tag))
+    answer.vary.add("Accept")
+    return answer
+
+
+def _model_file(user: str, name: str, tag: str) -> tuple[Values, Repository]:
     found = _found(user, name, "main")
     files = [entry for entry in found.entries if entry.is_model]
     if tag != "latest":
         files = [entry for entry in files if tag.lower() in entry.path.lower()]
     if not files:
         raise EntryMissing(f"{found.name} has no file of {tag[:80]}")
-    return _answer({"ggufFile": {"rfilename": files[0].path, "size": files[0].content.size_bytes}}, found)
+    return {"ggufFile": {"rfilename": files[0].path, "size": files[0].content.size_bytes}}, found
 
 
 @hub.errorhandler(OrganError)
@@ -149,6 +224,81 @@ def _answer(values: Any, found: Repository) -> Response:
     return answer
 
 
+def _list(values: list[Values], after: str | None, parameter: str = "cursor") -> Response:
+    """A page of a list; `after` is the value of `parameter` on the next page."""
+    g.unkept = True
+    answer = jsonify(values)
+    answer.headers["Cache-Control"] = "no-cache"
+    if after is not None:
+        arguments = [(key, value) for key, value in request.args.items(multi=True) if key != parameter]
+        # Clients ask for the address as it stands, so it is a whole one.
+        answer.headers["Link"] = f'<{request.base_url}?{urlencode([*arguments, (parameter, after)])}>; rel="next"'
+    return answer
+
+
+def _limit() -> int:
+    return min(max(1, _number("limit", LIST_DEFAULT)), LIST_MAX)
+
+
+def _number(parameter: str, default: int) -> int:
+    """The whole number in `parameter`; raises BadQuery."""
+    text = request.args.get(parameter) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) <= NUMBER_MAX_LENGTH):
+        raise BadQuery(parameter, "use a whole number")
+    return int(text)
+
+
+def _repository_query() -> RepositoryQuery | None:
+    """What the address asks for, or None if it asks for what no model here has.
+
+    Of `filter` the hub's tags are known: `gguf`, `license:NAME`, and the architecture. `sort` by what is not counted
+    here has no effect. Raises BadQuery.
+    """
+    values = request.args
+    known: dict[str, str] = {}
+    for text in [*values.getlist("filter"), *values.getlist("library")]:
+        for tag in text.split(","):
+            field = "license" if tag.startswith(LICENSE_TAG) else "architecture"
+            value = tag.removeprefix(LICENSE_TAG)
+            if tag != LIBRARY and known.setdefault(field, value) != value:
+                return None
+    if any(values.get(name) for name in UNKNOWN_FILTERS) or values.get("gated") == "true":
+        return None
+    search, author = values.get("search", ""), values.get("author", "")
+    return RepositoryQuery(search, author, **known, by_downloads=values.get("sort") == "downloads")
+
+
+def _wants_files() -> bool:
+    return request.args.get("full", "").lower() in ("1", "true") or "siblings" in request.args.getlist("expand")
+
+
+def _listed_model(row: Model, files: list[str] | None) -> Values:
+    values = _about(f"{row.namespace}/{row.name}", commit_of(row), time_of(row), row.downloads, tags_of(row))
+    if files is not None:
+        names = public_names(files)
+        values["siblings"] = [{"rfilename": name} for name in [*names, *({README} - set(names))]]
+    return values
+
+
+def _about(name: str, commit: str, created: str, downloads: int, tags: list[str]) -> Values:
+    return {
+        "_id": commit[:24],
+        "id": name,
+        "modelId": name,
+        "author": name.partition("/")[0],
+        "sha": commit,
+        "lastModified": created,
+        "createdAt": created,
+        "private": False,
+        "gated": False,
+        "disabled": False,
+        "downloads": downloads,
+        "likes": 0,
+        "library_name": LIBRARY,
+        "tags": tags,
+    }
+
+
 def _found(user: str, name: str, revision: str) -> Repository:
     with reading() as session:
         return repository(session, user, name, revision)
@@ -160,7 +310,7 @@ def _sibling(entry: Entry, *, detailed: bool) -> dict[str, Any]:
     values = {"rfilename": entry.path, "size": entry.content.size_bytes, "blobId": entry.object_id}
     if entry.is_model:
         size = entry.content.size_bytes
-        values["lfs"] = {"sha256": entry.content.tag, "size": size, "pointerSize": entry.pointer_bytes}
+        values["lfs"] = {"sha256": entry.content.tag, "size": size, "pointerSize": len(entry.pointer)}
     return values
 
 
@@ -168,5 +318,5 @@ def _listed(entry: Entry) -> dict[str, Any]:
     size = entry.content.size_bytes
     values = {"type": "file", "path": entry.path, "size": size, "oid": entry.object_id}
     if entry.is_model:
-        values["lfs"] = {"oid": entry.content.tag, "size": size, "pointerSize": entry.pointer_bytes}
+        values["lfs"] = {"oid": entry.content.tag, "size": size, "pointerSize": len(entry.pointer)}
     return values

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.blobs import BlobRow
+from registry.catalog.queries.contributors import contributor_name
 from registry.catalog.queries.downloads import versions_of
 from registry.catalog.queries.models import files_of
 from registry.catalog.queries.removed import removal, removed_versions
@@ -21,7 +22,12 @@ from web.contents import model_file, public_names
 from web.streams import ByteSource, Content
 
 README = "README.md"
+LIBRARY = "gguf"
+"""The library that the hub's clients name for GGUF files."""
+LICENSE_TAG = "license:"
 COMMIT_LENGTH = 40
+BRANCHES = ("main", "HEAD", "refs/heads/main")
+"""Names of the newest version."""
 
 
 class RevisionMissing(NotFound):
@@ -44,12 +50,29 @@ class Entry:
     content: Content
     object_id: str
     """The SHA-1 that git gives to the file, or to the pointer that stands for a large one."""
-    pointer_bytes: int
-    """The size of that pointer; 0 for a file that has none."""
+    pointer: bytes
+    """The Git LFS pointer that stands in git for a model's file; empty for other files, which have none."""
 
     @property
     def is_model(self) -> bool:
-        return self.pointer_bytes > 0
+        return bool(self.pointer)
+
+    @property
+    def raw(self) -> Content:
+        """The file as git keeps it: the pointer of a model's file, else the file itself."""
+        return text_content(self.path, self.pointer, self.object_id) if self.is_model else self.content
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A version as the hub's clients know it."""
+
+    id: str
+    tag: str
+    created: str
+    """When the version was registered, by ISO 8601."""
+    author: str
+    """The contributor's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +86,8 @@ class Repository:
     entries: tuple[Entry, ...]
     commits_by_tag: dict[str, str]
     downloads: int
+    tags: list[str]
+    """By which the hub's clients filter: the library, the architecture, the licence."""
 
     def entry(self, path: str) -> Entry:
         """The file at `path`; raises EntryMissing."""
@@ -73,20 +98,51 @@ class Repository:
 
 
 def repository(session: Session, user: str, name: str, revision: str) -> Repository:
-    """The repository `user/name` at `revision`: main, a tag, or a commit, of which 7 characters are enough.
+    """Return the repository `user/name` at `revision`: a branch, a tag, or a commit by 7 or more of its characters.
 
     Raises BadName, NotFound, Removed, RevisionMissing, NotAssemblable.
     """
+    asked, model, versions = _chosen(session, user, name, revision)
+    return Repository(
+        name=str(asked),
+        commit=commit_of(model),
+        created=time_of(model),
+        entries=_entries(session, model),
+        commits_by_tag={f"v{one.version}": commit_of(one) for one in versions},
+        downloads=model.downloads,
+        tags=tags_of(model),
+    )
+
+
+def history(session: Session, user: str, name: str, revision: str) -> list[Commit]:
+    """Return the commits of the repository up to `revision`, newest first. Raises what `repository` does."""
+    _, model, versions = _chosen(session, user, name, revision)
+    shown = sorted((one for one in versions if one.version <= model.version), key=lambda one: -one.version)
+    authors = {author_id: contributor_name(session, author_id) for author_id in {one.contributor_id for one in shown}}
+    return [Commit(commit_of(one), f"v{one.version}", time_of(one), authors[one.contributor_id]) for one in shown]
+
+
+def time_of(model: Model) -> str:
+    """Return when a version was registered, as the hub writes times."""
+    return model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
+
+
+def tags_of(model: Model) -> list[str]:
+    """Return the tags by which the hub's clients find a model."""
+    own = [model.architecture, model.license and f"{LICENSE_TAG}{model.license.lower()}"]
+    return [LIBRARY, *(tag for tag in own if tag)]
+
+
+def _chosen(session: Session, user: str, name: str, revision: str) -> tuple[ModelName, Model, Sequence[Model]]:
+    """Return the name, the version that `revision` means, and all versions of the repository `user/name`."""
     asked = parse_model_name(f"{user}/{name}")
     versions = versions_of(session, ModelName(asked.namespace, asked.name)) if asked.version is None else ()
     if not versions:
         raise _gone(session, asked, None) or NotFound(f"no model is registered as {asked}")
-    commits = {f"v{model.version}": commit_of(model) for model in versions}
     model = next((one for one in versions if _is_meant(one, versions[0], revision)), None)
     if model is None:
         raise _gone(session, asked, revision) or RevisionMissing(f"{asked} has no revision {revision[:80]!r}")
-    created = model.created_at.strftime("%Y-%m-%dT%H:%M:%S.000Z")
-    return Repository(str(asked), commit_of(model), created, _entries(session, model), commits, model.downloads)
+    return asked, model, versions
 
 
 def commit_of(model: Model) -> str:
@@ -105,7 +161,7 @@ def _gone(session: Session, asked: ModelName, revision: str | None) -> Removed |
 
 
 def _is_meant(model: Model, newest: Model | None, revision: str) -> bool:
-    if revision in ("main", "refs/heads/main"):
+    if revision in BRANCHES:
         return model is newest
     if revision in (f"v{model.version}", f"refs/tags/v{model.version}"):
         return True
@@ -119,14 +175,19 @@ def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
     for name, file in named:
         pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{file.sha256}\nsize {file.size_bytes}\n"
         data = pointer.encode("ascii")
-        entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), len(data)))
+        entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data))
     if README not in (name for name, _ in named):
         made = chimera_values(session, model)
         # Verdicts come later, and a revision keeps its text.
         text = card(model, named, None if made is None else made | {"verdicts": None}).encode()
         object_id = _git_id(text)
-        entries.append(Entry(README, Content(README, len(text), object_id, _opener(text)), object_id, 0))
+        entries.append(Entry(README, text_content(README, text, object_id), object_id, b""))
     return tuple(entries)
+
+
+def text_content(name: str, text: bytes, tag: str) -> Content:
+    """Return a small file in memory as content with that ETag."""
+    return Content(name, len(text), tag, _opener(text))
 
 
 def _git_id(data: bytes) -> str:

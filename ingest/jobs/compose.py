@@ -7,6 +7,7 @@ import json
 from ingest.jobs.arguments import check_members, text_or_none
 from ingest.jobs.kind import WORK, JobKind, Tell, Values
 from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.queries.models import check_model_name
 from registry.catalog.queries.quota import check_model_fits
 from registry.catalog.register.accounts import LOCAL
 from registry.compose.library import RegisteredLibrary
@@ -35,11 +36,14 @@ def waiting(recipe: Recipe) -> Values:
 def plan_kept(registry: Registry, arguments: Values, contributor: str) -> Values:
     """The arguments with a digest of what their recipe comes to.
 
-    Raises NotAllowed for a name in the namespace of somebody else, NotComposable, OverQuota, and what is wrong with the
-    base.
+    Raises NotAllowed for a name in the namespace of somebody else, BadName, NotComposable, OverQuota, and what
+    is wrong with the base.
     """
     recipe = _recipe(arguments)
-    check_own(chimera_name(recipe, "", contributor), contributor)
+    name = chimera_name(recipe, "chimera", contributor)
+    check_own(name, contributor)
+    with registry.catalog.reading() as session:
+        check_model_name(session, name)
     plan = planned(registry, recipe, PLAN_SECONDS)
     plan.check()
     _check_quota(registry, plan, contributor)

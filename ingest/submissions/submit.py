@@ -8,6 +8,7 @@ from ingest.submissions.manifest import Manifest, StatedMetadata
 from ingest.submissions.pieces import InSpool, LocatedFile, locate
 from ingest.submissions.serialize import metadata_json, stated_metadata_of, wants_publishing
 from registry.catalog.actions import Action
+from registry.catalog.queries.models import check_model_name
 from registry.catalog.queries.quota import check_model_fits
 from registry.catalog.queries.submissions import count_open_submissions, same_submissions
 from registry.catalog.register.accounts import LOCAL
@@ -42,11 +43,13 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
 
     The same request, while its submission is open, returns the same submission; one that was only inspected is
     published now if the manifest asks for it. The caller has checked that the namespace belongs to the contributor.
-    Raises BadManifest for pieces that have not been uploaded, OverQuota, TooMany, QueueFull.
+    Raises BadName for a name that stock clients refuse, BadManifest for pieces that have not been uploaded, OverQuota,
+    TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         owner_id = contributor_id(session, contributor)
     with registry.catalog.reading() as session:
+        check_model_name(session, name)
         files = locate(session, owner_id, registry.settings.uploads, manifest)
     size_bytes = sum(file.size_bytes for file in files)
     if size_bytes > registry.settings.upload_max_bytes:
@@ -81,14 +84,16 @@ def publish(
 ) -> None:
     """Publish a submission that was inspected, with changed metadata or under another name.
 
-    Raises NotFound for a submission of another contributor, Conflict when it is not ready, TooMany, QueueFull.
+    Raises NotFound for a submission of another contributor, Conflict when it is not ready, BadName, TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         row = locked_submission(session, submission_id, contributor_id(session, contributor))
         if row.state != "ready":
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
         said = metadata_json(stated.over(stated_metadata_of(row)), publish=True)
-        row.name = row.name if name is None else name
+        if name is not None:
+            check_model_name(session, ModelName(row.namespace, name))
+            row.name = name
         change_submission(session, row, "publishing", said=said)
         _enqueue(session, row, PUBLISH, contributor)
 

@@ -18,6 +18,7 @@ from registry.amounts import share_text, size_text, theta_text
 from registry.catalog.engine import Catalog
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.composing import computed_organs
+from registry.catalog.queries.models import check_model_name
 from registry.catalog.register.accounts import LOCAL
 from registry.catalog.register.blobs import lease_blobs, record_blobs
 from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
@@ -90,6 +91,8 @@ def make(
     """
     name = chimera_name(plan.recipe, plan.stem, contributor)
     check_own(name, contributor)
+    with catalog.reading() as session:
+        check_model_name(session, name)
     plan.check()
     if path is not None:
         _check_place(path, plan.size_bytes)

@@ -245,7 +245,13 @@ def test_the_ingest_of_a_model_is_the_one_that_made_it(registry: Registry, tmp_p
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("local/zoo-A", "; did you mean local/Zoo-A?"), ("zoo_a", "; did you mean local/Zoo-A?"), ("other/thing", "")],
+    [
+        ("local/zoo-A", "; did you mean local/Zoo-A?"),
+        ("zoo_a", "; did you mean local/Zoo-A?"),
+        ("other/thing", ""),
+        ("local/Foo-B", ""),
+        ("acme/zoo-a", "; did you mean local/Zoo-A?"),
+    ],
 )
 def test_a_name_that_is_nearly_one_gets_the_one_that_was_meant(
     typed: str, meant: str, registry: Registry, tmp_path: Path

@@ -80,7 +80,7 @@ def test_the_folder_that_we_are_in_can_be_meant(
     [
         ("gone.gguf", "nothing there"),
         ("nobody/nothing", "no model is registered"),
-        ("a b", "is no name"),
+        ("a b", "is not a name"),
         ("bad.gguf", "magic at byte 0"),
     ],
 )

@@ -100,7 +100,7 @@ def test_no_command_at_all_shows_the_help(organ: Organ) -> None:
     [
         (("show", "local/nobody"), "no model is registered as local/nobody", "try: organ models"),
         (("show", "12345678"), "no organ's digest begins with 12345678", "try: organ models"),
-        (("show", "a/b/c"), "'a/b' is no namespace", None),
+        (("show", "a/b/c"), "'a/b' is not a namespace", None),
         (("show", "sha256:xyz"), "not a digest", None),
         (("assemble", "nobody", "-o", "x.gguf"), "no model is registered as local/nobody", "try: organ models"),
         (("ingest", "missing.gguf"), "missing.gguf: nothing there to ingest", None),

@@ -11,15 +11,16 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from ingest.service import IngestReport, ingest_all, ingest_model, total_bytes
 from ingest.sources import find_sources
 from registry.catalog.queries.blobs import blobs_by_digest
 from registry.catalog.tables import Blob, BlobLease, Fingerprint, Ingest, Measurement, Model, Organ, Placement
 from registry.digest import digest_of
-from registry.errors import BadGguf
+from registry.errors import BadGguf, BadName
 from registry.gguf import TensorSpec, ValueType, dtype_by_name
+from registry.names import ModelName
 from registry.registry import Registry
 from registry.upkeep import Share, verify
 from tests.builders import array, file_bytes, tensor, text, unsigned, vocabulary
@@ -54,6 +55,22 @@ def sound(registry: Registry) -> bool:
 def stored_files(registry: Registry) -> list[Path]:
     root = registry.settings.blobs
     return sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else []
+
+
+def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_goes_on(
+    registry: Registry, tmp_path: Path
+) -> None:
+    (first,) = find_sources([str(write(tmp_path, little_model(), "x.gguf"))])
+    (second,) = find_sources([str(write(tmp_path, little_model(seed=1), "My model – chat.gguf"))])
+    for name in (ModelName("local", "a--b"), ModelName("a-.b", "c")):
+        with pytest.raises(BadName, match="clients of the Hugging Face hub refuse that"):
+            ingest_model(registry, first, name)
+    assert ingest_model(registry, second).model == "local/My-model-chat@1"
+    ingest_model(registry, first, ModelName("local", "a"))
+    with registry.catalog.writing() as session:  # as an earlier version of this program named it
+        session.execute(update(Model).where(Model.name == "a").values(name="a--b"))
+    (third,) = find_sources([str(write(tmp_path, little_model(seed=2), "x.gguf"))])
+    assert ingest_model(registry, third, ModelName("local", "a--b")).model == "local/a--b@2"
 
 
 # What is added.

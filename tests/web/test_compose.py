@@ -323,7 +323,7 @@ def test_creating_queues_the_recipe_and_shows_its_job(writing: FlaskClient, regi
         ([("base", BASE), ("graft", "rubbish")], 400, "is not understood"),
         ([("base", "local/nobody"), GRAFT], 404, "nobody"),
         ([GRAFT], 400, "A chimera has a base"),
-        ([("base", BASE), GRAFT, ("name", "a name")], 400, "'a name' is no name"),
+        ([("base", BASE), GRAFT, ("name", "a name")], 400, "'a name' is not a name"),
     ],
     ids=lambda one: str(one)[:50],
 )

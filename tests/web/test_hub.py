@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,108 @@ def test_paths_are_looked_up_as_a_form_and_as_json(served: Served) -> None:
     assert as_form == as_json
     for odd in ({"paths": 7}, [], "x", {"paths": {"a": 1}}):
         assert served.client.post(address, json=odd).get_json() == []
+
+
+def test_head_is_the_newest_version(served: Served) -> None:
+    for address in (f"{API}/revision/HEAD", f"{API}/tree/HEAD", "/local/a/resolve/HEAD/a.gguf"):
+        assert served.client.get(address).headers["X-Repo-Commit"] == commit(served.client), address
+
+
+def test_a_raw_file_is_what_git_keeps(served: Served) -> None:
+    digest = hashlib.sha256(served.data).hexdigest()
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{digest}\nsize {len(served.data)}\n"
+    assert served.client.get("/local/a/raw/main/a.gguf").text == pointer
+    part = served.client.get("/local/a/raw/main/a.gguf", headers={"Range": "bytes=0-6"})
+    assert (part.status_code, part.data) == (206, b"version")
+    readme = served.client.get("/local/a/raw/main/README.md")
+    assert readme.data == served.client.get("/local/a/resolve/main/README.md").data
+    for path, code in (("main/b.gguf", "EntryNotFound"), ("v9/a.gguf", "RevisionNotFound")):
+        missing = served.client.head(f"/local/a/raw/{path}")
+        assert (missing.status_code, missing.headers["X-Error-Code"]) == (404, code)
+
+
+def test_a_list_has_the_newest_version_of_each_model_in_pages(served: Served, tmp_path: Path) -> None:
+    for seed, name in enumerate(("a", "b", "C")):
+        (tmp_path / f"{name}.gguf").write_bytes(little_model(seed=seed))
+        ingest_file(served.registry, tmp_path / f"{name}.gguf", f"Other/{name}" if name == "C" else name)
+    models = served.client.get("/api/models").get_json()
+    assert [one["id"] for one in models] == ["Other/C", "local/b", "local/a"]
+    assert models[2]["sha"] == commit(served.client)
+    assert "siblings" not in models[0]
+
+    found, address, pages = [], "/api/models?limit=1&sort=downloads&full=true", 0
+    while address:
+        answer = served.client.get(address)
+        found += answer.get_json()
+        following = re.fullmatch(r'<http://localhost(/api/models\?[^>]+)>; rel="next"', answer.headers.get("Link", ""))
+        address, pages = following[1] if following else "", pages + 1
+    assert ([one["id"] for one in found], pages) == (["Other/C", "local/b", "local/a"], 3)
+    assert [one["rfilename"] for one in found[1]["siblings"]] == ["b.gguf", "README.md"]
+
+
+def test_a_list_has_what_its_filters_find(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "found.gguf").write_bytes(little_model())
+    ingest_file(served.registry, tmp_path / "found.gguf")
+    found = (
+        *(
+            "search=FOUND",
+            "search=L/F",
+            "author=LOCAL&search=ou",
+            "filter=gguf&filter=llama",
+            "filter=license:Apache-2.0",
+        ),
+        *("filter=gguf,llama,license:apache-2.0&gated=false", "limit=1&config=true&expand=sha"),
+    )
+    for asked in found:
+        assert [one["id"] for one in served.client.get(f"/api/models?{asked}").get_json()] == ["local/found"], asked
+    absent = (
+        *("search=%25", "author=nobody", "filter=onnx", "filter=license:mit", "filter=license:mit,license:apache-2.0"),
+        *("pipeline_tag=text-to-image", "gated=true"),
+    )
+    for asked in absent:
+        assert served.client.get(f"/api/models?{asked}").get_json() == [], asked
+
+
+@pytest.mark.parametrize("asked", ["cursor=x", "limit=x", "limit=-1", "limit=9999999"])
+def test_a_list_refuses_what_is_no_page(asked: str, served: Served) -> None:
+    assert served.client.get(f"/api/models?{asked}").status_code == 400
+
+
+def test_commits_are_the_versions_up_to_a_revision(served: Served, tmp_path: Path) -> None:
+    (tmp_path / "b.gguf").write_bytes(little_model())
+    ingest_file(served.registry, tmp_path / "b.gguf", "a")
+    newest, oldest = served.client.get(f"{API}/commits/main").get_json()
+    assert (newest["id"], newest["title"]) == (commit(served.client), "local/a@2")
+    assert oldest["authors"] == [{"user": "local", "avatar": ""}]
+    assert [one["id"] for one in served.client.get(f"{API}/commits/v1").get_json()] == [oldest["id"]]
+    page = served.client.get(f"{API}/commits/HEAD?limit=1")
+    assert [one["id"] for one in page.get_json()] == [newest["id"]]
+    assert page.headers["Link"] == f'<http://localhost{API}/commits/HEAD?limit=1&p=1>; rel="next"'
+    last = served.client.get(f"{API}/commits/HEAD?limit=1&p=1")
+    assert ([one["id"] for one in last.get_json()], "Link" in last.headers) == ([oldest["id"]], False)
+
+
+def test_everybody_may_read_what_is_visible(served: Served) -> None:
+    assert served.client.get(f"{API}/auth-check").status_code == 200
+    missing = served.client.get("/api/models/local/b/auth-check")
+    assert (missing.status_code, missing.headers["X-Error-Code"]) == (404, "RepoNotFound")
+
+
+def test_ollama_is_refused_with_a_sentence_and_llama_is_not(served: Served) -> None:
+    address = "/v2/local/a/manifests/latest"
+    for accepted in (
+        "application/vnd.docker.distribution.manifest.v2+json",
+        "application/vnd.oci.image.manifest.v1+json, application/json",
+    ):
+        refused = served.client.get(address, headers={"Accept": accepted})
+        assert (refused.status_code, refused.mimetype) == (406, "text/plain")
+        assert refused.text.startswith("This registry does not serve Ollama's protocol yet. Download the GGUF file")
+        assert "/models/local/a.gguf" in refused.text
+        assert refused.headers["Vary"] == "Accept"
+    for headers in ({}, {"Accept": "application/json"}, {"Accept": "*/*"}):
+        answer = served.client.get(address, headers=headers)
+        assert (answer.status_code, answer.headers["Vary"]) == (200, "Accept")
+        assert answer.get_json()["ggufFile"]["rfilename"] == "a.gguf"
 
 
 def test_llama_is_told_which_file_to_take(served: Served, tmp_path: Path) -> None:

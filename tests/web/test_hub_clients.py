@@ -49,7 +49,14 @@ assert [ref.name for ref in refs.branches + refs.tags] == ["main", "v2", "v1"], 
 assert [ref.target_commit for ref in refs.tags] == [info.sha, api.model_info("local/one", revision="v1").sha]
 (path,) = api.get_paths_info("local/one", ["one.gguf", "no"])
 assert (path.lfs.sha256, path.size) == (sys.argv[2], info.siblings[0].size)
+assert api.model_info("local/one", revision="HEAD").sha == info.sha
+assert sorted(one.id for one in api.list_models()) == ["local/cut", "local/one"]
+assert [one.id for one in api.list_models(search="CUT", author="local", filter="gguf", limit=1)] == ["local/cut"]
+assert [one.sha for one in api.list_models(search="one", full=True, sort="last_modified")] == [info.sha]
+assert [one.commit_id for one in api.list_repo_commits("local/one")] == [ref.target_commit for ref in refs.tags]
+api.auth_check("local/one")
 for wanted, ask in (
+    (RepositoryNotFoundError, lambda: api.auth_check("local/none")),
     (RepositoryNotFoundError, lambda: hf_hub_download("local/none", "x", cache_dir=folder)),
     (RevisionNotFoundError, lambda: hf_hub_download("local/one", "one.gguf", revision="v7", cache_dir=folder)),
     (EntryNotFoundError, lambda: hf_hub_download("local/one", "x", cache_dir=folder)),

@@ -71,7 +71,7 @@ _REFUSALS: Mapping[int, str] = {
 _API_REFUSALS: Mapping[int, str] = {416: "The chunk begins elsewhere than it is to; `received_bytes` says where."}
 """Where a status means something else to the API than to downloads."""
 _REFUSAL_SCHEMAS: Mapping[int, str] = {416: "UploadRefused"}
-_API_ONLY = (401, 403, 411, 429)
+_API_ONLY = (401, 403, 411)
 _DOWNLOAD_REFUSALS = tuple(status for status in _REFUSALS if status not in _API_ONLY)
 _CONDITIONS: Mapping[str, str] = {
     "If-None-Match": "ETags that the asker has.",

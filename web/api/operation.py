@@ -26,8 +26,8 @@ from web.api.refusals import Refused
 from web.api.schemas.values import Schema
 from web.identity import identity, need
 
-COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 503)
-"""What any request can get."""
+COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 429, 503)
+"""The statuses with which any request can be refused."""
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _POST_METHODS = ("OPTIONS", "POST")

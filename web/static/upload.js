@@ -48,7 +48,7 @@ function take(files) {
 
 class Sending {
   constructor({ name, files }) {
-    this.name = name.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/\.{2,}/g, ".").replace(/^[._-]+|[._-]+$/g, "").slice(0, 96) || "unnamed";
+    this.name = modelName(name);
     this.files = files;
     this.total = files.reduce((sum, file) => sum + file.size, 0);
     this.sent = 0;
@@ -275,6 +275,19 @@ async function bytesOf(blob) {
   } catch {
     throw new Refusal("The file cannot be read any more: it was changed or moved.");
   }
+}
+
+// A name that the registry takes for a new model (registry/names.py). A number made of the text stands for letters that
+// are not ASCII letters with accents: the same text gets the same name.
+function modelName(text) {
+  const plain = text.normalize("NFKD").replace(/\p{M}/gu, "");
+  const joined = plain.replace(/[^A-Za-z0-9._-]+/g, "-").replace(/[.-]{2,}/g, (run) => (run.includes("-") ? "-" : "."));
+  const cut = (name, length) => name.replace(/^[._-]+/, "").slice(0, length).replace(/(?:[._-]|\.(?:gguf|json|csv|git))+$/i, "");
+  const name = cut(joined, 96);
+  if (name && !/[\p{L}\p{N}]/u.test(plain.replace(/[A-Za-z0-9]/g, ""))) return name;
+  let number = 0;
+  for (const letter of text) number = (Math.imul(number, 31) + letter.codePointAt(0)) >>> 0;
+  return `${cut(joined, 87) || "model"}-${number.toString(16).padStart(8, "0")}`;
 }
 
 async function digestOf(bytes) {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.removed import removal, removed_versions
-from registry.catalog.search.parse import nearest
 from registry.catalog.tables import (
     Blob,
     Chimera,
@@ -25,10 +25,12 @@ from registry.catalog.tables import (
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
 from registry.errors import NotFound, NothingRegistered
-from registry.names import ModelName
+from registry.names import ModelName, check_new_name
 
 NAMES_MAX = 5000
 """The newest names, among which the one that was meant is looked for."""
+NEAR_NAME = 0.8
+"""The least likeness of a name that is suggested, as `difflib` counts it: 1 is the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +62,35 @@ def model_by_name(session: Session, name: ModelName) -> Model:
         known = _names(session)
         if not known:
             raise NothingRegistered(f"no model is registered as {name}")
-        close = nearest(f"{name.namespace}/{name.name}", known)
+        close = _near_name(name, known)
         meant = f"; did you mean {close}?" if close else ""
         raise NotFound(f"no model is registered as {name}{meant}")
     return model
+
+
+def check_model_name(session: Session, name: ModelName) -> None:
+    """Raise BadName if `name` is new here and stock clients would refuse it.
+
+    A name that has a model already may get further versions, and a namespace that is in use may get further names:
+    earlier versions of this program registered names that are refused now.
+    """
+    in_namespace = select(Model.id).where(Model.namespace == name.namespace).limit(1)
+    if session.scalar(in_namespace.where(Model.name == name.name)) is not None:
+        return
+    check_new_name(name.name)
+    is_contributor = select(Contributor.id).where(Contributor.name == name.namespace)
+    if session.scalar(is_contributor) is None and session.scalar(in_namespace) is None:
+        check_new_name(name.namespace, "namespace")
+
+
+def _near_name(name: ModelName, known: Sequence[str]) -> str | None:
+    """Return the known name that was probably meant: the same in another namespace, or one that differs little.
+
+    Namespaces are not compared: every name of a namespace would look alike.
+    """
+    by_name = {full.partition("/")[2].casefold(): full for full in reversed(known)}
+    close = get_close_matches(name.name.casefold(), list(by_name), n=1, cutoff=NEAR_NAME)
+    return by_name[close[0]] if close else None
 
 
 def _names(session: Session) -> list[str]:

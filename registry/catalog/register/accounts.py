@@ -22,7 +22,7 @@ from registry.catalog.register.events import record_event
 from registry.catalog.tables import Contributor, PageToken, Token, WebSession
 from registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, checked_text
 from registry.errors import BadInput, BadName, BadToken, NotAllowed
-from registry.names import parse_model_name
+from registry.names import check_new_name, parse_model_name
 from registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
 TOKENS_MAX = 50
@@ -40,9 +40,10 @@ _STATE_ACTIONS = {"active": Action.RESUME_CONTRIBUTOR, "suspended": Action.SUSPE
 
 def add_contributor(session: Session, name: str, by: str = LOCAL, quota_bytes: int | None = None) -> Contributor:
     """A new contributor, whose namespace has the same name. Raises BadName, BadInput where the name is taken."""
-    parse_model_name(f"{name}/model")  # what a namespace may be called
+    parse_model_name(f"{name}/model")  # the rules of a namespace
     if "/" in name or "@" in name:
-        raise BadName(f"{name[:100]!r} is no name of a contributor: it has neither / nor @ in it")
+        raise BadName(f"{name[:100]!r} is not a contributor's name: leave out / and @")
+    check_new_name(name)
     taken = session.scalar(select(Contributor.name).where(func.lower(Contributor.name) == name.lower()).limit(1))
     if taken is not None:
         raise BadInput(f"there is a contributor {taken} already")

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.models import quarantined_model, visible_model_with_digest
+from registry.catalog.queries.models import check_model_name, quarantined_model, visible_model_with_digest
 from registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.events import record_event
@@ -118,6 +118,7 @@ def _insert_model(
     newest = session.scalar(
         select(func.max(Model.version)).where(Model.namespace == name.namespace, Model.name == name.name)
     )
+    check_model_name(session, name)
     thetas = _values(record, measured, organs, "theta")
     signals = _values(record, measured, organs, "signal")
     model = Model(

@@ -29,8 +29,8 @@ _UPLOAD: dict[str, Schema] = {
 _PIECE: Schema = {
     "type": "array",
     "prefixItems": [{"type": "integer", "minimum": 1, "maximum": PACK_PIECE_MAX_BYTES - 1}, DIGEST],
-    "items": False,
     "minItems": 2,
+    "maxItems": 2,
 }
 _WANTED: dict[str, Schema] = {"kind": _KIND, "size_bytes": _SIZE}
 _MORE: dict[str, Schema] = {
