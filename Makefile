@@ -4,9 +4,12 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 DEMO   ?= .demo
 BROWSE ?= tests/browser
+ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
+	$(addprefix tests/ingest/test_,service.py submissions.py submission_races.py jobs.py uploads.py) \
+	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py)
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow test-browser screenshots fuzz fuzz-api crash kill cut-push hostile faulty-disk lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files faulty-disk lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
@@ -29,6 +32,10 @@ demo: $(BIN)/organ  ## take the shipped models apart, measure them, put one back
 
 test: $(BIN)/pytest  ## the tests
 	$(BIN)/pytest -n 2
+
+test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'
+	$(BIN)/pytest -n 2 -p tests.postgres $(ON_POSTGRES)
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default
@@ -62,6 +69,9 @@ cut-push: $(BIN)/pytest  ## a push of 1.2 GB through a line that is cut, to a se
 
 hostile: $(BIN)/pytest  ## two hundred hostile uploads through a running server: some minutes
 	$(BIN)/python -m tests.faults.hostile_uploads --cases 200
+
+hostile-files: $(BIN)/pytest  ## more than three hundred hostile files and folders, by command line and by upload: a quarter of an hour
+	$(BIN)/python -m tests.faults.hostile_files
 
 faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py
