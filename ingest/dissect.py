@@ -1,4 +1,7 @@
-"""A validated header into pieces: which spans of the file become which blobs, and what is odd about it."""
+"""Take a file apart on paper: which spans of it become which blobs, and what is odd about it.
+
+`read_front` is the only part that parses: submissions run it in a confined process (`ingest.submissions.inspector`).
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from dataclasses import dataclass
 from ingest.files import OpenFile
 from registry.anatomy import Place, place_of
 from registry.compose.lock import lock_of
+from registry.digest import Digest
 from registry.errors import BadGguf
-from registry.gguf import Header, TensorInfo, ValueType, padded, read_header
-from registry.gguf.pieces import Span, around, large_values
+from registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
+from registry.gguf.pieces import Span, around, large_values, tags_of
 from registry.gguf.tokenizer import tokenizer_reasons
 from registry.gguf.types import UNQUANTISED
 
@@ -19,8 +23,20 @@ ODD_PADDING_MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Front:
+    """What a parser reads from the front of one GGUF file. Everything else that an ingest needs follows from it."""
+
+    header: Header
+    tags: tuple[str, ...]
+    unassemblable: tuple[str, ...]
+    """Why a loader must not be given the file."""
+    lock: Digest | None
+    """The id of the lock that its header carries."""
+
+
+@dataclass(frozen=True, slots=True)
 class DissectedFile:
-    """One file of a model, taken apart on paper: nothing but its header has been read."""
+    """One file of a model, taken apart on paper: nothing but its header and its paddings have been read."""
 
     source: OpenFile
     header: Header
@@ -28,6 +44,7 @@ class DissectedFile:
     """Metadata arrays, and the rare long strings, that become blobs of their own, in file order."""
     paddings: tuple[tuple[int, bytes], ...]
     """Offsets and bytes of padding that is not all zeros."""
+    tags: tuple[str, ...]
     flags: tuple[str, ...]
     unassemblable: tuple[str, ...]
 
@@ -45,13 +62,32 @@ class DissectedFile:
         return b"".join([*runs, *(data for _, data in self.paddings)])
 
 
-def dissect(source: OpenFile) -> DissectedFile:
-    """Read the header of `source` and look at its paddings; raises BadGguf, BadSource."""
+def read_front(source: ByteSource) -> Front:
+    """Parse the header of `source` and the metadata that an ingest looks at. Raises BadGguf, BadSource."""
     header = read_header(source)
-    arrays = large_values(header)
+    lock = lock_of(header, source)
+    return Front(
+        header=header,
+        tags=tuple(tags_of(source, header)),
+        unassemblable=tuple(tokenizer_reasons(source, header)),
+        lock=None if lock is None else lock.id,
+    )
+
+
+def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
+    """Read the front of `source`, unless it is given, and its paddings. Raises BadGguf, BadSource."""
+    front = front or read_front(source)
+    header = front.header
     paddings = tuple(_paddings(source, header))
-    flags = (*_flags(header, bool(paddings)), *_chimera_flags(source, header))
-    return DissectedFile(source, header, arrays, paddings, flags, tuple(tokenizer_reasons(source, header)))
+    return DissectedFile(
+        source=source,
+        header=header,
+        arrays=large_values(header),
+        paddings=paddings,
+        tags=front.tags,
+        flags=(*_flags(header, bool(paddings)), *_lock_flags(front)),
+        unassemblable=front.unassemblable,
+    )
 
 
 def places(header: Header) -> list[Place]:
@@ -77,10 +113,9 @@ def _paddings(source: OpenFile, header: Header) -> Iterator[tuple[int, bytes]]:
         yield span.offset, data
 
 
-def _chimera_flags(source: OpenFile, header: Header) -> Iterator[str]:
-    lock = lock_of(header, source)
-    if lock is not None:
-        yield f"it carries the lock sha256:{lock.id} of a chimera"
+def _lock_flags(front: Front) -> Iterator[str]:
+    if front.lock is not None:
+        yield f"it carries the lock sha256:{front.lock} of a chimera"
 
 
 def _flags(header: Header, odd_padding: bool) -> Iterator[str]:

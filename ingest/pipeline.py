@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 
 from threadpoolctl import threadpool_limits
@@ -18,7 +18,7 @@ from ingest.hashing import FileDigests, HashedPiece
 from ingest.interrupts import told_of_interrupts
 from ingest.stages import Stages
 from ingest.storing import PieceWriter
-from ingest.tasks import Progress, Tasks
+from ingest.tasks import BUFFERS, LocalMeasurer, Measurer, Progress, Tasks
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.organs import measured_organs
 from registry.catalog.records import OrganKey
@@ -60,7 +60,14 @@ class Pipeline:
     """Stores and measures the pieces of one model's files."""
 
     def __init__(
-        self, registry: Registry, ingest_id: int, files: Sequence[DissectedFile], stages: Stages, progress: Progress
+        self,
+        registry: Registry,
+        ingest_id: int,
+        files: Sequence[DissectedFile],
+        stages: Stages,
+        progress: Progress,
+        measurer: Measurer | None = None,
+        buffers: int = BUFFERS,
     ) -> None:
         self.gathered = Gathered()
         self._registry = registry
@@ -68,7 +75,8 @@ class Pipeline:
         self._files = files
         self._stages = stages
         self._progress = progress
-        self._tasks = Tasks(registry.blobs, stages, progress)
+        self._tasks = Tasks(registry.blobs, stages, progress, measurer or LocalMeasurer(), buffers)
+        self._is_local = measurer is None
         self._writers: dict[Digest, PieceWriter] = {}
         self._seen: set[Digest] = set()
         self._doubtful: dict[Digest, BlobRow] = {}
@@ -88,7 +96,8 @@ class Pipeline:
 
     def _run(self) -> Gathered:
         try:
-            with threadpool_limits(1, "blas"):  # our threads are the parallelism
+            # Our threads are the parallelism. A process that only waits for measurements leaves BLAS as it is.
+            with threadpool_limits(1, "blas") if self._is_local else nullcontext():
                 self._tasks.start(self._files)
                 while len(self.gathered.files) < len(self._files) or self._under_way:
                     self._handle(self._next_event())

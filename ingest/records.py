@@ -14,7 +14,7 @@ from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, Part
 from registry.catalog.register.organs import shape_text
 from registry.digest import Digest, digest_of
 from registry.gguf import Header
-from registry.gguf.pieces import shown_type, shown_value, tags_of
+from registry.gguf.pieces import shown_type, shown_value
 from registry.gguf.types import UNQUANTISED
 from registry.names import ModelName
 from registry.relatives.declared import DeclaredParent, folded, numbered_parents
@@ -38,7 +38,7 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         size_label=header.text("general.size_label"),
         metadata=tuple((field.key, shown_type(field), shown_value(field)) for field in header.fields),
         files=records,
-        tags=tuple(tags_of(files[0].source, header)),
+        tags=files[0].tags,
         parents=tuple(_parents(header, kind, origin)),
         flags=tuple(dict.fromkeys(_flags(files, origin))),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),

@@ -13,7 +13,7 @@ from ingest.pipeline import Gathered, Pipeline
 from ingest.records import model_record
 from ingest.sources import ModelSource
 from ingest.stages import Stages
-from ingest.tasks import Progress
+from ingest.tasks import BUFFERS, Measurer, Progress
 from registry.catalog.queries.models import check_model_name
 from registry.catalog.records import ModelRecord
 from registry.catalog.register.ingests import begin_ingest, end_ingest
@@ -51,10 +51,6 @@ def _as_it_is(record: ModelRecord) -> ModelRecord:
     return record
 
 
-def _tell_nobody(_ingest_id: int) -> None:
-    """Nobody asks."""
-
-
 def _show_nobody(_model: Model) -> None:
     """Nobody looks."""
 
@@ -70,10 +66,12 @@ class Intake:
     """Whether the same bytes under another name are another model."""
     settle: Callable[[ModelRecord], ModelRecord] = _as_it_is
     """The record, before it is registered: checked, and with what is said of it beside its header."""
-    begun: Callable[[int], None] = _tell_nobody
-    """Told the id of the ingest before anything is stored."""
     registered: Callable[[Model], None] = _show_nobody
-    """Shown the model, in the transaction that registers it or finds it there."""
+    """Called with the model, in the transaction that registers it or finds it there."""
+    measurer: Measurer | None = None
+    """Who measures the tensors; None: this process."""
+    buffers: int = BUFFERS
+    """How many buffers of 4 MiB the ingest may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +129,6 @@ def ingest_files(
     stages = stages or Stages()
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, intake.label)
-    intake.begun(ingest_id)
     try:
         return _ingest(registry, files, ingest_id, intake, stages, progress or _no_progress)
     except BaseException as error:
@@ -155,7 +152,7 @@ def _ingest(
     stages: Stages,
     progress: Progress,
 ) -> IngestReport:
-    pipeline = Pipeline(registry, ingest_id, files, stages, progress)
+    pipeline = Pipeline(registry, ingest_id, files, stages, progress, intake.measurer, intake.buffers)
     gathered = pipeline.run()
     for file in files:
         file.source.check_unchanged()

@@ -1,6 +1,7 @@
 """What the threads of an ingest do: read and hash, check, encode and write, sync, measure. None touches the database.
 
-They tell the coordinator by events, and wait for room: chunks and pieces on their way are counted.
+They report to the coordinator by events, and wait for room: chunks and pieces on their way are counted. Tensors are
+measured in this process, or by somebody else to whom a `Measurer` hands the bytes (a confined process).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Protocol
 
 from ingest.buffers import WAIT_SECONDS, BufferPool, Cancelled
 from ingest.dissect import DissectedFile
@@ -19,7 +21,8 @@ from ingest.hashing import FilePass, HashedPiece, Piece, hash_literal
 from ingest.stages import Stages
 from ingest.storing import PieceWriter, check_stored
 from registry.catalog.queries.blobs import BlobRow
-from registry.measure import measure
+from registry.gguf import DType
+from registry.measure import Measurement, Read, measure
 from registry.store import BlobStore
 from registry.store.codec import BYTES_CODEC, codec_for
 
@@ -33,10 +36,37 @@ SYNCERS = 2
 Progress = Callable[[int], None]
 
 
+class Measurer(Protocol):
+    """Measures tensors."""
+
+    threads: int
+    """How many may be measured at once."""
+
+    def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
+        """Measure a tensor whose bytes `read` gives. Called by several threads."""
+        ...
+
+    def cancel(self) -> None:
+        """Make `measure` raise at once in every thread that waits in it."""
+        ...
+
+
+class LocalMeasurer:
+    """Measures in this process."""
+
+    threads = max(2, os.cpu_count() or 2)
+
+    def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
+        return measure(read, shape, dtype)
+
+    def cancel(self) -> None:
+        """Do nothing: it takes milliseconds."""
+
+
 class Tasks:
     """The threads of one ingest and their events. After `stop` none is running."""
 
-    def __init__(self, store: BlobStore, stages: Stages, progress: Progress) -> None:
+    def __init__(self, store: BlobStore, stages: Stages, progress: Progress, measurer: Measurer, buffers: int) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.stages = stages
         self._store = store
@@ -45,9 +75,13 @@ class Tasks:
         workers = max(2, os.cpu_count() or 2)
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="ingest")
         self._syncers = ThreadPoolExecutor(SYNCERS, thread_name_prefix="sync")
+        self._measurer = measurer
+        # Who waits for another process must not take a place among those that work.
+        is_local = isinstance(measurer, LocalMeasurer)
+        self._measurers = self._workers if is_local else ThreadPoolExecutor(measurer.threads, "measure")
         self._chunk_slots = threading.Semaphore(2 * workers + 2)
         self._piece_slots = threading.Semaphore(PIECES_AHEAD)
-        self._pool = BufferPool(BUFFERS, self._cancelled)
+        self._pool = BufferPool(buffers, self._cancelled)
         self._to_store: queue.SimpleQueue[PieceWriter | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
@@ -78,17 +112,19 @@ class Tasks:
 
     def measure(self, hashed: HashedPiece) -> None:
         """Measure a tensor, whose chunks are held for this: Measured."""
-        self._guarded(self._workers, partial(self._measure, hashed))
+        self._guarded(self._measurers, partial(self._measure, hashed))
 
     def stop(self, *, cancel: bool) -> None:
         """Wait for all threads; with `cancel` they give up first."""
         if cancel:
             self._cancelled.set()
+            self._measurer.cancel()
         self._to_store.put(None)
         for thread in self._threads:
             if thread.ident is not None:  # the system may have refused to start it
                 thread.join()
         self._workers.shutdown(cancel_futures=cancel)
+        self._measurers.shutdown(cancel_futures=cancel)
         self._syncers.shutdown()
 
     def _read(self, files: Sequence[DissectedFile]) -> None:
@@ -155,7 +191,7 @@ class Tasks:
         piece = hashed.piece
         assert piece.tensor is not None
         with self.stages.timed("measure"):
-            result = measure(_reader_of(hashed), piece.tensor.shape, piece.tensor.dtype)
+            result = self._measurer.measure(_reader_of(hashed), piece.tensor.shape, piece.tensor.dtype)
         hashed.release()
         self.events.put(Measured(hashed, result))
 

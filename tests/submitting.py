@@ -1,16 +1,20 @@
-"""What contributors send, put into place without a server, and looked at without a child process."""
+"""Submissions without a server: uploads are put into place, and the inspector is a thread instead of a process."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import func, select
 
-from ingest.submissions.child import Say, work
-from ingest.submissions.confined import Order
-from ingest.submissions.intake import attend_to
+from ingest.submissions.inspection import Inspection, StartInspector, Stopped
+from ingest.submissions.inspector import serve
+from ingest.submissions.intake import process_submission
 from ingest.submissions.manifest import parse_manifest
+from ingest.submissions.messages import Channel
 from ingest.submissions.submit import submit
 from ingest.uploads.spool import spool_of
 from registry.catalog.queries.submissions import FoundSubmission, submission_by_id
@@ -64,14 +68,44 @@ def asked_for(
     return submit(registry, model.namespace, model, manifest)
 
 
-def here(registry: Registry, order: Order, say: Say) -> None:
-    """Do an order in this process."""
-    work(registry, order.submission, publish=order.publish, say=say)
+@contextmanager
+def inspector_thread(
+    _size_bytes: int, _required: bool, serve: Callable[[Channel], None] = serve
+) -> Iterator[Inspection]:
+    """An inspector in a thread of this process, with the same pipes and messages as the confined one."""
+    (its_reads, our_writes), (our_reads, its_writes) = os.pipe(), os.pipe()
+    ours, theirs = Channel(our_reads, our_writes), Channel(its_reads, its_writes)
+
+    def run() -> None:
+        try:
+            with suppress(OSError):
+                serve(theirs)
+        finally:
+            theirs.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    inspection = Inspection(ours, lambda: Stopped("It ended.", is_limit=False), lambda: None)
+    try:
+        yield inspection
+    finally:
+        inspection.end()
+        while thread.is_alive():  # as if it was killed: whatever it still wants to say is read
+            os.read(our_reads, 1 << 16)
+        thread.join()
+        inspection.close()
 
 
-def attended(registry: Registry, submission_id: int, *, publish: bool = True) -> FoundSubmission:
+def attended(
+    registry: Registry,
+    submission_id: int,
+    *,
+    publish: bool = True,
+    tell: Callable[[float, str], None] = lambda _share, _note: None,
+    start_inspector: StartInspector = inspector_thread,
+) -> FoundSubmission:
     """The submission after its job."""
-    attend_to(registry, submission_id, lambda _progress, _note: None, publish=publish, worker=here)
+    process_submission(registry, submission_id, tell, publish=publish, start_inspector=start_inspector)
     return found(registry, submission_id)
 
 

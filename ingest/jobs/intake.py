@@ -1,10 +1,10 @@
-"""The kinds `inspect` and `publish`: a submission looked at, or made a model of. Contributors ask for submissions."""
+"""The job kinds `inspect` and `publish`: a submission is inspected, or made a model of."""
 
 from __future__ import annotations
 
 from ingest.jobs.arguments import check_members, whole_number
 from ingest.jobs.kind import INTAKE, JobKind, Tell, Values
-from ingest.submissions.intake import attend_to, settle_abandoned
+from ingest.submissions.intake import process_submission, settle_abandoned
 from ingest.submissions.submit import INSPECT as INSPECT_NAME
 from ingest.submissions.submit import PUBLISH as PUBLISH_NAME
 from registry.registry import Registry
@@ -19,15 +19,15 @@ def _checked(arguments: Values) -> Values:
 
 def _inspect(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     settle_abandoned(registry)
-    return attend_to(registry, arguments["submission"], tell, publish=False)
+    return process_submission(registry, arguments["submission"], tell, publish=False)
 
 
 def _publish(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -> Values:
     settle_abandoned(registry)
-    return attend_to(registry, arguments["submission"], tell, publish=True)
+    return process_submission(registry, arguments["submission"], tell, publish=True)
 
 
 INSPECT = JobKind(INSPECT_NAME, INTAKE, _checked, _inspect)
-"""Takes `submission`, an id; gives it back with its `state`."""
+"""Takes `submission`, an id; the result has it with its `state`."""
 PUBLISH = JobKind(PUBLISH_NAME, INTAKE, _checked, _publish)
 """The same, and a model comes of it unless it is refused."""

@@ -6,9 +6,10 @@ pieces       where the pieces are, and a file that is read out of them
 proposal     what the model would be listed as, and findings about its headers
 neighbours   findings about how it stands to what is registered
 findings     one thing that a contributor should know
-child        a program of its own: inspects, and takes apart by the ordinary ingest
-confined     that program under limits, and what became of it
-intake       the jobs: from the child's words to the state of a submission
+inspector    a program of its own that parses and measures, confined; it has no file and no database
+messages     what it says and is asked, and the checks of every answer
+inspection   the inspector as a process, and the conversation with it
+intake       the jobs: inspect, store, register; what becomes of a submission
 submit       a contributor submits, publishes, withdraws
 review       an administrator approves or refuses
 cleanup      uploads that no submission needs any more

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from registry.catalog.vocabulary import shown_text
 from registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue
@@ -45,8 +44,3 @@ def findings_json(findings: Iterable[Finding]) -> str:
     ordered = sorted(dict.fromkeys(findings), key=lambda one: SEVERITIES.index(one.severity))
     kept = [asdict(one) | {"sentence": shown_text(one.sentence, SENTENCE_MAX)} for one in ordered[:FINDINGS_MAX]]
     return json.dumps(kept, ensure_ascii=True)
-
-
-def parse_findings(values: Iterable[dict[str, Any]]) -> list[Finding]:
-    """Findings as they are kept, or as the child tells them."""
-    return [Finding(str(one["severity"]), str(one["code"]), str(one["sentence"])) for one in values]

@@ -1,49 +1,70 @@
-"""The jobs on submissions: what the confined program says becomes the state of a submission.
+"""The jobs on submissions: inspect the files, register a model, publish it or keep it back.
 
-checking -> ready                            looked at, `publish` false
-checking -> publishing -> published          or quarantined, where an administrator is to look at it
-checking, publishing -> refused              with findings; its uploads are forgotten
+checking -> ready                            inspected, `publish` false
+checking -> publishing -> published          or quarantined, where an administrator must approve it
+checking, publishing -> refused              with findings; its uploads are removed
+
+Two processes work at a submission (`docs/design/uploads.md`). A confined inspector parses the files and measures their
+tensors. This one finds the bytes, hands them to the inspector, checks its answers, computes every digest, stores the
+blobs and writes the rows.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
 from typing import Any
 
 from sqlalchemy.orm import Session
 
+from ingest.composed import ComposedFile
+from ingest.dissect import DissectedFile, dissect
+from ingest.opening import in_order
 from ingest.publishing import publish_model
+from ingest.records import model_digest
+from ingest.service import Intake, ingest_files
 from ingest.submissions.cleanup import remove_uploads_of
-from ingest.submissions.confined import Order, Stopped, Worker, in_child
-from ingest.submissions.findings import REFUSE, Finding, findings_json, parse_findings
-from ingest.submissions.neighbours import FOR_ADMINISTRATORS, unfit_for_its_base
-from ingest.submissions.serialize import metadata_json, read_manifest, stated_metadata_of
+from ingest.submissions.findings import REFUSE, Finding, finding_of, findings_json
+from ingest.submissions.inspection import Inspection, Refused, StartInspector, Stopped, confined_inspector
+from ingest.submissions.manifest import BadManifest, StatedMetadata
+from ingest.submissions.neighbours import (
+    FOR_ADMINISTRATORS,
+    base_findings,
+    digest_findings,
+    organ_findings,
+    unfit_for_its_base,
+)
+from ingest.submissions.pieces import LocatedFile, Sources, composed_file, locate
+from ingest.submissions.proposal import Proposal, declared_parents, findings_of, identity_of, propose
+from ingest.submissions.serialize import manifest_of, metadata_json, read_manifest, stated_metadata_of
 from registry.catalog.actions import Action
 from registry.catalog.queries.submissions import (
     abandoned_submissions,
     forsaken_models,
     submission_by_id,
 )
+from registry.catalog.records import ModelRecord, ParentRecord
 from registry.catalog.register.events import record_event
 from registry.catalog.register.states import withdraw_model
-from registry.catalog.register.submissions import (
-    change_submission,
-    locked_submission,
-    release_ingest,
-    submissions_waiting_for,
-)
+from registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
 from registry.catalog.tables import Contributor, Model, Submission
-from registry.errors import OrganError
+from registry.digest import Digest
+from registry.errors import BadInput, OrganError, UnsupportedDType
+from registry.names import ModelName
 from registry.registry import Registry
 
-LOOKED_AT = ("checking", "publishing")
-LOOKED_SHARE = 0.05
-"""Of a job that also publishes: reading the headers, about."""
-OUR_FAULT = "It could not be looked at, and that is our fault, not yours. What you sent is kept: submit it again."
-REMOVED_MEANWHILE = "An administrator removed it while it was looked at."
-CANCELLED = "The job that looked at it was cancelled."
+UNDER_WAY = ("checking", "publishing")
+INSPECTED_SHARE = 0.05
+"""Of the progress of a job that also publishes: reading the headers, about."""
+BUFFERS = 16
+"""Of 4 MiB each: half of what `organ ingest` takes. The process that works at jobs goes on living."""
+OUR_FAULT = "It could not be inspected, and that is our fault, not yours. What you sent is kept: submit it again."
+REMOVED_MEANWHILE = "An administrator removed it while it was inspected."
+CANCELLED = "The job that inspected it was cancelled."
 ABANDONED = "Its submission ended before it was published."
 WITHDRAWN_MEANWHILE = "It was withdrawn before it was published."
 MISFIT = "Its organs do not fit into its base."
@@ -53,139 +74,269 @@ Tell = Callable[[float, str], None]
 _log = logging.getLogger(__name__)
 
 
-class NotWanted(Exception):
-    """The submission was withdrawn while it was worked at."""
-
-
-def attend_to(
-    registry: Registry, submission_id: int, tell: Tell, *, publish: bool, worker: Worker = in_child
+def process_submission(
+    registry: Registry,
+    submission_id: int,
+    tell: Tell,
+    *,
+    publish: bool,
+    start_inspector: StartInspector = confined_inspector,
 ) -> dict[str, Any]:
-    """Look at a submission, and with `publish` make a model of it; its `submission` and `state` afterwards.
+    """Inspect a submission, and with `publish` make a model of it. Return its `submission` id and its new `state`.
 
-    What was dealt with already is left as it is. Raises OrganError for a fault of ours, after saying so to the
-    contributor, and what `tell` raises.
+    One that has been dealt with already is left as it is. Raises OrganError for a fault of the registry, after noting
+    it in the submission, and what `tell` raises.
     """
     with registry.catalog.reading() as session:
-        row = submission_by_id(session, submission_id).row
-        order = Order(submission_id, publish, row.size_bytes)
-    if row.state in LOOKED_AT:
+        state = submission_by_id(session, submission_id).row.state
+    if state in UNDER_WAY:
         tell(0.0, "reading the headers")
-        heard = _Heard(registry, order, tell)
+        outcome = _Outcome()
         try:
-            _work(registry, order, heard, worker)
-        except NotWanted:
-            _log.info("submission %d was withdrawn while it was looked at", submission_id)
-        else:
-            _conclude(registry, order, heard)
+            _attempt(registry, submission_id, tell, outcome, publish=publish, start_inspector=start_inspector)
+            _conclude(registry, submission_id, outcome)
+        except _Withdrawn:
+            _log.info("submission %d was withdrawn while it was inspected", submission_id)
+        except OrganError:
+            with registry.catalog.writing() as session:
+                _note_our_fault(session, locked_submission(session, submission_id))
+            _withdraw_unwanted(registry, submission_id, outcome)
+            raise
+        except BaseException:
+            _withdraw_unwanted(registry, submission_id, outcome)
+            raise
     with registry.catalog.reading() as session:
         return {"submission": submission_id, "state": submission_by_id(session, submission_id).row.state}
 
 
 def settle_abandoned(registry: Registry) -> None:
-    """Say what became of submissions whose job ended without a word: a runner that died, a job that was cancelled."""
+    """End submissions whose job ended without a result: a runner that died, a job that was cancelled."""
     with registry.catalog.reading() as session:
         abandoned = abandoned_submissions(session)
     for submission_id, job_state, _ in abandoned:
         with registry.catalog.writing() as session:
             row = locked_submission(session, submission_id)
-            if row.state not in LOOKED_AT:
+            if row.state not in UNDER_WAY:
                 continue
             if job_state == "cancelled":
                 change_submission(session, row, "withdrawn", reason=CANCELLED)
             else:
-                _say_our_fault(session, row)
-            # Its program may have registered a model before it ended, and nobody was left to say so.
+                _note_our_fault(session, row)
+            # The job may have registered a model before it ended, and did not come to note it.
             for model in forsaken_models(session, row):
                 withdraw_model(session, model, ABANDONED, "local")
 
 
-@dataclass(slots=True)
-class _Heard:
-    """What the program has said so far; takes its lines. Raises NotWanted."""
+class _Withdrawn(Exception):
+    """The submission was withdrawn while it was worked at."""
 
-    registry: Registry
-    order: Order
-    tell: Tell
+
+@dataclass(slots=True)
+class _Outcome:
+    """What has come of a submission so far."""
+
     findings: list[Finding] = field(default_factory=list)
     refused: list[Finding] = field(default_factory=list)
-    is_looked_at: bool = False
-    fault: str | None = None
-    ingest_id: int | None = None
     model_id: int | None = None
 
-    def __call__(self, line: dict[str, Any]) -> None:
-        if "progress" in line:
-            self.tell(LOOKED_SHARE + (1 - LOOKED_SHARE) * float(line["progress"]), str(line["note"]))
-        elif "looked" in line:
-            self.is_looked_at = True
-            self.findings += parse_findings(line["looked"]["findings"])
-            self._note_looked(line["looked"]["proposed"])
-        elif "ingest" in line:
-            self.ingest_id = int(line["ingest"])
-        elif "registered" in line:
-            self.model_id = int(line["registered"]["model"])
-            self.findings += parse_findings(line["registered"]["findings"])
-        elif "refused" in line:
-            self.refused += parse_findings(line["refused"])
-        elif "fault" in line:
-            self.fault = str(line["fault"])
 
-    def _note_looked(self, proposed: dict[str, Any]) -> None:
-        with self.registry.catalog.writing() as session:
-            row = locked_submission(session, self.order.submission)
-            if row.state not in LOOKED_AT:
-                raise NotWanted
-            said = metadata_json(stated_metadata_of(row), publish=self.order.publish, proposed=proposed)
-            state = "publishing" if self.order.publish else row.state
-            change_submission(session, row, state, findings=findings_json(self.findings), said=said)
-        self.tell(LOOKED_SHARE, "taking it apart" if self.order.publish else "looked at")
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """A submission as values."""
+
+    id: int
+    name: ModelName
+    contributor: str
+    contributor_id: int
+    stated: StatedMetadata
+    files: list[LocatedFile]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
 
 
-def _work(registry: Registry, order: Order, heard: _Heard, worker: Worker) -> None:
-    """Let the program do the order; what it had leased is given back when it was ended before its own end."""
+def _attempt(
+    registry: Registry,
+    submission_id: int,
+    tell: Tell,
+    outcome: _Outcome,
+    *,
+    publish: bool,
+    start_inspector: StartInspector,
+) -> None:
+    """Inspect and register; whatever the files are to blame for becomes a finding that refuses."""
     try:
-        worker(registry, order, heard)
+        submission = _load(registry, submission_id)
+        with ExitStack() as opened:
+            inspection = opened.enter_context(
+                start_inspector(submission.size_bytes, registry.settings.requires_sandbox)
+            )
+            sources = opened.enter_context(Sources(registry))
+            files = _read_files(submission, sources, inspection, tell)
+            proposal = propose(files, submission.stated)
+            outcome.findings += _review(registry, files, submission, proposal)
+            _note_inspection(registry, submission, proposal, outcome.findings, publish=publish)
+            tell(INSPECTED_SHARE, "storing and measuring" if publish else "inspected")
+            if not publish:
+                return  # another base may still be named: what refuses it is only said
+            outcome.refused += [one for one in outcome.findings if one.severity == REFUSE]
+            if not outcome.refused:
+                _register(registry, files, submission, proposal, inspection, tell, outcome)
+    except BadManifest as error:
+        sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
+        outcome.refused += [Finding(REFUSE, "missing-bytes", sentence) for sentence in sentences]
+    except Refused as error:
+        outcome.refused.append(Finding(REFUSE, error.code, str(error)))
+    except BadInput as error:
+        outcome.refused.append(finding_of(error))
+    except UnsupportedDType as error:
+        outcome.refused.append(Finding(REFUSE, "unsupported-dtype", str(error)))
     except Stopped as error:
-        _release(registry, order, heard)
-        heard.refused.append(Finding(REFUSE, "limit" if error.is_limit else "crashed", str(error)))
-    except BaseException:
-        _release(registry, order, heard)
-        raise
+        outcome.refused.append(Finding(REFUSE, "limit" if error.is_limit else "crashed", str(error)))
 
 
-def _release(registry: Registry, order: Order, heard: _Heard) -> None:
-    if heard.ingest_id is not None:
-        with registry.catalog.writing() as session:
-            heard.model_id = release_ingest(session, heard.ingest_id) or heard.model_id
-            if locked_submission(session, order.submission).state not in LOOKED_AT:
-                _let_go(session, heard.model_id)
+def _load(registry: Registry, submission_id: int) -> _Submission:
+    with registry.catalog.reading() as session:
+        found = submission_by_id(session, submission_id)
+        row: Submission = found.row
+        files = locate(session, row.contributor_id, registry.settings.uploads, manifest_of(row))
+        name = ModelName(row.namespace, row.name)
+        return _Submission(row.id, name, found.contributor, row.contributor_id, stated_metadata_of(row), files)
 
 
-def _conclude(registry: Registry, order: Order, heard: _Heard) -> None:
-    said_nothing = heard.model_id is None and not heard.refused and (order.publish or not heard.is_looked_at)
-    if heard.fault is not None or said_nothing:
-        with registry.catalog.writing() as session:
-            _say_our_fault(session, locked_submission(session, order.submission))
-        raise OrganError(heard.fault or "the program that looked at it said nothing")
+def _read_files(submission: _Submission, sources: Sources, inspection: Inspection, tell: Tell) -> list[DissectedFile]:
+    files = []
+    for number, file in enumerate(submission.files):
+        source = composed_file(sources, file)
+        advance = partial(tell, INSPECTED_SHARE * number / len(submission.files), "reading the headers")
+        files.append(dissect(source, inspection.front(source, advance)))
+    return in_order(submission.name.name, files)
+
+
+def _review(
+    registry: Registry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
+) -> list[Finding]:
+    """Return what the headers give reason to say, by themselves and beside the catalog."""
+    found = list(findings_of(files, submission.name, proposal))
+    digests = [_announced(file) for file in files]
+    is_partial = proposal.kind == "model" and not proposal.complete
+    organs = [tensor for file in files for tensor in file.header.tensors] if is_partial else []
+    header = files[0].header
+    child = identity_of(header, submission.name, proposal)
+    with registry.catalog.reading() as session:
+        found += base_findings(session, proposal.base, organs, child, declared_parents(header))
+        if all(digest is not None for digest in digests):
+            digest = model_digest([one for one in digests if one is not None])
+            found += digest_findings(session, digest, submission.name, submission.contributor_id)
+    return found
+
+
+def _announced(file: DissectedFile) -> Digest | None:
+    """Return the SHA-256 that the contributor announced for a file."""
+    return file.source.sha256 if isinstance(file.source, ComposedFile) else None
+
+
+def _note_inspection(
+    registry: Registry, submission: _Submission, proposal: Proposal, findings: Sequence[Finding], *, publish: bool
+) -> None:
     with registry.catalog.writing() as session:
-        row = locked_submission(session, order.submission)
-        if row.state not in LOOKED_AT:
-            _let_go(session, heard.model_id)
+        row = locked_submission(session, submission.id)
+        if row.state not in UNDER_WAY:
+            raise _Withdrawn
+        metadata = metadata_json(stated_metadata_of(row), publish=publish, proposed=proposal.values())
+        state = "publishing" if publish else row.state
+        change_submission(session, row, state, findings=findings_json(findings), said=metadata)
+
+
+def _register(
+    registry: Registry,
+    files: Sequence[DissectedFile],
+    submission: _Submission,
+    proposal: Proposal,
+    inspection: Inspection,
+    tell: Tell,
+    outcome: _Outcome,
+) -> None:
+    """Store and measure the pieces, register the model in quarantine, compare it with the others."""
+
+    def settle(record: ModelRecord) -> ModelRecord:
+        for file, stored in zip(files, record.files, strict=True):
+            announced = _announced(file)
+            if announced is not None and announced != stored.sha256:
+                raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}; {announced} was announced")
+        return _with_stated(record, submission)
+
+    models: list[int] = []
+    intake = Intake(
+        label=f"submitted by {submission.contributor}",
+        name=submission.name,
+        settle=settle,
+        registered=lambda model: models.append(model.id),
+        measurer=inspection,
+        buffers=BUFFERS,
+    )
+    report = ingest_files(registry, files, intake, _Progress(tell, submission.size_bytes))
+    outcome.model_id = models[0]  # only now: the transaction has been committed
+    tell(1.0, "comparing it with other models")
+    with registry.catalog.reading() as session:
+        model = session.get_one(Model, outcome.model_id)
+        outcome.findings += organ_findings(session, model, proposal.base)
+        outcome.findings += digest_findings(session, report.digest, submission.name, submission.contributor_id)
+
+
+def _with_stated(record: ModelRecord, submission: _Submission) -> ModelRecord:
+    """Return the record with what its contributor states, kept back until it is published."""
+    stated = submission.stated
+    relation = "adapter" if record.kind == "adapter" else "finetune"
+    return replace(
+        record,
+        title=stated.title or record.title,
+        description=stated.description or record.description,
+        license=stated.license or record.license,
+        tags=record.tags if stated.tags is None else stated.tags,
+        parents=record.parents if stated.base is None else (ParentRecord(stated.base, relation),),
+        contributor=submission.contributor,
+        state="quarantined",
+    )
+
+
+class _Progress:
+    """Tells how much of the bytes has been dealt with. For any thread; raises what `tell` raises."""
+
+    def __init__(self, tell: Tell, size_bytes: int) -> None:
+        self._tell = tell
+        self._size_bytes = max(size_bytes, 1)
+        self._done_bytes = 0
+        self._lock = Lock()
+
+    def __call__(self, size_bytes: int) -> None:
+        with self._lock:
+            self._done_bytes += size_bytes
+            share = min(self._done_bytes / self._size_bytes, 1.0)
+        self._tell(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, "storing and measuring")
+
+
+def _conclude(registry: Registry, submission_id: int, outcome: _Outcome) -> None:
+    with registry.catalog.writing() as session:
+        row = locked_submission(session, submission_id)
+        if row.state not in UNDER_WAY:
+            _withdraw_quarantined(session, outcome.model_id)
             return
-        owner_id, kept = row.contributor_id, row.manifest  # which goes when it has ended
-        if heard.model_id is not None:
-            _settle(session, registry, row, session.get_one(Model, heard.model_id), heard.findings)
-        elif heard.refused:
-            _refuse(session, row, [*heard.refused, *heard.findings])
+        owner_id, manifest = row.contributor_id, row.manifest  # which is removed when it has ended
+        if outcome.refused:
+            _refuse(session, row, [*outcome.refused, *outcome.findings])
+        elif outcome.model_id is not None:
+            _settle(session, registry, row, session.get_one(Model, outcome.model_id), outcome.findings)
         else:
             change_submission(session, row, "ready")
-        ended = row.state != "ready"
-    if ended:
-        remove_uploads_of(registry, owner_id, read_manifest(kept))
+        has_ended = row.state != "ready"
+    if has_ended:
+        remove_uploads_of(registry, owner_id, read_manifest(manifest))
 
 
 def _settle(session: Session, registry: Registry, row: Submission, model: Model, found: list[Finding]) -> None:
-    """A model was made: it is published, unless somebody is to look at it first."""
+    """Publish the model that was made, unless somebody must look at it first."""
     if model.state == "removed":
         _refuse(session, row, [Finding(REFUSE, "removed", REMOVED_MEANWHILE), *found])
         return
@@ -193,9 +344,9 @@ def _settle(session: Session, registry: Registry, row: Submission, model: Model,
     awaits = is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in found)
     if model.state == "quarantined" and not awaits:
         unfit = unfit_for_its_base(session, model)
-        if unfit is not None:  # its base came after its header was looked at
+        if unfit is not None:  # its base was registered after its header was inspected
             _refuse(session, row, [unfit, *found])
-            _let_go(session, model.id, MISFIT)
+            _withdraw_quarantined(session, model.id, MISFIT)
             return
         publish_model(session, model, _name_of(session, row))
     state = "quarantined" if model.state == "quarantined" else "published"
@@ -209,14 +360,22 @@ def _refuse(session: Session, row: Submission, found: list[Finding]) -> None:
     record_event(session, name, Action.FAIL_CHECKS, model, reason, submission=row.id)
 
 
-def _say_our_fault(session: Session, row: Submission) -> None:
-    if row.state in LOOKED_AT:
+def _note_our_fault(session: Session, row: Submission) -> None:
+    if row.state in UNDER_WAY:
         found = findings_json([Finding(REFUSE, "our-fault", OUR_FAULT)])
         change_submission(session, row, "refused", findings=found, reason=OUR_FAULT)
 
 
-def _let_go(session: Session, model_id: int | None, reason: str = WITHDRAWN_MEANWHILE) -> None:
-    """It was withdrawn or refused: what was made of it goes, unless another submission waits for the same."""
+def _withdraw_unwanted(registry: Registry, submission_id: int, outcome: _Outcome) -> None:
+    """The job is left: withdraw the model that it has registered when its submission has ended meanwhile."""
+    if outcome.model_id is not None:
+        with registry.catalog.writing() as session:
+            if locked_submission(session, submission_id).state not in UNDER_WAY:
+                _withdraw_quarantined(session, outcome.model_id)
+
+
+def _withdraw_quarantined(session: Session, model_id: int | None, reason: str = WITHDRAWN_MEANWHILE) -> None:
+    """Withdraw a model that was registered and is not wanted any more, unless another submission waits for it."""
     model = None if model_id is None else session.get(Model, model_id)
     if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
         withdraw_model(session, model, reason, "local")

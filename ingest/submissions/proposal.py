@@ -12,7 +12,6 @@ from ingest.submissions.findings import NOTE, WARN, Finding
 from ingest.submissions.manifest import StatedMetadata
 from registry.compose.licences import AND, terms_of
 from registry.gguf import Header
-from registry.gguf.pieces import tags_of
 from registry.names import ModelName
 from registry.relatives.declared import IDENTITY_KEYS, DeclaredParent, Identity, folded, numbered_parents
 
@@ -50,7 +49,7 @@ def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
         description=stated.description or header.text("general.description"),
         license=stated.license or header.text("general.license"),
         base=stated.base or next((parent.text for parent in declared_parents(header)), None),
-        tags=stated.tags if stated.tags is not None else tuple(tags_of(files[0].source, header)),
+        tags=stated.tags if stated.tags is not None else files[0].tags,
         architecture=header.architecture,
         parameters=sum(tensor.elements for tensor in tensors),
         tensors=len(tensors),

@@ -1,6 +1,6 @@
 """Measuring, pure: an organ's bytes in, numbers out, by a bounded number of reads.
 
-    measurement     `measure`, the entry point, and the record `Measurement` that it gives
+    measurement     `measure`, the entry point, and the record `Measurement` that it gives; which bytes it reads
     sample          which values are looked at
     summary         the sample in order, with its moments
     zmeasure        θ, |Z| and their indicators: how the values are distributed (method "z1")
@@ -12,7 +12,7 @@ spectral reading looks at. *Signal* without a word before it is sin θ.
 """
 
 from registry.measure.fingerprint import FINGERPRINT_BYTES, fingerprint
-from registry.measure.measurement import Measurement, measure
+from registry.measure.measurement import Measurement, measure, required_reads
 from registry.measure.sample import Read
 from registry.measure.spectral import SpectralReading, spectral_reading
 from registry.measure.summary import Summary, summarise
@@ -27,6 +27,7 @@ __all__ = [
     "ZReading",
     "fingerprint",
     "measure",
+    "required_reads",
     "spectral_reading",
     "summarise",
     "zmeasure",

@@ -10,7 +10,7 @@ from registry.gguf.quants import Floats, can_dequantize
 from registry.gguf.types import DType
 from registry.measure import spectral, zmeasure
 from registry.measure.fingerprint import fingerprint
-from registry.measure.sample import Patches, Read, read_values, sample_runs, spectral_patches
+from registry.measure.sample import Patches, Read, read_values, run_span, sample_runs, spectral_patches
 from registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
 from registry.measure.summary import summarise
 
@@ -95,6 +95,20 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         spectral_columns=patches.columns if patches else None,
         fingerprint=fingerprint(sample),
     )
+
+
+def required_reads(shape: Sequence[int], dtype: DType) -> tuple[tuple[int, int], ...]:
+    """Return the offset and the size in bytes of every read that `measure` makes of such a tensor, in order.
+
+    It depends on shape and dtype alone: whoever has the bytes can hand over exactly these to who measures them.
+    """
+    if not can_dequantize(dtype):
+        return ()
+    runs = list(sample_runs(math.prod(shape)))
+    patches = spectral_patches(shape)
+    if patches is not None and len(runs) > 1:
+        runs = [run for expert in patches.experts for run in patches.runs(expert)] + runs
+    return tuple(run_span(run, dtype) for run in runs)
 
 
 def _spectrum(read: Read, patches: Patches, dtype: DType, whole: Floats | None) -> SpectralReading:

@@ -97,11 +97,14 @@ def spread(total: int, limit: int) -> tuple[int, ...]:
     )
 
 
+def run_span(run: Run, dtype: DType) -> tuple[int, int]:
+    """Return the offset and the size in bytes of a run of values of `dtype`."""
+    start, count = run
+    return start // dtype.block_elements * dtype.block_bytes, count // dtype.block_elements * dtype.block_bytes
+
+
 def read_values(read: Read, runs: Sequence[Run], dtype: DType) -> Floats:
     """The values of `runs`, one after the other, decoded at once. Raises UnsupportedDType."""
-    parts = [
-        read(start // dtype.block_elements * dtype.block_bytes, count // dtype.block_elements * dtype.block_bytes)
-        for start, count in runs
-    ]
+    parts = [read(*run_span(run, dtype)) for run in runs]
     # A bytearray, so that the values of F32 and F64 are a writeable view of it.
     return decode(parts[0] if len(parts) == 1 else bytearray().join(parts), dtype)

@@ -11,8 +11,7 @@ from sqlalchemy import select
 
 from ingest.submissions import cleanup, submit
 from ingest.submissions.cleanup import remove_uploads_of
-from ingest.submissions.confined import Order
-from ingest.submissions.intake import attend_to, settle_abandoned
+from ingest.submissions.intake import settle_abandoned
 from ingest.submissions.manifest import BadManifest, Manifest
 from ingest.submissions.review import refuse_submission
 from ingest.submissions.serialize import manifest_of
@@ -23,7 +22,7 @@ from registry.catalog.register.jobs import cancel_job
 from registry.catalog.register.states import hide_model, remove_model
 from registry.catalog.tables import Model
 from registry.registry import Registry
-from tests.submitting import asked_for, attended, found, here, of_pieces, put_upload, whole
+from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
 from tests.trips import little_model
 
 LITTLE = little_model()
@@ -97,7 +96,13 @@ def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: Registry) -
         model = session.get_one(Model, found(registry, hidden).row.model_id)
         hide_model(session, model, "quarantined", "It is looked at.", "local")
     left = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
-    here(registry, Order(left, True, len(LITTLE)), lambda _line: None)
+
+    def is_left(_share: float, note: str) -> None:
+        if note == "comparing it with other models":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        attended(registry, left, tell=is_left)
     assert states(registry) == ["quarantined"] * 3
     with registry.catalog.writing() as session:
         cancel_job(session, found(registry, left).row.job_id or 0)
@@ -109,8 +114,9 @@ def test_a_model_whose_job_ended_without_a_word_of_it_goes(registry: Registry) -
 def test_a_model_that_was_registered_after_its_submission_was_settled_goes(registry: Registry) -> None:
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", LITTLE)])
 
-    def left_at_the_end(registry: Registry, order: Order, say: object) -> None:
-        here(registry, order, lambda line: None if "registered" in line else say(line))  # type: ignore[operator]
+    def is_left(_share: float, note: str) -> None:
+        if note != "comparing it with other models":
+            return
         with registry.catalog.writing() as session:
             cancel_job(session, found(registry, submission_id).row.job_id or 0)
         with registry.catalog.writing() as session:
@@ -121,7 +127,7 @@ def test_a_model_that_was_registered_after_its_submission_was_settled_goes(regis
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        attend_to(registry, submission_id, lambda _share, _note: None, publish=True, worker=left_at_the_end)
+        attended(registry, submission_id, tell=is_left)
     assert (found(registry, submission_id).row.state, states(registry)) == ("withdrawn", ["removed"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -11,11 +10,11 @@ from threading import Event
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from ingest.jobs.runner import Runner
-from ingest.submissions.child import Say
-from ingest.submissions.confined import Order, Stopped
-from ingest.submissions.intake import attend_to, settle_abandoned
+from ingest.submissions.inspection import Inspection, Stopped
+from ingest.submissions.intake import settle_abandoned
 from ingest.submissions.manifest import PIECES_MAX, BadManifest, StatedMetadata, parse_manifest
 from ingest.submissions.pieces import Sources, composed_file, locate
 from ingest.submissions.review import approve_submission, refuse_submission
@@ -23,16 +22,16 @@ from ingest.submissions.submit import publish, withdraw
 from registry.catalog.queries.blobs import reachable_digests
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.register.blobs import record_blobs
 from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.ingests import begin_ingest
 from registry.catalog.register.jobs import cancel_job
+from registry.catalog.tables import Model
 from registry.compose.partial import partial_recipe
 from registry.digest import digest_of
 from registry.errors import Conflict, DiskFull, NotAssemblable, NotFound
 from registry.gguf import MemorySource, ValueType, read_header
 from registry.names import parse_model_name
 from registry.registry import Registry
+from registry.store import BlobWriter
 from tests.builders import array, file_bytes, raw_file, text, unsigned
 from tests.faults.cases import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
 from tests.kin import parent_entries
@@ -41,7 +40,6 @@ from tests.submitting import (
     assert_nothing_is_left,
     attended,
     found,
-    here,
     of_pieces,
     put_upload,
     whole,
@@ -229,12 +227,12 @@ def test_some_organs_that_do_not_fit_into_a_base_that_came_meanwhile_are_not_pub
         "joined."
     )
 
-    def meets_its_base(registry: Registry, order: Order, say: Say) -> None:
-        here(registry, order, say)
-        ingested(registry, tmp_path, "acme/base", BASE)
+    def meets_its_base(_share: float, note: str) -> None:
+        if note == "comparing it with other models":
+            ingested(registry, tmp_path, "acme/base", BASE)
 
     at_once = asked_for(registry, "ann/part", [whole(registry, "ann", MISFIT)], base="acme/base")
-    _attend(registry, at_once, meets_its_base)
+    attended(registry, at_once, tell=meets_its_base)
     assert (found(registry, at_once).row.state, "base-does-not-fit" in codes(registry, at_once)) == ("refused", True)
     with pytest.raises(Conflict, match=r"^ann/waits@1 cannot be published: its organs do not fit .*, there 64 × 128"):
         approve_submission(manual, waits, "local")
@@ -326,7 +324,7 @@ def test_bytes_that_are_not_what_was_promised_are_refused(registry: Registry) ->
     file = of_pieces(BASE, [(0, len(BASE))]) | {"sha256": digest_of(b"another")}
     submission_id = asked_for(registry, "ann/wrong", [file])
     assert attended(registry, submission_id).row.state == "refused"
-    assert "was to be" in (found(registry, submission_id).row.reason or "")
+    assert "was announced" in (found(registry, submission_id).row.reason or "")
     assert_nothing_is_left(registry)
     let_time_pass(registry)
     run_sweep(registry)
@@ -388,32 +386,32 @@ def test_what_an_administrator_refuses_is_gone_with_the_next_sweeps(registry: Re
 
 
 @pytest.mark.parametrize(("is_limit", "code"), [(True, "limit"), (False, "crashed")])
-def test_a_child_that_is_stopped_or_crashes_refuses_and_gives_its_leases_back(
-    is_limit: bool, code: str, registry: Registry
+def test_an_inspector_that_is_stopped_or_crashes_while_it_measures_refuses_the_submission_and_leaves_no_lease(
+    is_limit: bool, code: str, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dies(registry: Registry, order: Order, say: Say) -> None:
-        with registry.catalog.writing() as session:
-            ingest_id = begin_ingest(session, "a test")
-            assert record_blobs(session, ingest_id, [registry.blobs.put(b"half a model")]) == []
-        say({"ingest": ingest_id})
+    def stopped(self: Inspection, *_tensor: object) -> None:
         raise Stopped("It was stopped.", is_limit=is_limit)
 
+    monkeypatch.setattr(Inspection, "measure", stopped)
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
-    _attend(registry, submission_id, dies)
-    assert found(registry, submission_id).row.state == "refused"
-    assert codes(registry, submission_id) == {code}
+    assert attended(registry, submission_id).row.state == "refused"
+    assert code in codes(registry, submission_id)
     assert_nothing_is_left(registry)
 
 
-def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(registry: Registry) -> None:
+def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent = whole(registry, "ann", BASE)
     submission_id = asked_for(registry, "ann/tiny", [sent])
 
-    def full(registry: Registry, order: Order, say: Say) -> None:
-        say({"fault": str(DiskFull("the disk is full"))})
+    def full(*_given: object) -> None:
+        raise DiskFull("the disk is full")
 
-    with pytest.raises(Exception, match="the disk is full"):
-        _attend(registry, submission_id, full)
+    with monkeypatch.context() as patched:
+        patched.setattr(BlobWriter, "append", full)
+        with pytest.raises(DiskFull, match="the disk is full"):
+            attended(registry, submission_id)
     assert (found(registry, submission_id).row.state, codes(registry, submission_id)) == ("refused", {"our-fault"})
     again = asked_for(registry, "ann/tiny", [sent])
     job_id = found(registry, again).row.job_id
@@ -425,20 +423,29 @@ def test_a_fault_of_ours_is_told_as_ours_and_what_was_sent_is_kept(registry: Reg
     assert published(registry, "ann/tiny", [sent]) == "ann/tiny@1"
 
 
-def test_one_that_is_withdrawn_while_it_is_looked_at_comes_to_nothing(registry: Registry) -> None:
+def test_one_that_is_withdrawn_while_it_is_inspected_comes_to_nothing(registry: Registry) -> None:
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
 
-    def withdrawn_first(registry: Registry, order: Order, say: Say) -> None:
-        withdraw(registry, "ann", order.submission)
-        here(registry, order, say)
+    def withdraws(_share: float, note: str) -> None:
+        if note == "reading the headers" and found(registry, submission_id).row.state != "withdrawn":
+            withdraw(registry, "ann", submission_id)
 
-    _attend(registry, submission_id, withdrawn_first)
-    assert found(registry, submission_id).row.state == "withdrawn"
+    assert attended(registry, submission_id, tell=withdraws).row.state == "withdrawn"
     assert rows(registry) == []
 
 
-def _attend(registry: Registry, submission_id: int, worker: Callable[[Registry, Order, Say], None]) -> None:
-    attend_to(registry, submission_id, lambda _progress, _note: None, publish=True, worker=worker)
+def test_one_that_ends_after_its_model_was_registered_leaves_no_model(registry: Registry) -> None:
+    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)])
+
+    def cancels(_share: float, note: str) -> None:
+        if note == "comparing it with other models":
+            with registry.catalog.writing() as session:
+                cancel_job(session, found(registry, submission_id).row.job_id or 0)
+            settle_abandoned(registry)
+
+    assert attended(registry, submission_id, tell=cancels).row.state == "withdrawn"
+    with registry.catalog.reading() as session:
+        assert session.scalars(select(Model.state)).all() == ["removed"]
 
 
 D = "0" * 64

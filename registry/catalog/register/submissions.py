@@ -9,8 +9,7 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.clock import now
 from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.register.ingests import end_ingest
-from registry.catalog.tables import Contributor, Ingest, Submission
+from registry.catalog.tables import Contributor, Submission
 from registry.catalog.vocabulary import shown_text
 from registry.errors import NotFound
 
@@ -93,13 +92,3 @@ def submissions_waiting_for(session: Session, model_id: int) -> Sequence[Submiss
     """All that wait for an administrator's word on one model: the same bytes may be sent twice under one name."""
     waiting = select(Submission).where(Submission.model_id == model_id, Submission.state == "quarantined")
     return session.scalars(waiting.order_by(Submission.id).with_for_update()).all()
-
-
-def release_ingest(session: Session, ingest_id: int) -> int | None:
-    """Give back what an ingest that was ended from outside has leased; the id of its model, if it had come so far."""
-    row = session.get(Ingest, ingest_id, with_for_update=True)
-    if row is None:
-        return None
-    if row.state == "running":
-        end_ingest(session, ingest_id, "failed")
-    return row.model_id

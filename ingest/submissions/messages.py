@@ -1,0 +1,488 @@
+"""What a registry and the confined inspector of a submission say to each other, and how each message is checked.
+
+A message is a JSON object with bytes behind it; both lengths stand in front. The registry asks:
+
+    {"inspect": NAME, "size_bytes": N}                  what does the front of this file say?
+    {"measure": NUMBER, "shape": [...], "dtype": NAME}  with the bytes that `registry.measure.required_reads` names
+
+The inspector has no file. While it inspects one it asks for bytes, {"read": [OFFSET, SIZE]}, and gets {"bytes": SIZE}
+with them. It answers with any number of {"fields": [...]} and {"tensors": [...]}, then {"front": {...}}; or else with
+{"refused": {...}}. To the other request it answers {"measured": NUMBER, "measurement": {...}}.
+
+The inspector parses untrusted files, so it may be under the control of whoever made them. `FrontReader` and
+`read_measurement` take every value from it as hostile: types, counts, lengths, ranges and offsets are checked before
+they are used. No digest of stored bytes is taken from it, and no value of a metadata entry: the registry computes
+digests, and decodes numbers and texts from the file itself, at offsets that were checked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, fields
+from math import prod
+from typing import Any
+
+from ingest.dissect import Front
+from registry.digest import Digest
+from registry.errors import OrganError, UnsupportedDType
+from registry.gguf import ByteSource, DType, Header, TensorInfo, ValueType, dtype_by_id, padded
+from registry.gguf import Field as MetadataField
+from registry.gguf.header import Scalar
+from registry.gguf.pieces import TAGS_MAX_BYTES
+from registry.gguf.read import EAGER_TOTAL_MAX_BYTES, FIELDS_MAX, TENSOR_INFO_MIN_BYTES
+from registry.gguf.types import (
+    ALIGNMENT_DEFAULT,
+    ALIGNMENT_KEY,
+    ALIGNMENT_MAX,
+    DIMENSIONS_MAX,
+    EAGER_STRING_MAX_BYTES,
+    KEY_MAX_BYTES,
+    NAME_MAX_BYTES,
+    SCALAR_FORMATS,
+    SCALAR_SIZES,
+    SIZE_MAX,
+    VALUE_MAX,
+    VERSIONS_READ,
+)
+from registry.measure import FINGERPRINT_BYTES, Measurement
+from registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
+from registry.measure.spectral import METHOD as SPECTRAL_METHOD
+from registry.measure.zmeasure import METHOD as Z_METHOD
+
+Values = dict[str, Any]
+
+JSON_MAX_BYTES = 1024 * 1024
+"""Of one message."""
+BYTES_MAX = 64 * 1024 * 1024
+"""Behind one message. The largest sample of a tensor has 33 MiB."""
+FRONTS_MAX_BYTES = 64 * 1024 * 1024
+"""Of all answers about the fronts of one submission's files: names, shapes and offsets of some 600,000 tensors."""
+READ_MAX_BYTES = 1024 * 1024
+"""Of one answer to `read`."""
+READ_COST_BYTES = 4096
+"""What a request for fewer bytes counts as in the budget of reads."""
+READS_BASE_BYTES = 64 * 1024 * 1024
+"""A file's header may be read twice (its tokens are looked at again), and so much more."""
+BATCH_ENTRIES = 500
+"""Fields or tensors in one message; at most, a key has 64 KiB."""
+BATCH_TEXT_BYTES = 256 * 1024
+REASONS_MAX = 16
+REASON_MAX_CHARACTERS = 1000
+CODE_MAX_CHARACTERS = 32
+
+_LENGTHS = struct.Struct(">II")
+_KEY = re.compile(r"[\x20-\x7e]+")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_CODE = re.compile(r"[a-z][a-z-]*")
+_PRINT = re.compile(f"[0-9a-f]{{{2 * FINGERPRINT_BYTES}}}")
+
+
+class BadMessage(OrganError):
+    """A message that breaks the rules above. Its text completes the sentence "it answered nonsense: …"."""
+
+
+class Channel:
+    """Messages over two pipes. Owns both descriptors. Sending and receiving may happen in different threads."""
+
+    def __init__(self, reads: int, writes: int) -> None:
+        self._reads, self._writes = reads, writes
+        self.received_bytes = 0
+
+    def send(self, values: Values, *data: bytes | memoryview) -> None:
+        """Write one message. Raises BrokenPipeError when nobody reads any more."""
+        text = json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
+        _write(self._writes, _LENGTHS.pack(len(text), sum(map(len, data))), text, *data)
+
+    def receive(self, bytes_max: int = 0) -> tuple[Values, bytes] | None:
+        """Read one message, with at most `bytes_max` bytes behind it; None when the other side has ended.
+
+        Raises BadMessage for anything else than a JSON object of a bounded size.
+        """
+        head = _read(self._reads, _LENGTHS.size)
+        if not head:
+            return None
+        if len(head) < _LENGTHS.size:
+            raise BadMessage("a message is cut off")
+        text_bytes, data_bytes = _LENGTHS.unpack(head)
+        if text_bytes > JSON_MAX_BYTES or data_bytes > bytes_max:
+            raise BadMessage(f"a message announces {text_bytes:,} and {data_bytes:,} bytes")
+        text, data = _read(self._reads, text_bytes), _read(self._reads, data_bytes)
+        if len(text) < text_bytes or len(data) < data_bytes:
+            raise BadMessage("a message is cut off")
+        try:
+            values = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            raise BadMessage("a message is not JSON") from None
+        if not isinstance(values, dict):
+            raise BadMessage("a message is not an object")
+        self.received_bytes += text_bytes
+        return values, data
+
+    def end(self) -> None:
+        """Close the pipe for sending: the other side sees that nothing follows."""
+        self._writes = _closed(self._writes)
+
+    def close(self) -> None:
+        """Close both pipes; safe to call twice. Nobody may be receiving."""
+        self._reads, self._writes = _closed(self._reads), _closed(self._writes)
+
+
+def front_messages(front: Front) -> Iterator[Values]:
+    """Return the messages that describe `front`."""
+    header = front.header
+    described = [
+        [
+            field.key,
+            field.type,
+            field.element_type,
+            field.count,
+            field.offset,
+            field.size_bytes,
+            field.value is not None,
+        ]
+        for field in header.fields
+    ]
+    yield from _batches("fields", described, [len(field.key) for field in header.fields])
+    tensors = [[one.name, one.shape, one.dtype.id, one.offset] for one in header.tensors]
+    yield from _batches("tensors", tensors, [len(one.name) for one in header.tensors])
+    yield {
+        "front": {
+            "version": header.version,
+            "end": header.end,
+            "fields": len(header.fields),
+            "tensors": len(header.tensors),
+            "tags": front.tags,
+            "unassemblable": [reason[:REASON_MAX_CHARACTERS] for reason in front.unassemblable],
+            "lock": front.lock,
+        }
+    }
+
+
+def measurement_values(measured: Measurement) -> Values:
+    """Return the object that describes `measured`. Numbers that are not finite count as not measured."""
+    values = asdict(measured)
+    values["fingerprint"] = None if measured.fingerprint is None else measured.fingerprint.hex()
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values.items()
+    }
+
+
+class FrontReader:
+    """Collects the messages about the front of one file, and checks them against the file's size.
+
+    What it gives fulfils everything that `registry.gguf.read_header` promises of a header, whoever sent the messages.
+    """
+
+    def __init__(self, source: ByteSource) -> None:
+        self._source = source
+        self._fields: dict[str, MetadataField] = {}
+        self._position = _LENGTHS.size * 3
+        """Where the next value may begin: behind magic, version and counts at first."""
+        self._eager_bytes = 0
+        self._tensors: dict[str, tuple[str, tuple[int, ...], DType, int]] = {}
+
+    def add_fields(self, entries: Any) -> None:
+        """Take one message of metadata entries. Raises BadMessage."""
+        for entry in _entries(entries, 7):
+            if len(self._fields) == FIELDS_MAX:
+                raise BadMessage(f"more than {FIELDS_MAX:,} metadata entries")
+            field = self._field(*entry)
+            if field.key in self._fields:
+                raise BadMessage("a metadata key stands twice")
+            self._fields[field.key] = field
+            self._position = field.offset + field.size_bytes
+
+    def add_tensors(self, entries: Any) -> None:
+        """Take one message of tensors. Raises BadMessage."""
+        for name, shape, dtype_id, offset in _entries(entries, 4):
+            if (len(self._tensors) + 1) * TENSOR_INFO_MIN_BYTES > self._source.size_bytes:
+                raise BadMessage("more tensors than the file has room for")
+            _text(name, "the name of a tensor", NAME_MAX_BYTES, _KEY)
+            if name in self._tensors:
+                raise BadMessage("two tensors have one name")
+            self._tensors[name] = (name, _shape(shape), _dtype(dtype_id), _whole(offset, "the offset of a tensor"))
+
+    def finish(self, values: Any) -> Front:
+        """Take the last message. Raises BadMessage; BadSource when the file cannot be read."""
+        _check_members(values, ("version", "end", "fields", "tensors", "tags", "unassemblable", "lock"))
+        if _whole(values["version"], "the version of the format") not in VERSIONS_READ:
+            raise BadMessage("the version of the format is unknown")
+        if values["fields"] != len(self._fields) or values["tensors"] != len(self._tensors):
+            raise BadMessage("metadata entries or tensors were announced that did not come")
+        header = self._header(values["version"], _whole(values["end"], "the end of the header"))
+        lock = values["lock"]
+        return Front(
+            header=header,
+            tags=tuple(_texts(values["tags"], "tags", TAGS_MAX_BYTES // 8, TAGS_MAX_BYTES)),
+            unassemblable=tuple(_texts(values["unassemblable"], "reasons", REASONS_MAX, REASON_MAX_CHARACTERS)),
+            lock=None if lock is None else Digest(_text(lock, "the id of a lock", 64, _DIGEST)),
+        )
+
+    def _field(
+        self, key: Any, kind: Any, element: Any, count: Any, offset: Any, size: Any, is_eager: Any
+    ) -> MetadataField:
+        _text(key, "a metadata key", KEY_MAX_BYTES, _KEY)
+        value_type, element_type = _value_type(kind), None if element is None else _value_type(element)
+        _whole(count, "a count", VALUE_MAX)
+        _whole(offset, "the offset of a value")
+        _whole(size, "the size of a value")
+        if offset < self._position + len(key) or offset + size > self._source.size_bytes:
+            raise BadMessage("a metadata value lies outside its place in the file")
+        if (value_type is ValueType.ARRAY) != (element_type is not None) or element_type is ValueType.ARRAY:
+            raise BadMessage("an array without the type of its elements, or the other way round")
+        if not _fits(value_type, element_type, count, size):
+            raise BadMessage("a metadata value has a size that its type cannot have")
+        has_value = value_type is not ValueType.ARRAY and (is_eager is True or value_type is not ValueType.STRING)
+        if not isinstance(is_eager, bool) or is_eager != has_value:
+            raise BadMessage("a metadata value is wanted that stays in the file, or the other way round")
+        value = self._value(value_type, offset, size) if has_value else None
+        return MetadataField(key, value_type, element_type, count, offset, size, value)
+
+    def _value(self, kind: ValueType, offset: int, size: int) -> Scalar | bytes:
+        if kind is ValueType.STRING:
+            self._eager_bytes += size
+            if size > EAGER_STRING_MAX_BYTES or self._eager_bytes > EAGER_TOTAL_MAX_BYTES:
+                raise BadMessage("the texts of the metadata are longer than is read")
+        raw = self._source.read_at(offset, size)
+        if kind is ValueType.STRING:
+            try:
+                return raw.decode("utf-8")
+            except UnicodeDecodeError:
+                return raw
+        value: Scalar = struct.unpack(SCALAR_FORMATS[kind], raw)[0]
+        return bool(value) if kind is ValueType.BOOL and value in (0, 1) else value
+
+    def _header(self, version: int, end: int) -> Header:
+        size = self._source.size_bytes
+        if end > size or end - self._position < len(self._tensors) * TENSOR_INFO_MIN_BYTES:
+            raise BadMessage("the header ends outside the file, or before its tensors")
+        alignment = self._alignment()
+        tensors, expected = [], 0
+        for name, shape, dtype, offset in self._tensors.values():
+            if offset != expected or shape[0] % dtype.block_elements:
+                raise BadMessage("a tensor is not where it must be, or has rows that its type cannot have")
+            tensors.append(TensorInfo(name, shape, dtype, offset))
+            expected += padded(tensors[-1].size_bytes, alignment)
+        header = Header(
+            version, alignment, tuple(self._fields.values()), tuple(tensors), end, padded(end, alignment), size
+        )
+        if not header.last_byte <= size <= padded(header.last_byte, alignment):
+            raise BadMessage("a tensor lies outside the file")
+        return header
+
+    def _alignment(self) -> int:
+        field = self._fields.get(ALIGNMENT_KEY)
+        if field is None:
+            return ALIGNMENT_DEFAULT
+        value = field.value
+        if field.type is not ValueType.UINT32 or not isinstance(value, int) or not 1 <= value <= ALIGNMENT_MAX:
+            raise BadMessage("the alignment is not a number that it can be")
+        if value & (value - 1):
+            raise BadMessage("the alignment is not a power of two")
+        return value
+
+
+def read_measurement(values: Any) -> Measurement:
+    """Return the measurement that an answer describes. Raises BadMessage."""
+    _check_members(values, [field.name for field in fields(Measurement)])
+    for name, check in _MEASUREMENT.items():
+        if not check(values[name]):
+            raise BadMessage(f"the {name} of a tensor is not what it can be")
+    if values["nan_count"] + values["infinite_count"] > values["sample_size"]:
+        raise BadMessage("more values are no numbers than were looked at")
+    print_ = values["fingerprint"]
+    return Measurement(**values | {"fingerprint": None if print_ is None else bytes.fromhex(print_)})
+
+
+def read_refusal(values: Any) -> tuple[str, str]:
+    """Return the code and the sentence of a refusal. Raises BadMessage."""
+    _check_members(values, ("code", "sentence"))
+    code = _text(values["code"], "a code", CODE_MAX_CHARACTERS, _CODE)
+    return code, _text(values["sentence"], "a sentence", REASON_MAX_CHARACTERS)
+
+
+def read_range(values: Any, size_bytes: int) -> tuple[int, int]:
+    """Return the offset and the size that a request for bytes of a file of `size_bytes` names. Raises BadMessage."""
+    if not (isinstance(values, list) and len(values) == 2):
+        raise BadMessage("a request for bytes is no pair of numbers")
+    offset, size = _whole(values[0], "an offset"), _whole(values[1], "a size", READ_MAX_BYTES)
+    if offset + size > size_bytes:
+        raise BadMessage("bytes are wanted from outside the file")
+    return offset, size
+
+
+def _batches(kind: str, entries: Sequence[list[Any]], texts: Sequence[int]) -> Iterator[Values]:
+    """Return `entries` in messages of bounded length; `texts` are the lengths of their names."""
+    batch: list[list[Any]] = []
+    text_bytes = 0
+    for entry, length in zip(entries, texts, strict=True):
+        if batch and (len(batch) == BATCH_ENTRIES or text_bytes + length > BATCH_TEXT_BYTES):
+            yield {kind: batch}
+            batch, text_bytes = [], 0
+        batch.append(entry)
+        text_bytes += length
+    if batch:
+        yield {kind: batch}
+
+
+def _entries(values: Any, members: int) -> list[list[Any]]:
+    if not isinstance(values, list) or not 1 <= len(values) <= BATCH_ENTRIES:
+        raise BadMessage("a list has too many entries, or none")
+    if not all(isinstance(entry, list) and len(entry) == members for entry in values):
+        raise BadMessage("an entry of a list has other members than it must have")
+    return values
+
+
+def _check_members(values: Any, names: Sequence[str]) -> None:
+    if not isinstance(values, dict) or set(values) != set(names):
+        raise BadMessage("an object has other members than it must have")
+
+
+def _whole(value: Any, what: str, most: int = SIZE_MAX) -> int:
+    if type(value) is not int or not 0 <= value <= most:
+        raise BadMessage(f"{what} is not a whole number up to {most:,}")
+    return value
+
+
+def _text(value: Any, what: str, longest: int, pattern: re.Pattern[str] | None = None) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= longest:
+        raise BadMessage(f"{what} is not a text of 1 to {longest:,} characters")
+    if pattern is not None and not pattern.fullmatch(value):
+        raise BadMessage(f"{what} has characters that it cannot have")
+    if not _is_unicode(value):
+        raise BadMessage(f"{what} is not Unicode")
+    return value
+
+
+def _texts(values: Any, what: str, most: int, longest: int) -> Iterator[str]:
+    """Return texts that have at most `longest` characters each, and `most` times so many are not there."""
+    if not isinstance(values, list) or len(values) > most:
+        raise BadMessage(f"the {what} are not a list of at most {most:,}")
+    for value in values:
+        if not isinstance(value, str) or len(value) > longest or not _is_unicode(value):
+            raise BadMessage(f"one of the {what} is not a text of at most {longest:,} characters")
+        yield value
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _value_type(number: Any) -> ValueType:
+    try:
+        return ValueType(_whole(number, "the type of a metadata value"))
+    except ValueError:
+        raise BadMessage("a metadata value has an unknown type") from None
+
+
+def _dtype(number: Any) -> DType:
+    try:
+        return dtype_by_id(_whole(number, "the type of a tensor"))
+    except UnsupportedDType:
+        raise BadMessage("a tensor has an unknown type") from None
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or not 1 <= len(values) <= DIMENSIONS_MAX:
+        raise BadMessage("the shape of a tensor is not a list of 1 to 4 lengths")
+    shape = tuple(_whole(value, "a length in the shape of a tensor") for value in values)
+    if not 1 <= prod(shape) <= SIZE_MAX:
+        raise BadMessage("a tensor has no elements, or more than any file can hold")
+    return shape
+
+
+def _fits(kind: ValueType, element: ValueType | None, count: int, size: int) -> bool:
+    """Return whether a value of that type may have so many elements and bytes."""
+    if element is ValueType.STRING:
+        return size >= 8 * count
+    if element is not None:
+        return size == count * SCALAR_SIZES[element]
+    return count == 1 and (size <= VALUE_MAX if kind is ValueType.STRING else size == SCALAR_SIZES[kind])
+
+
+def _number(least: float, most: float) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        if type(value) is int and abs(value) > SIZE_MAX:
+            return False  # before it is compared with a float, which it may not fit into
+        return value is None or (type(value) in (int, float) and math.isfinite(value) and least <= value <= most)
+
+    return check
+
+
+def _count(most: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and 0 <= value <= most
+
+
+def _count_or_none(most: int) -> Callable[[Any], bool]:
+    return lambda value: value is None or (type(value) is int and 0 <= value <= most)
+
+
+ROUNDING = 1e-6
+_ANY = _number(-math.inf, math.inf)
+_MEASUREMENT: dict[str, Callable[[Any], bool]] = {
+    "method": lambda value: value == Z_METHOD,
+    "sample_size": _count(SAMPLE_MAX_ELEMENTS),
+    "theta": _number(0, 90 + ROUNDING),
+    "magnitude": _ANY,
+    "signal": _number(0, 1 + ROUNDING),
+    "entropy": _ANY,
+    "kurtosis": _ANY,
+    "coherence": _ANY,
+    "reason": lambda value: value is None or (isinstance(value, str) and len(value) <= 256 and value.isprintable()),
+    "nan_count": _count(SAMPLE_MAX_ELEMENTS),
+    "infinite_count": _count(SAMPLE_MAX_ELEMENTS),
+    "constant": lambda value: isinstance(value, bool),
+    "mean": _ANY,
+    "standard_deviation": _number(0, math.inf),
+    "minimum": _ANY,
+    "maximum": _ANY,
+    "spectral_method": lambda value: value in (None, SPECTRAL_METHOD),
+    "spectral_signal": _number(0, 1 + ROUNDING),
+    "stable_rank": _number(0, math.inf),
+    "spectral_rows": _count_or_none(PATCH_MAX_ROWS),
+    "spectral_columns": _count_or_none(PATCH_MAX_COLUMNS),
+    "fingerprint": lambda value: value is None or (isinstance(value, str) and _PRINT.fullmatch(value) is not None),
+}
+"""What each value of a measurement may be."""
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _closed(descriptor: int) -> int:
+    if descriptor >= 0:
+        os.close(descriptor)
+    return -1
+
+
+def _write(descriptor: int, *parts: bytes | memoryview) -> None:
+    views = [memoryview(part) for part in parts if len(part)]
+    while views:
+        written = os.writev(descriptor, views)
+        while views and written >= len(views[0]):
+            written -= len(views.pop(0))
+        if views:
+            views[0] = views[0][written:]
+
+
+def _read(descriptor: int, size: int) -> bytes:
+    """Return `size` bytes, fewer only when the other side has closed the pipe."""
+    if size <= 0:
+        return b""
+    data = bytearray()
+    while len(data) < size:
+        part = os.read(descriptor, min(size - len(data), READ_MAX_BYTES))
+        if not part:
+            break
+        data += part
+    return bytes(data)

@@ -1,0 +1,442 @@
+"""The inspector of a submission gets nothing but bytes, and nothing that it answers is believed without a check."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from copy import deepcopy
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from ingest.composed import BytesAtHand, ComposedFile, Section
+from ingest.dissect import read_front
+from ingest.submissions import inspection
+from ingest.submissions.inspection import Inspection, InspectorProcess, Stopped
+from ingest.submissions.messages import (
+    BATCH_ENTRIES,
+    JSON_MAX_BYTES,
+    BadMessage,
+    Channel,
+    FrontReader,
+    Values,
+    front_messages,
+    measurement_values,
+    read_measurement,
+    read_range,
+    read_refusal,
+)
+from registry.catalog.tables import Fingerprint
+from registry.catalog.tables import Measurement as MeasurementRow
+from registry.errors import BadGguf
+from registry.gguf import MemorySource, ValueType, dtype_by_name
+from registry.gguf.types import SIZE_MAX
+from registry.measure import Measurement, measure, required_reads
+from registry.registry import Registry
+from registry.sandbox.process import Limits
+from tests.builders import array, file_bytes, raw_file, text, unsigned
+from tests.faults.cases import rows
+from tests.submitting import (
+    asked_for,
+    assert_nothing_is_left,
+    attended,
+    found,
+    inspector_thread,
+    whole,
+)
+from tests.trips import block_metadata, block_tensors, little_model, token_array, weights
+
+MODEL = little_model(
+    more=[
+        token_array([b"<0x0A>", b"\xff", b"c"] * 700),
+        array("tokenizer.ggml.token_type", ValueType.INT32, [1] * 2100),
+        text("general.note", "no UTF-8 at all"),
+    ]
+).replace(b"no UTF-8 at all", b"\xff\xfe UTF-8 at all")
+
+
+@contextmanager
+def running(limits: Limits) -> Iterator[Inspection]:
+    """A conversation with a real inspector."""
+    process = InspectorProcess(limits)
+    asked = Inspection(process.channel, process.how_it_ended, process.kill)
+    try:
+        yield asked
+    finally:
+        asked.end()
+        process.wait()
+        asked.close()
+
+
+def own_inspector() -> Path:
+    """What the system tells of the inspector that this process has started."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+    own = [os.getpid()]
+    for ancestor in own:  # grows while it is gone through
+        own += [pid for pid, parent in parents.items() if parent == ancestor]
+    found = [
+        Path(f"/proc/{pid}")
+        for pid in own
+        if b"ingest.submissions.inspector" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    return found[-1]
+
+
+def memory_file(data: bytes) -> ComposedFile:
+    return ComposedFile(Path("model.gguf"), len(data), [Section(0, len(data), BytesAtHand(data))])
+
+
+def test_neither_path_nor_address_nor_descriptor_of_a_database_reaches_the_inspector(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
+    monkeypatch.setenv("ORGAN_DATABASE_URL", registry.settings.database_url)
+    with registry.catalog.reading(), running(Limits()) as asked:
+        assert asked.front(memory_file(MODEL), lambda: None) == read_front(MemorySource(MODEL, "model.gguf"))
+        told = own_inspector()
+        opened = [os.readlink(one).partition(":")[0] for one in (told / "fd").iterdir()]
+        words = (told / "cmdline").read_bytes() + (told / "environ").read_bytes()
+        assert os.readlink(told / "cwd") == "/"
+    assert opened == ["pipe"] * 5, "three standard ones, and two for the conversation"
+    for secret in (str(registry.settings.home), registry.settings.database_url, "sqlite", "ORGAN_"):
+        assert secret.encode() not in words
+
+
+def test_the_inspector_is_asked_about_names_sizes_shapes_and_types_and_nothing_else(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Values] = []
+    send = Channel.send
+
+    def noted(self: Channel, values: Values, *data: bytes | memoryview) -> None:
+        if {"inspect", "bytes", "measure"} & values.keys():
+            asked.append(values)
+        send(self, values, *data)
+
+    monkeypatch.setattr(Channel, "send", noted)
+    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", MODEL)])
+    assert attended(registry, submission_id).row.state == "published"
+    assert {key for one in asked for key in one} == {"inspect", "size_bytes", "bytes", "measure", "shape", "dtype"}
+    assert {one["inspect"] for one in asked if "inspect" in one} == {"model.gguf"}
+    types = {type(value) for one in asked for key, value in one.items() if key not in ("inspect", "dtype", "shape")}
+    assert types == {int}
+
+
+def test_a_header_and_a_measurement_come_over_as_they_are() -> None:
+    split = [unsigned("split.no", 0, ValueType.UINT16), unsigned("general.alignment", 64)]
+    for data in (
+        MODEL,
+        file_bytes([*block_metadata(), *split], block_tensors(), 64),
+        raw_file([], [], b""),
+    ):
+        source = MemorySource(data)
+        front = read_front(source)
+        reader = FrontReader(source)
+        assert taken(reader, through_json(front_messages(front))) == front
+    for shape, dtype in (((64, 64), "F32"), ((600, 400), "F16"), ((16,), "BF16"), ((256, 4, 3), "Q4_K"), ((5,), "I64")):
+        data = weights("blk.0.ffn_up.weight", shape, dtype="F32")[1] if dtype == "F32" else b""
+        found = measure(_reader(shape, dtype, data), shape, dtype_by_name(dtype))
+        assert read_measurement(json.loads(json.dumps(measurement_values(found)))) == found
+
+
+def _reader(shape: tuple[int, ...], dtype: str, data: bytes) -> Callable[[int, int], bytes]:
+    """Reads `data`, or bytes that follow from the offset, and only what was said to be read."""
+    due = set(required_reads(shape, dtype_by_name(dtype)))
+
+    def read(offset: int, size: int) -> bytes:
+        assert (offset, size) in due
+        return data[offset : offset + size] if data else bytes((offset + one * 7) % 251 for one in range(size))
+
+    return read
+
+
+def through_json(messages: Any) -> list[Values]:
+    return [json.loads(json.dumps(one)) for one in messages]
+
+
+def taken(reader: FrontReader, messages: list[Values]) -> Any:
+    """What comes of messages about a front."""
+    front = None
+    for message in messages:
+        if "fields" in message:
+            reader.add_fields(message["fields"])
+        elif "tensors" in message:
+            reader.add_tensors(message["tensors"])
+        else:
+            front = reader.finish(message["front"])
+    return front
+
+
+GOOD = through_json(front_messages(read_front(MemorySource(MODEL))))
+FIELDS, TENSORS, LAST = GOOD
+"""What the inspector says of MODEL: three messages."""
+KEY, TYPE, ELEMENT, COUNT, OFFSET, SIZE, EAGER = range(7)
+_ARRAY = next(number for number, one in enumerate(FIELDS["fields"]) if one[KEY] == "tokenizer.ggml.token_type")
+NONSENSE: dict[str, tuple[tuple[str | int, ...], Any]] = {
+    "fields that are no list": (("fields",), {"a": 1}),
+    "no fields at all": (("fields",), []),
+    "too many fields at once": (("fields",), [[]] * (BATCH_ENTRIES + 1)),
+    "a field that is a text": (("fields", 0), "general.name"),
+    "a field with more members": (("fields", 0), [1] * 8),
+    "a key that is a number": (("fields", 0, KEY), 7),
+    "an empty key": (("fields", 0, KEY), ""),
+    "a key that ends a line": (("fields", 0, KEY), "a\n"),
+    "a key of a megabyte": (("fields", 0, KEY), "a" * 1_000_000),
+    "a key that stands twice": (("fields", 1, KEY), FIELDS["fields"][0][KEY]),
+    "a type that is no number": (("fields", 0, TYPE), "8"),
+    "a type that is a truth value": (("fields", 0, TYPE), True),
+    "an unknown type": (("fields", 0, TYPE), 13),
+    "a text with elements": (("fields", 0, ELEMENT), 4),
+    "an array without a type": (("fields", _ARRAY, ELEMENT), None),
+    "an array of arrays": (("fields", _ARRAY, ELEMENT), 9),
+    "a count below zero": (("fields", _ARRAY, COUNT), -1),
+    "a huge count": (("fields", _ARRAY, COUNT), 2**40),
+    "a count of four thousand digits": (("fields", _ARRAY, COUNT), 10**4000),
+    "a count that its size does not hold": (("fields", _ARRAY, COUNT), 7),
+    "two values of one": (("fields", 0, COUNT), 2),
+    "an offset in the counts": (("fields", 0, OFFSET), 3),
+    "an offset in the value before": (("fields", 1, OFFSET), FIELDS["fields"][0][OFFSET]),
+    "an offset behind the file": (("fields", 0, OFFSET), len(MODEL) + 1),
+    "an offset of 2^63": (("fields", 0, OFFSET), 2**63),
+    "an offset that is a fraction": (("fields", 0, OFFSET), 40.5),
+    "a size that reaches behind the file": (("fields", 0, SIZE), len(MODEL)),
+    "a size that is nothing": (("fields", 0, SIZE), None),
+    "an array that is read": (("fields", _ARRAY, EAGER), True),
+    "a mark that is a number": (("fields", 0, EAGER), 1),
+    "a tensor with a digest": (("tensors", 0), [*TENSORS["tensors"][0], "0" * 64]),
+    "a tensor without a name": (("tensors", 0, 0), ""),
+    "a tensor whose name is a list": (("tensors", 0, 0), ["a"]),
+    "a tensor with a long name": (("tensors", 0, 0), "a" * 64),
+    "a tensor whose name has a NUL": (("tensors", 0, 0), "a\0b"),
+    "two tensors of one name": (("tensors", 1, 0), TENSORS["tensors"][0][0]),
+    "a tensor without a shape": (("tensors", 0, 1), []),
+    "a tensor of five dimensions": (("tensors", 0, 1), [1] * 5),
+    "a tensor without elements": (("tensors", 0, 1), [0]),
+    "a tensor of more than all elements": (("tensors", 0, 1), [2**40, 2**40]),
+    "a shape with a NaN": (("tensors", 0, 1), [float("nan")]),
+    "a tensor of a removed type": (("tensors", 0, 2), 4),
+    "a tensor whose rows are no blocks": (("tensors", 0, 2), 8 if TENSORS["tensors"][0][1][0] % 32 else 10),
+    "a tensor that is elsewhere": (("tensors", 1, 3), 0),
+    "a tensor that is too large for the file": (("tensors", -1, 1), [2**50]),
+    "a tensor that is smaller than its bytes": (("tensors", -1, 1), [1]),
+    "an unknown version": (("front", "version"), 9),
+    "a version that is a list": (("front", "version"), [3]),
+    "an end behind the file": (("front", "end"), SIZE_MAX),
+    "an end before the tensors": (("front", "end"), FIELDS["fields"][-1][OFFSET] + FIELDS["fields"][-1][SIZE]),
+    "another number of fields": (("front", "fields"), 1),
+    "another number of tensors": (("front", "tensors"), 2**40),
+    "tags that are a text": (("front", "tags"), "code"),
+    "a tag that is a number": (("front", "tags"), [1]),
+    "a hundred thousand tags": (("front", "tags"), ["x"] * 100_000),
+    "a tag of a half character": (("front", "tags"), ["\ud800"]),
+    "a reason of a megabyte": (("front", "unassemblable"), ["x" * 900_000]),
+    "a lock that is no digest": (("front", "lock"), "sha256:" + "0" * 57),
+    "a lock with a line behind it": (("front", "lock"), "0" * 64 + "\n"),
+    "a member that nobody knows": (("front", "digest"), "0" * 64),
+}
+
+
+def changed(messages: list[Values], path: tuple[str | int, ...], value: Any) -> list[Values]:
+    """The messages with another value at one place."""
+    messages = deepcopy(messages)
+    target: Any = next(one for one in messages if path[0] in one)
+    for step in path[:-1]:
+        target = target[step]
+    target[path[-1]] = value
+    return messages
+
+
+@pytest.mark.parametrize(("path", "value"), NONSENSE.values(), ids=list(NONSENSE))
+def test_a_front_that_makes_no_sense_is_refused(path: tuple[str | int, ...], value: Any) -> None:
+    with pytest.raises(BadMessage):
+        taken(FrontReader(MemorySource(MODEL)), changed(GOOD, path, value))
+
+
+def test_an_end_is_needed_by_whatever_was_announced() -> None:
+    for messages in ([LAST], [FIELDS, LAST], [TENSORS, LAST], [FIELDS, TENSORS, TENSORS, LAST]):
+        with pytest.raises(BadMessage):
+            taken(FrontReader(MemorySource(MODEL)), messages)
+
+
+def test_every_value_of_a_measurement_is_held_to_what_it_can_be() -> None:
+    spec, data = weights("blk.0.ffn_up.weight", (64, 64))
+    good = measurement_values(measure(lambda offset, size: data[offset : offset + size], spec.shape, spec.dtype))
+    assert isinstance(read_measurement(good), Measurement)
+    for field in fields(Measurement):
+        for bad in (float("nan"), float("inf"), -(10**30), 10**400, [], {}, "x" * 1000, "\n", object()):
+            with pytest.raises(BadMessage):
+                read_measurement(good | {field.name: bad})
+    for bad in (good | {"digest": "0" * 64}, {}, [], None, "z1", dict(list(good.items())[1:])):
+        with pytest.raises(BadMessage):
+            read_measurement(bad)
+    with pytest.raises(BadMessage):
+        read_measurement(good | {"nan_count": good["sample_size"], "infinite_count": 1})
+
+
+def test_requests_for_bytes_and_refusals_are_checked() -> None:
+    assert read_range([10, 90], 100) == (10, 90)
+    for bad in ([0, 101], [100, 1], [-1, 2], [0], [0, 1.5], [0, 2**21], "0 1", None, [True, 1], [2**64, 1]):
+        with pytest.raises(BadMessage):
+            read_range(bad, 100)
+    assert read_refusal({"code": "bad-gguf", "sentence": "It is none."}) == ("bad-gguf", "It is none.")
+    for bad in ({"code": "A", "sentence": "x"}, {"code": "a", "sentence": ""}, {"code": "a"}, {"code": "a\n"}, [], 1):
+        with pytest.raises(BadMessage):
+            read_refusal(bad)
+
+
+def framed(text: bytes, announced: int | None = None, behind: int = 0) -> bytes:
+    return struct.pack(">II", len(text) if announced is None else announced, behind) + text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"{",
+        framed(b"{", 2),
+        framed(b"", JSON_MAX_BYTES + 1),
+        framed(b"{}", behind=1),
+        framed(b"[" * 100_000),
+        framed(b"[1]"),
+        framed(b'{"a":NaN}'),
+        framed(b'{"a":-Infinity}'),
+        framed(b'{"a":' + b"9" * 5000 + b"}"),
+        framed(b"\xff{}"),
+        framed(b"{}{}"),
+    ],
+)
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    reads, writes = os.pipe()
+    channel = Channel(reads, -1)
+    try:
+        threading_write(writes, data)
+        with pytest.raises(BadMessage):
+            channel.receive()
+    finally:
+        channel.close()
+
+
+def threading_write(descriptor: int, data: bytes) -> None:
+    """Write what fits into a pipe, and close it."""
+    os.set_blocking(descriptor, False)
+    os.write(descriptor, data)
+    os.close(descriptor)
+
+
+def answering(front: list[Values], measured: Callable[[Values], Any]) -> Callable[[Channel], None]:
+    """An inspector that answers the first request with `front`, and each later one with what `measured` gives."""
+
+    def answer(channel: Channel) -> None:
+        while (request := channel.receive(2**26)) is not None:
+            if "inspect" in request[0]:
+                for message in front:
+                    channel.send(message)
+            elif (said := measured(request[0])) is not None:
+                channel.send(said)
+
+    return answer
+
+
+MEASURED = json.loads(json.dumps(measurement_values(Measurement(sample_size=64, theta=1.0, fingerprint=bytes(256)))))
+LIES: dict[str, tuple[list[Values], Callable[[Values], Any], str, str]] = {
+    "nothing but requests": ([{"read": [0, 1]}] * 10_000, lambda _: None, "crashed", "again and again"),
+    "bytes of other files": ([{"read": [len(MODEL), 1]}], lambda _: None, "crashed", "outside the file"),
+    "endless fields": ([FIELDS] * 3, lambda _: None, "crashed", "outside its place"),
+    "two things at once": ([GOOD[0] | {"read": [0, 1]}], lambda _: None, "crashed", "members"),
+    "a measurement instead": ([{"measured": 1, "measurement": MEASURED}], lambda _: None, "crashed", "members"),
+    "a refusal of its own": ([{"refused": {"code": "bad-gguf", "sentence": "No."}}], lambda _: None, "bad-gguf", "No."),
+    "an offset that is none": (changed(GOOD, ("tensors", 1, 3), 7), lambda _: None, "crashed", "not where it must be"),
+    "a measurement of nothing": (GOOD, lambda _: {"measured": 10**6, "measurement": MEASURED}, "crashed", "nobody"),
+    "a digest beside it": (
+        *(GOOD, lambda asked: {"measured": asked["measure"], "measurement": MEASURED, "digest": "0" * 64}),
+        *("crashed", "members"),
+    ),
+    "a shape of θ": (
+        *(GOOD, lambda asked: {"measured": asked["measure"], "measurement": MEASURED | {"theta": 1e9}}),
+        *("crashed", "theta"),
+    ),
+    "an end": (GOOD, lambda _: os.read(-1, 0), "crashed", "It ended."),
+}
+
+
+def test_whatever_an_inspector_answers_ends_in_one_clear_refusal_and_leaves_nothing(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "READS_BASE_BYTES", 0)
+    for number, (name, (front, measured, code, words)) in enumerate(LIES.items()):
+        start = partial(inspector_thread, serve=answering(front, measured))
+        eve = f"eve{number}"
+        submission_id = asked_for(registry, f"{eve}/lies", [whole(registry, eve, MODEL)])
+        after = attended(registry, submission_id, start_inspector=start)
+        first, *others = json.loads(after.row.findings)
+        assert (after.row.state, first["severity"], first["code"]) == ("refused", "refuse", code), name
+        assert words in first["sentence"], name
+        assert all(one["severity"] != "refuse" for one in others), name
+        assert str(registry.settings.home) not in first["sentence"]
+        assert_nothing_is_left(registry)
+        assert after.model is None
+    assert rows(registry) == []
+
+
+def test_more_names_than_a_submission_may_have_are_refused_as_that(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "FRONTS_MAX_BYTES", 100)
+    after = attended(registry, asked_for(registry, "eve/large", [whole(registry, "eve", MODEL)]))
+    assert after.row.state == "refused"
+    assert [one["code"] for one in json.loads(after.row.findings)] == ["too-large"]
+    assert_nothing_is_left(registry)
+
+
+def test_a_lying_inspector_changes_no_organ_that_exists_and_no_byte(registry: Registry) -> None:
+    honest = asked_for(registry, "ann/tiny", [whole(registry, "ann", MODEL)])
+    assert attended(registry, honest).row.state == "published"
+
+    def measured_rows() -> list[tuple[object, ...]]:
+        with registry.catalog.reading() as session:
+            prints = [(one.organ_id, one.values) for one in session.scalars(select(Fingerprint))]
+            return [*prints, *((one.organ_id, one.theta) for one in session.scalars(select(MeasurementRow)))]
+
+    before, blobs = measured_rows(), {row.digest for row in rows(registry)}
+    tuned = MODEL[:-1] + bytes([MODEL[-1] ^ 1])
+    front = through_json(front_messages(read_front(MemorySource(tuned))))
+    lies = answering(front, lambda asked: {"measured": asked["measure"], "measurement": MEASURED})
+    second = asked_for(registry, "eve/tuned", [whole(registry, "eve", tuned)])
+    assert attended(registry, second, start_inspector=partial(inspector_thread, serve=lies)).row.state == "published"
+    after = measured_rows()
+    assert set(before) <= set(after)
+    assert len(after) == len(before) + 2, "its own organ alone, by what it was said to be"
+    assert len({row.digest for row in rows(registry)} - blobs) == 1
+    assert found(registry, second).row.reason is None
+
+
+def test_an_inspector_that_is_too_slow_dies_or_breaks_is_told_of() -> None:
+    file = memory_file(MODEL)
+    with running(Limits(wall_seconds=0.1)) as asked, pytest.raises(Stopped, match=r"it took longer than 0.1 s") as slow:
+        asked.front(file, lambda: None)
+    assert slow.value.is_limit
+    with running(Limits()) as asked:
+        with pytest.raises(Stopped, match="ended by SIGSEGV") as dead:
+            asked.front(file, lambda: os.kill(int(own_inspector().name), signal.SIGSEGV))
+        assert not dead.value.is_limit
+        with pytest.raises(Stopped, match="ended by SIGSEGV"):
+            asked.measure(lambda _offset, size: bytes(size), (64, 64), dtype_by_name("F32"))
+    with running(Limits()) as asked, pytest.raises(Stopped, match="ended without an answer"):
+        asked.measure(lambda _offset, size: bytes(size + 1), (64, 64), dtype_by_name("F32"))
+
+
+def test_what_the_reader_refuses_is_refused_in_its_words(registry: Registry) -> None:
+    with pytest.raises(BadGguf) as caught:
+        read_front(MemorySource(MODEL[:-5], "model.gguf"))
+    after = attended(registry, asked_for(registry, "eve/cut", [whole(registry, "eve", MODEL[:-5])]))
+    assert after.row.reason == str(caught.value)
