@@ -9,7 +9,7 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py)
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files faulty-disk lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files slow-crowds faulty-disk lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
@@ -72,6 +72,9 @@ hostile: $(BIN)/pytest  ## two hundred hostile uploads through a running server:
 
 hostile-files: $(BIN)/pytest  ## more than three hundred hostile files and folders, by command line and by upload: a quarter of an hour
 	$(BIN)/python -m tests.faults.hostile_files
+
+slow-crowds: $(BIN)/pytest  ## 500 slow or hostile connections of each kind beside 50 honest users: some minutes
+	$(BIN)/python -m tests.faults.slow_crowds
 
 faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py

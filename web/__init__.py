@@ -9,7 +9,7 @@ links         addresses within the catalog, and what may be a link to elsewhere
 security      names that are served, sizes, headers
 writing       who may write
 forms         forms of pages that write
-turns         one page at a time in each process
+concurrency   limits of a process: turns of pages, threads, downloads, what one address may have in progress
 memory        answers that are kept until the catalog changes
 shown         numbers as text and as classes of the stylesheet
 scales        the colours
@@ -27,6 +27,8 @@ hub           the routes that clients of the Hugging Face hub ask
 health        for whoever watches the process
 metrics       for Prometheus
 server        gunicorn with our settings
-  worker        its threads never wait for a slow client without end
-  runner        the process beside it that works at jobs
+  worker        a process that answers requests: an event loop, and threads that compute
+  connection    HTTP/1.1 over one connection, in the event loop
+  gateway       from a parsed request to the WSGI application and back
+  runner        the process beside them that works at jobs
 """

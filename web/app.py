@@ -9,6 +9,7 @@ from werkzeug.middleware.proxy_fix import ProxyFix
 from registry.registry import Registry
 from web.answers import REGISTRY_KEY, SETTINGS_KEY
 from web.api import api
+from web.concurrency import take_turns
 from web.counting import count_downloads
 from web.downloads import downloads
 from web.errors import answer_errors
@@ -26,7 +27,6 @@ from web.rates import SharedCounts, limit_rates
 from web.security import secure
 from web.settings import WebSettings
 from web.shown import FILTERS
-from web.turns import take_turns
 from web.writing import may_write
 
 NAVIGATION = (

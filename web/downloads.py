@@ -28,7 +28,7 @@ from web.contents import (
     told_in_words,
     whole_model,
 )
-from web.streams import STREAMS_KEY, STREAMS_MAX, allow_streams, hand_out
+from web.streams import STREAMS_KEY, THREADS, allow_streams, hand_out
 
 downloads = Blueprint("downloads", __name__)
 
@@ -40,7 +40,7 @@ BODY_MAX_BYTES = 4096
 def _allow_streams(state: BlueprintSetupState) -> None:
     if STREAMS_KEY not in state.app.extensions:
         assert not isinstance(state.app, Blueprint)
-        allow_streams(state.app, STREAMS_MAX)  # type: ignore[arg-type]
+        allow_streams(state.app, THREADS)  # type: ignore[arg-type]
 
 
 @downloads.before_app_request

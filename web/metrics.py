@@ -186,6 +186,8 @@ class _Watched:
     def __init__(self, pieces: Any, over: Callable[[], None]) -> None:
         self._pieces = pieces
         self._over: Callable[[], None] | None = over
+        if hasattr(pieces, "pause"):  # as web.streams.FileBody
+            self.pause, self.busy_status, self.opens_later = pieces.pause, pieces.busy_status, pieces.opens_later
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._pieces)

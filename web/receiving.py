@@ -76,21 +76,17 @@ def drop(chunk: Chunk) -> None:
 
 @contextmanager
 def receiving(contributor_id: int) -> Iterator[None]:
-    """One of the places for what takes as long as its client, or its bytes, want. Raises Busy when none is free, and
-    when the contributor has half of them.
+    """Hold one of the places for uploads while the block runs.
+
+    Raises Busy when none is free, and when the contributor has half of them.
     """
-    held = streams()
-    if not held.begin_upload(contributor_id):
-        raise Busy("as many uploads as this server can take at once are on their way; try again in some seconds")
+    places = streams()
+    if not places.begin_upload(contributor_id):
+        raise Busy("the server is receiving as many uploads as it can; try again in a few seconds")
     try:
-        if not held.begin():
-            raise Busy("as much as this server can do at once is on its way; try again in some seconds")
-        try:
-            yield
-        finally:
-            held.end()
+        yield
     finally:
-        held.end_upload(contributor_id)
+        places.end_upload(contributor_id)
 
 
 def _asked_range() -> tuple[int, int, int]:

@@ -17,7 +17,7 @@ from web.rates import SharedCounts
 from web.runner import KeepingArbiter
 from web.settings import WebSettings
 from web.streams import allow_streams
-from web.worker import PatientWorker
+from web.worker import EventLoopWorker
 
 WORKERS_MAX = 4
 THREADS = 16
@@ -25,9 +25,8 @@ GRACEFUL_SECONDS = 30
 PORT = 8935
 COLLECT_AFTER = (20_000, 20, 50)
 """Objects, and collections of each generation, after which the next is collected; 700, 10 and 10 by default."""
-BACKLOG = 512
-CONNECTIONS = 512
-"""Of each worker: with the files of its streams they stay below the 1,024 that a process may open by default."""
+BACKLOG = 2048
+"""Connections that wait to be accepted; the system may allow fewer (net.core.somaxconn)."""
 
 
 def default_workers() -> int:
@@ -44,23 +43,18 @@ class ServerSettings:
     port: int = PORT
     workers: int = field(default_factory=default_workers)
     threads: int = THREADS
-    """Requests at once, of each worker. A quarter of them is kept free of downloads."""
+    """Requests that each worker answers at once. Downloads need none of them; uploads keep at most half."""
     head_seconds: float = 10
     """Within which the header of a request must come."""
     body_seconds: float = 20
-    """After which a body must have come, or come fast."""
+    """Within which a body must come, unless it comes at 16 KiB a second."""
     send_seconds: float = 30
-    """Within which a client must take each piece of an answer."""
+    """Within which a client must read each 64 KiB of an answer."""
     idle_seconds: int = 75
     """That a connection may be idle between two requests: longer than proxies keep their end of it, usually a minute,
     so that none of them sends a request while we close ours, which would be lost."""
     jobs: bool = False
     """Whether a process beside the others works at the queue of jobs."""
-
-    @property
-    def streams(self) -> int:
-        """Downloads at once, of each worker."""
-        return max(1, self.threads - max(2, self.threads // 4))
 
 
 def serve_forever(registry: Registry, settings: ServerSettings, web: WebSettings | None = None) -> None:
@@ -80,6 +74,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         self._web = web
         self._counts = SharedCounts()  # before the fork: all workers count together
         self.limits = settings
+        self.proxies = web.proxies if web is not None else 0
         super().__init__()
 
     def load_config(self) -> None:
@@ -88,15 +83,9 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
         settings: dict[str, Any] = {
             "bind": f"{host}:{limits.port}",
             "workers": limits.workers,
-            "worker_class": PatientWorker,
-            "threads": limits.threads,
+            "worker_class": EventLoopWorker,
             "backlog": BACKLOG,
-            "worker_connections": CONNECTIONS,
             "graceful_timeout": GRACEFUL_SECONDS,
-            "keepalive": limits.idle_seconds,
-            "http_parser": "python",
-            "secure_scheme_headers": {},  # what of a proxy is believed, ProxyFix knows
-            "forwarder_headers": "",  # a client behind a proxy of this machine could say where links lead
             "loglevel": "warning",
             "proc_name": "organ serve",
             "control_socket_disable": True,
@@ -115,7 +104,7 @@ class Server(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
 
     def load(self) -> Any:
         app = create_app(self._registry, self._web, self._counts)
-        allow_streams(app, self.limits.streams)
+        allow_streams(app, self.limits.threads)
         _collect_seldom()
         return app
 

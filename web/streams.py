@@ -1,20 +1,22 @@
-"""Bytes on their way out: whole or from any offset, each blob checked, cut off rather than wrong.
+"""Downloads: files as answers, whole or a range of them, each blob checked while it is sent.
 
-What is found faulty before the first byte is told in words. Later the connection is cut: the client was promised a
-length and sees that it did not get it. Either way the blob is set aside, so that the next request is told at once.
+A blob that is found faulty before the first byte is an error with a sentence. Later the connection is closed early: the
+client was promised a length, and sees that it did not get it. Either way the blob is set aside, so that the next
+request is an error at once.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from logging import Logger
-from threading import BoundedSemaphore, Lock
+from threading import BoundedSemaphore, Lock, get_native_id
 from typing import Protocol
 
 from flask import Flask, Response, abort, current_app, request
@@ -22,20 +24,25 @@ from flask import Flask, Response, abort, current_app, request
 from registry.catalog.queries.blobs import BlobRow
 from registry.digest import Digest
 from registry.errors import MissingBlob, OrganError
-from registry.registry import Registry
 from registry.upkeep import set_aside
 from web.answers import registry
 from web.counting import counter_of
 from web.filenames import attachment
+from web.gateway import MAY_DOWNLOAD, OPENS_LATER
 from web.memory import reveal_headers
 from web.ranges import Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
 
 STREAMS_KEY = "organ_streams"
-STREAMS_MAX = 12
-"""Streams in flight in one process, unless its server says otherwise."""
+THREADS = 12
+"""Of which uploads may keep half, unless the server says otherwise."""
 PIECE_BYTES = 256 * 1024
-"""Handed to the server at once. A client must take each within the server's time, so this sets the slowest rate."""
+"""Given to the server at once."""
+SMALL_BYTES = 16 * 1024
+"""Up to this size a file is read at once, by the thread that answers the request."""
 RETRY_SECONDS = 5
+TOO_MANY = "Too many downloads of this address are in progress; try again in a few seconds."
+DECODER_NICENESS = 5
+"""Threads that decode for downloads give way to those that answer pages."""
 IMMUTABLE = "public, max-age=31536000, immutable"
 OCTETS = "application/octet-stream"
 
@@ -69,58 +76,58 @@ class Content:
 
 
 class Streams:
-    """The streams of one process: how many there may be, and the threads that decode for all of them."""
+    """What the downloads and uploads of one process share.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 2, thread_name_prefix="stream")
-        self._free = BoundedSemaphore(limit)
-        self.uploads = BoundedSemaphore(max(1, limit // 2))
-        """Places for bodies of uploads. Each takes one of the others too, so that downloads cannot be shut out."""
-        self._of_one_max = max(1, limit // 4)
-        self._of_one = Counter[int]()
+    Downloads share the threads that decode; how many of them hold buffers at once, the server decides
+    (`web.concurrency.DownloadPlaces`). An upload keeps the thread that reads its body, so uploads are limited here.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 2, thread_name_prefix="decode", initializer=_give_way)
+        self._uploads = BoundedSemaphore(max(1, threads // 2))
+        self._uploads_of_one = max(1, threads // 4)
+        self._counts = Counter[int]()
         self._lock = Lock()
 
     def begin_upload(self, contributor_id: int) -> bool:
-        """Take a place for a body of that contributor; False when all are taken, or half of them by the same one."""
+        """Take a place for the body of an upload; False when all are taken, or half of them by this contributor."""
         with self._lock:
-            if self._of_one[contributor_id] >= self._of_one_max or not self.uploads.acquire(blocking=False):
+            if self._counts[contributor_id] >= self._uploads_of_one or not self._uploads.acquire(blocking=False):
                 return False
-            self._of_one[contributor_id] += 1
+            self._counts[contributor_id] += 1
             return True
 
     def end_upload(self, contributor_id: int) -> None:
-        """Give it back."""
+        """Release the place."""
         with self._lock:
-            self._of_one[contributor_id] -= 1
-            self._of_one += Counter[int]()  # keep none that has no place
-            self.uploads.release()
+            self._counts[contributor_id] -= 1
+            self._counts += Counter[int]()  # removes contributors without a place
+            self._uploads.release()
 
-    def begin(self) -> bool:
-        """Take a place; False when all are taken."""
-        return self._free.acquire(blocking=False)
 
-    def end(self) -> None:
-        """Give the place back."""
-        self._free.release()
+def _give_way() -> None:
+    """Lower the priority of this thread; Linux has one for each."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, get_native_id(), DECODER_NICENESS)
 
 
 def streams() -> Streams:
-    """The streams of this application."""
-    held: Streams = current_app.extensions[STREAMS_KEY]
-    return held
+    """Return the streams of this application."""
+    found: Streams = current_app.extensions[STREAMS_KEY]
+    return found
 
 
-def allow_streams(app: Flask, limit: int) -> None:
-    """Let `app` have `limit` streams at once."""
-    app.extensions[STREAMS_KEY] = Streams(limit)
+def allow_streams(app: Flask, threads: int) -> None:
+    """Set up the streams of `app`, whose uploads may keep half of `threads`."""
+    app.extensions[STREAMS_KEY] = Streams(threads)
 
 
 def hand_out(content: Content, more: Mapping[str, str] | None = None, busy: int = 503) -> Response:
-    """The answer to this request for `content`: 200, 206, 304, 412 or 416, with the headers `more`.
+    """Return the answer to this request for `content`: 200, 206, 304, 412 or 416, with the headers `more`.
 
-    `busy` is the status when no stream is free; that is raised as an HTTPException. Raises CorruptBlob or MissingBlob
-    for a blob that is found faulty before the first byte.
+    `busy` is the status by which the server refuses it when the client has too many downloads in progress. Raises
+    CorruptBlob or MissingBlob for a blob that is found faulty before the first byte.
     """
     reveal_headers()
     headers = {**_headers(content), **(more or {})}
@@ -174,82 +181,118 @@ def _no_body(content: Content) -> tuple[()]:
         return ()
 
 
-def _begin(content: Content, span: Span, busy: int) -> _Body:
-    """The bytes of `span`, of which the first have been read and checked."""
-    held = streams()
-    if not held.begin():
-        sentence = "As many files as this server can send at once are on their way; try again in some seconds."
-        abort(Response(f"{sentence}\n", busy, {"Retry-After": str(RETRY_SECONDS)}, content_type="text/plain"))
-    try:
-        source = content.open(span.begin, span.end)
-        taken = counter_of(content.model_id) if span.end == content.size_bytes else None
-        return _Body(source, _Told(registry(), current_app.logger, content.name), held.end, taken)
-    except BaseException:
-        held.end()
-        raise
+def _begin(content: Content, span: Span, busy: int) -> FileBody:
+    """Return the bytes of `span`, of which the first have been read and checked."""
+    if not request.environ.get(MAY_DOWNLOAD, True):
+        headers = {"Retry-After": str(RETRY_SECONDS)}
+        abort(Response(f"{TOO_MANY}\n", busy, headers, content_type="text/plain; charset=utf-8"))
+    finished = counter_of(content.model_id) if span.end == content.size_bytes else None
+    app = current_app._get_current_object()  # type: ignore[attr-defined]
+    return FileBody(content, span, app, finished, busy)
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """Whom to tell when a stream fails; the request is over by then."""
+class FileBody:
+    """The bytes of a file as pieces that a server sends one by one.
 
-    registry: Registry
-    logger: Logger
-    name: str
-
-    def failed(self, error: OrganError, faults: list[BlobRow]) -> None:
-        """Log `error`; set the faulty blobs aside, except those that are gone with the whole folder."""
-        self.logger.error("%s cannot be handed out whole: %s", self.name, error)
-        if not faults or (isinstance(error, MissingBlob) and not self.registry.blobs.local.is_prepared()):
-            return
-        try:
-            set_aside(self.registry.catalog, faults)
-        except OrganError:
-            self.logger.exception("%s: the faulty blob could not be marked", self.name)
-
-
-class _Body:
-    """The pieces of a source as the server wants them: bytes, not too long. `close` may be called twice."""
+    `pause` closes what it holds (two chunks in memory, open files), between two pieces; the next piece opens it again
+    where it was. Iterating raises ConnectionResetError when a blob turns out to be faulty: the connection must be
+    closed. `close` and `pause` may be called from any thread, `close` more than once.
+    """
 
     def __init__(
-        self, source: ByteSource, told: _Told, end: Callable[[], None], taken: Callable[[], None] | None
+        self, content: Content, span: Span, app: Flask, finished: Callable[[], None] | None, busy_status: int
     ) -> None:
-        self._source = source
-        self._told = told
-        self._taken = taken
-        self._end: Callable[[], None] | None = end
-        self._pieces = _pieces(source)
-        source.__enter__()
-        try:
-            self._first = next(self._pieces, None)
-        except BaseException as error:
-            source.__exit__()
-            if isinstance(error, OrganError):
-                told.failed(error, source.faults)
-            raise
+        self.busy_status = busy_status
+        """The status of an answer that the server gives instead, when the client has too many downloads."""
+        self._content = content
+        self._app = app
+        self._finished = finished
+        self._position, self._end = span.begin, span.end
+        self._source: ByteSource | None = None
+        self._pieces: Iterator[bytes] = iter(())
+        self._is_closed = False
+        self._lock = Lock()
+        self.opens_later = request.environ.get(OPENS_LATER, False) and span.size_bytes > SMALL_BYTES
+        """Whether the first piece is read when it is asked for, not now."""
+        self._first: bytes | None = None
+        if not self.opens_later:
+            with self._reported():
+                self._first = self._read()
 
     def __iter__(self) -> Iterator[bytes]:
-        if self._first is not None:
-            yield self._first
-        self._first = None
-        try:
-            yield from self._pieces
-            if self._taken is not None:
-                self._taken()
-        except OrganError as error:
-            self._told.failed(error, self._source.faults)
-            raise ConnectionResetError(errno.ECONNRESET, f"{self._told.name}: {error}") from error
-        finally:
-            self.close()
+        return self
+
+    def __next__(self) -> bytes:
+        with self._lock:
+            first, self._first = self._first, None
+            if first is not None:
+                return first
+            if self._is_closed or self._position >= self._end:
+                self._finish()
+                raise StopIteration
+            try:
+                with self._reported():
+                    return self._read()
+            except OrganError as error:
+                raise ConnectionResetError(errno.ECONNRESET, f"{self._content.name}: {error}") from error
+
+    def pause(self) -> None:
+        """Close what it holds until the next piece is asked for."""
+        with self._lock:
+            self._release()
 
     def close(self) -> None:
-        """Stop reading, and give the place back to the next."""
-        if self._end is not None:
-            end, self._end = self._end, None
-            try:
-                self._source.__exit__()
-            finally:
-                end()
+        """Stop reading."""
+        with self._lock:
+            self._is_closed = True
+            self._release()
+
+    def _read(self) -> bytes:
+        if self._source is None:
+            with self._app.app_context():
+                source = self._content.open(self._position, self._end)
+            source.__enter__()
+            self._source, self._pieces = source, _pieces(source)
+        piece = next(self._pieces, b"")
+        self._position += len(piece)
+        if not piece:
+            self._end = self._position  # shorter than it should be: the server notices
+        return piece
+
+    def _finish(self) -> None:
+        if not self._is_closed and self._finished is not None:
+            self._finished()
+        self._is_closed = True
+        self._release()
+
+    def _release(self) -> None:
+        source, self._source, self._pieces = self._source, None, iter(())
+        if source is not None:
+            source.__exit__()
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Log what is wrong with the source, and set faulty blobs aside, except those that are gone with the store."""
+        try:
+            yield
+        except BaseException as error:
+            source = self._source
+            self._is_closed = True
+            self._release()
+            if isinstance(error, OrganError) and source is not None:
+                with self._app.app_context():
+                    _report(error, self._content.name, source.faults)
+            raise
+
+
+def _report(error: OrganError, name: str, faults: list[BlobRow]) -> None:
+    current_app.logger.error("%s cannot be handed out whole: %s", name, error)
+    if not faults or (isinstance(error, MissingBlob) and not registry().blobs.local.is_prepared()):
+        return
+    try:
+        set_aside(registry().catalog, faults)
+    except OrganError:
+        current_app.logger.exception("%s: the faulty blob could not be marked", name)
 
 
 def _pieces(source: ByteSource) -> Iterator[bytes]:

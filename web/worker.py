@@ -1,198 +1,380 @@
-"""A gunicorn worker whose threads never wait for a slow client without end.
+"""The process of a server that answers requests: a gunicorn worker with an event loop of its own.
 
-gunicorn's threaded worker gives a connection to a thread as soon as it is there. A client that says nothing keeps the
-thread for 5 s, one that stops in its header keeps it for ever, one that does not read the answer too, and one that does
-not close its side holds up the whole worker for 2 s. Here
+The loop accepts connections and does everything that waits for a client (`web.connection`). Threads only compute:
+`threads` of them answer requests, a few produce the pieces of downloads, and one answers `/healthz`, so that health is
+known while all others are taken. What one address may have under way is limited (`web.concurrency`).
 
-- a connection waits in the event loop until its whole header has come, within `head_seconds`;
-- a body must come at BODY_RATE after `body_seconds`, and what nobody has read of it is not waited for;
-- each piece of an answer must be taken within `send_seconds`;
-- a connection is let go in the event loop, without waiting.
+Of gunicorn this uses the class for custom workers, `gunicorn.workers.base.Worker`: its attributes `alive`, `app`,
+`cfg`, `log`, `ppid`, `sockets`, `wsgi` and SIGNALS, and its methods `notify`, `run`, `init_signals`, `handle_usr1` and
+`handle_abort`. A test checks that they exist.
 """
 
 from __future__ import annotations
 
-import selectors
+import asyncio
+import os
+import resource
+import signal
 import socket
+import sys
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from email.utils import formatdate
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gunicorn.http.unreader import SocketUnreader
-from gunicorn.workers.gthread import TConn, ThreadWorker
+from gunicorn.workers.base import Worker
 
-HEAD_MAX_BYTES = 64 * 1024
-HEAD_END = b"\r\n\r\n"
-BODY_RATE = 16 * 1024
-"""Bytes a second, the least that a body must come with."""
-WAITING_MAX = 256
-"""Connections that wait for their headers; the oldest makes room for the next."""
-LEFTOVER_SECONDS = 0.05
-LINGER_SECONDS = 2.0
+from web.concurrency import AddressLimit, DownloadPlaces, FairQueue
+from web.connection import HEALTH_PATH, TOO_MANY_CONNECTIONS, TOO_MANY_OF_ADDRESS, Connection, Exchange, Refusal
+from web.gateway import Answer, call
+
+if TYPE_CHECKING:
+    from web.server import ServerSettings
+
+RECEIVE_BYTES = 256 * 1024
+ACCEPT_BATCH = 8
+"""Connections that a process accepts before it looks at those it has: others share the listening socket."""
+SWEEP_SECONDS = 0.5
+TICK_SECONDS = 0.1
+"""How often parked downloads are looked at while others wait for their places."""
+UNSENT_BYTES = 256 * 1024
+"""That the kernel keeps of an answer beside what is on its way; more would only fill memory for slow clients."""
+CONNECTIONS_MAX = 1024
+FILES_WANTED = 8192
+FILES_RESERVED = 256
+"""Open files that are no connections: of the database, of downloads, of logs."""
+CONNECTIONS_OF_ADDRESS = 64
+REQUESTS_OF_ADDRESS = 48
+WRITES_OF_ADDRESS = 16
+"""Requests in progress that have, or may have, a body."""
+DOWNLOADS_OF_ADDRESS = 24
+"""Download managers open 16 connections at most; all of them may reach the same process."""
+BODIES_MAX_BYTES = 64 * 1024 * 1024
+"""Bodies that are being received, all together."""
+DOWNLOAD_PLACES = 16
+"""Downloads that hold buffers: two chunks of 4 MiB each."""
+SLOW_PLACES = 2
+STREAM_THREADS = 8
 LINGERING_MAX = 256
-STOPPING_SECONDS = 1.0
-"""How long a worker that stops waits for a header that has not come."""
 
 
-class PatientWorker(ThreadWorker):  # type: ignore[misc]  # gunicorn has no types
-    """`threads` requests at once; everything that waits for a client waits outside of them, or not for long."""
+class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
+    """A worker that answers `app.wsgi()` by the settings of `app.limits`."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._limits = self.app.limits
-        self._waiting: dict[_Connection, float] = {}
-        """Connections whose header has not come, and until when."""
-        self._leaving: dict[socket.socket, float] = {}
-        """Sockets that have been answered, until their clients close."""
+    def init_signals(self) -> None:
+        """Take the defaults; `run` sets handlers in the event loop."""
+        for number in self.SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGUSR1, self.handle_usr1)
+        signal.signal(signal.SIGABRT, self.handle_abort)
 
-    def accept(self, listener: Any) -> None:
-        """Take a connection; it waits for its header in the event loop."""
+    def run(self) -> None:
+        """Serve until SIGTERM; what is being answered then has `graceful_timeout` seconds to end."""
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self._stop)
+        loop.add_signal_handler(signal.SIGWINCH, lambda: None)
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, partial(self._quit, loop))
+        service = Service(loop, self.wsgi, self.app.limits, self.app.proxies, self.log)
+        service.listen(self.sockets)
+        while self.alive:
+            self.notify()
+            if self.ppid != os.getppid():
+                break
+            await service.look_after(SWEEP_SECONDS)
+        service.stop()
+        until = time.monotonic() + self.cfg.graceful_timeout
+        while service.connections and time.monotonic() < until:
+            self.notify()
+            await service.look_after(SWEEP_SECONDS / 5)
+        service.end()
+
+    def _stop(self) -> None:
+        self.alive = False
+
+    def _quit(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.stop()
+        sys.exit(0)
+
+
+class Service:
+    """What the connections of a worker share: threads, limits, and the application. Used by the event loop alone."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, application: Any, settings: ServerSettings, proxies: int, log: Any
+    ) -> None:
+        self.settings = settings
+        self.proxies = proxies
+        self.log = log
+        self.buffer = bytearray(RECEIVE_BYTES)
+        """Into which the event loop receives; what comes is used before anything else is received."""
+        self.connections: set[Connection] = set()
+        self.is_stopping = False
+        self.places = DownloadPlaces(DOWNLOAD_PLACES, SLOW_PLACES, time.monotonic)
+        self._loop = loop
+        self._application = application
+        self._listeners: list[Any] = []
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._connections_max = connections_max()
+        self._waiting: OrderedDict[Connection, None] = OrderedDict()
+        """Connections without a request, the oldest first."""
+        self._waiting_of: dict[str, OrderedDict[Connection, None]] = {}
+        """The same by address."""
+        self._lingering = 0
+        self._held_bytes = 0
+        self._connections_of = AddressLimit(CONNECTIONS_OF_ADDRESS)
+        self._requests_of = AddressLimit(REQUESTS_OF_ADDRESS)
+        self._writes_of = AddressLimit(WRITES_OF_ADDRESS)
+        self._downloads_of = AddressLimit(DOWNLOADS_OF_ADDRESS)
+        self._queue = FairQueue(settings.threads)
+        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
+        self._stream_threads = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="download")
+        self._health_thread = ThreadPoolExecutor(1, thread_name_prefix="health")
+        self._date = (0, "")
+
+    def clock(self) -> float:
+        """Seconds, of no beginning."""
+        return time.monotonic()
+
+    def date(self) -> str:
+        """The time for the header `Date`."""
+        now = int(time.time())
+        if now != self._date[0]:
+            self._date = (now, formatdate(now, usegmt=True))
+        return self._date[1]
+
+    def call_soon(self, function: Callable[[], None]) -> None:
+        """Call `function` in the event loop. For other threads."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(function)
+
+    # Connections
+
+    def listen(self, listeners: Any) -> None:
+        """Accept connections."""
+        self._listeners = list(listeners)
+        for listener in self._listeners:
+            listener.setblocking(False)
+            self._loop.add_reader(listener.fileno(), self._accept, listener)
+
+    def _accept(self, listener: Any) -> None:
+        for _ in range(ACCEPT_BATCH):
+            try:
+                client, peer = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self.log.warning("no connection can be accepted: %s", error)
+                self._loop.remove_reader(listener.fileno())
+                self._loop.call_later(1.0, self.listen, [listener])
+                return
+            client.setblocking(False)
+            with suppress(OSError):
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                client.setsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_NOTSENT_LOWAT", 25), UNSENT_BYTES)
+            server = listener.getsockname()
+            made = partial(Connection, self, peer[:2], server[:2])
+            task = self._loop.create_task(self._open(made, client))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, made: Callable[[], Connection], client: socket.socket) -> None:
         try:
-            client, address = listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return  # another worker was faster, or the client has gone again
-        self.nr_conns += 1
-        self.enqueue_req(_Connection(self.cfg, client, address, listener.getsockname(), self._let_go))
-
-    def enqueue_req(self, conn: _Connection) -> None:
-        """Give a connection whose header is there to a thread; one whose header is not waits for it."""
-        conn.start(self._limits)
-        if conn.has_head():
-            super().enqueue_req(conn)
-        else:
-            if len(self._waiting) >= WAITING_MAX:
-                self._give_up(next(iter(self._waiting)))
-            conn.sock.setblocking(False)
-            self._waiting[conn] = time.monotonic() + self._limits.head_seconds
-            self.poller.register(conn.sock, selectors.EVENT_READ, partial(self._read_head, conn))
-
-    def handle_request(self, req: Any, conn: _Connection) -> bool:
-        """Answer one request; a client that does not take its answer, or send its body, in time is cut off."""
-        conn.sock.settimeout(self._limits.send_seconds)
-        try:
-            return bool(super().handle_request(req, conn))
-        except TimeoutError:
-            self.log.info("a client was too slow and was cut off")
-            return False
-
-    def murder_pending(self) -> None:
-        """Close what has waited too long. Called about once a second."""
-        super().murder_pending()
-        present = time.monotonic()
-        limit = present if self.alive else present + self._limits.head_seconds - STOPPING_SECONDS
-        for conn in [conn for conn, until in self._waiting.items() if until <= limit]:
-            self._give_up(conn)
-        for leaving in [one for one, until in self._leaving.items() if until <= present]:
-            self._close(leaving)
-
-    def _keepalive_after(self, conn: _Connection, keepalive: bool) -> bool:
-        """Whether the connection can be used again: not where a body is left that has not come yet."""
-        return keepalive and bool(conn.parser.finish_body(deadline=time.monotonic() + LEFTOVER_SECONDS))
-
-    def _read_head(self, conn: _Connection, _file: object) -> None:
-        try:
-            data = conn.sock.recv(HEAD_MAX_BYTES)
-        except BlockingIOError:
-            return
+            await self._loop.connect_accepted_socket(made, client)
         except OSError:
-            data = b""
-        if not data:
-            self._give_up(conn)
-            return
-        conn.take(data)
-        if conn.has_head():
-            self._stop_waiting(conn)
-            super().enqueue_req(conn)
+            client.close()  # it has gone already
 
-    def _stop_waiting(self, conn: _Connection) -> None:
-        del self._waiting[conn]
-        self.poller.unregister(conn.sock)
+    def opened(self, connection: Connection) -> None:
+        """A connection was accepted. Where there are too many, one that waits for its request makes room, or this one
+        is refused.
+        """
+        self.connections.add(connection)
+        address = connection.peer_address
+        has_room = bool(self.proxies)  # whose connections are those of all clients
+        if not has_room:
+            has_room = connection.is_counted = self._connections_of.take(address) or (
+                self._make_room(self._waiting_of.get(address)) and self._connections_of.take(address)
+            )
+        if len(self.connections) - self._lingering > self._connections_max:
+            has_room = has_room and (self._make_room(self._waiting) or self._cut_slowest())
+        self.idle(connection)
+        if not has_room:
+            connection.refuse(TOO_MANY_CONNECTIONS)
 
-    def _give_up(self, conn: _Connection) -> None:
-        self._stop_waiting(conn)
-        self.nr_conns -= 1
-        conn.close()
+    def _make_room(self, waiting: OrderedDict[Connection, None] | None) -> bool:
+        """Close the connection that waits the longest for its request."""
+        if not waiting:
+            return False
+        next(iter(waiting)).make_room()
+        return True
 
-    def _let_go(self, sock: socket.socket) -> None:
-        """Say that nothing more comes, and close when the client does: so it gets the last bytes (RFC 9112, 9.6)."""
-        try:
-            sock.shutdown(socket.SHUT_WR)
-            sock.setblocking(False)
-            if len(self._leaving) < LINGERING_MAX and self.alive:
-                self.poller.register(sock, selectors.EVENT_READ, self._read_rest)
-                self._leaving[sock] = time.monotonic() + LINGER_SECONDS
-                return
-        except (OSError, ValueError, KeyError):
-            pass  # it is closed already
-        sock.close()
+    def _cut_slowest(self) -> bool:
+        """Cut the connection whose client has not read for the longest time, and for a while."""
+        now = self.clock()
+        slow = [(one.parked_since, one) for one in self.connections if one.parked_since is not None]
+        since, slowest = min(slow, key=lambda pair: pair[0], default=(now, None))
+        if slowest is None or now - since < self.settings.send_seconds / 10:
+            return False
+        slowest.abort()
+        return True
 
-    def _read_rest(self, sock: socket.socket) -> None:
-        with suppress(ConnectionError):
-            if sock.recv(HEAD_MAX_BYTES):
-                return
-        self._close(sock)
+    def leaving(self, connection: Connection) -> None:
+        """A connection is about to close: it counts for nobody."""
+        self.busy(connection)
+        if connection.is_counted:
+            connection.is_counted = False
+            self._connections_of.release(connection.peer_address)
 
-    def _close(self, sock: socket.socket) -> None:
-        del self._leaving[sock]
-        self.poller.unregister(sock)
-        sock.close()
+    def closed(self, connection: Connection) -> None:
+        """A connection has ended."""
+        self.leaving(connection)
+        self.connections.discard(connection)
+        if connection.is_lingering:
+            self._lingering -= 1
 
+    def busy(self, connection: Connection) -> None:
+        """A request has come on it."""
+        self._waiting.pop(connection, None)
+        same = self._waiting_of.get(connection.peer_address)
+        if same is not None:
+            same.pop(connection, None)
+            if not same:
+                del self._waiting_of[connection.peer_address]
 
-class _Connection(TConn):  # type: ignore[misc]
-    """A connection that knows whether a whole header has come."""
+    def idle(self, connection: Connection) -> None:
+        """It has no request."""
+        self._waiting[connection] = None
+        self._waiting_of.setdefault(connection.peer_address, OrderedDict())[connection] = None
 
-    def __init__(self, cfg: Any, sock: Any, client: Any, server: Any, let_go: Callable[[Any], None]) -> None:
-        super().__init__(cfg, sock, client, server)
-        self._let_go = let_go
+    def may_linger(self) -> bool:
+        """Whether one more connection may stay until its client has read the answer."""
+        if self._lingering >= LINGERING_MAX:
+            return False
+        self._lingering += 1
+        return True
 
-    def start(self, limits: Any) -> None:
-        """Make the parser, for the first request; give the next body its time."""
-        self.init()
-        if not isinstance(self.parser.unreader, _PacedUnreader):
-            self.parser.unreader = _PacedUnreader(self.sock, limits.body_seconds)
-        self.parser.unreader.restart()
+    # Requests
 
-    def has_head(self) -> bool:
-        """Whether a thread can parse the header without waiting. One that is too long, the parser refuses."""
-        held = self.parser.unreader.buf.getvalue().lstrip(b"\r\n")
-        return HEAD_END in held or len(held) >= HEAD_MAX_BYTES
+    def admit(self, exchange: Exchange) -> Refusal | None:
+        """Count a request; why it is refused, if it is."""
+        if exchange.request.path == HEALTH_PATH:
+            return None
+        if not self._requests_of.take(exchange.address):
+            return TOO_MANY_OF_ADDRESS
+        if exchange.is_write and not self._writes_of.take(exchange.address):
+            self._requests_of.release(exchange.address)
+            return TOO_MANY_OF_ADDRESS
+        exchange.is_counted = True
+        return None
 
-    def take(self, data: bytes) -> None:
-        """Keep what has come of the header; the time of the body begins with its end."""
-        held = self.parser.unreader.take_buffered()
-        self.parser.unreader.unread(held + data)
-        self.parser.unreader.restart()
+    def admit_download(self, exchange: Exchange) -> bool:
+        """Count an answer that is sent piece by piece."""
+        exchange.is_download = self._downloads_of.take(exchange.address)
+        return exchange.is_download
 
-    def close(self, graceful: bool = False) -> None:
-        if graceful:
-            self._let_go(self.sock)
+    def hold(self, size: int) -> bool:
+        """Count bytes of a body; False where all bodies together are too large."""
+        self._held_bytes += size
+        return self._held_bytes <= BODIES_MAX_BYTES
+
+    def release(self, exchange: Exchange) -> None:
+        """A request has ended."""
+        self._held_bytes -= exchange.held_bytes
+        if exchange.is_counted:
+            self._requests_of.release(exchange.address)
+            if exchange.is_write:
+                self._writes_of.release(exchange.address)
+        if exchange.is_download:
+            self._downloads_of.release(exchange.address)
+
+    def start(self, exchange: Exchange) -> None:
+        """Let a thread answer a request; addresses take turns."""
+        if exchange.request.path == HEALTH_PATH:
+            self._health_thread.submit(self._answer, exchange, exchange.answered)
         else:
-            super().close()
+            self._queue.add(exchange.address, partial(self._begin, exchange))
 
+    def _begin(self, exchange: Exchange) -> None:
+        if exchange.has_ended:  # its client has gone
+            self._loop.call_soon(self._queue.finished)
+        else:
+            exchange.request.may_download = self._downloads_of.has_room(exchange.address)
+            self._threads.submit(self._answer, exchange, partial(self._finish, exchange))
 
-class _PacedUnreader(SocketUnreader):  # type: ignore[misc]
-    """Reads what the parser asks for, as long as it comes fast enough; raises TimeoutError."""
+    def _finish(self, exchange: Exchange, answer: Answer | None) -> None:
+        self._queue.finished()
+        exchange.answered(answer)
 
-    def __init__(self, sock: Any, seconds: float) -> None:
-        super().__init__(sock)
-        self._seconds = seconds
-        self._deadline = 0.0
-
-    def restart(self) -> None:
-        """From now on."""
-        self._deadline = time.monotonic() + self._seconds
-
-    def chunk(self, size_hint: int | None = None) -> bytes:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        before = self.sock.gettimeout()
-        self.sock.settimeout(left if before is None else min(left, before))
+    def _answer(self, exchange: Exchange, then: Callable[[Answer | None], None]) -> None:
+        """Run the application, in a thread."""
+        answer = None
         try:
-            data: bytes = super().chunk(size_hint)
-        finally:
-            self.sock.settimeout(before)
-        self._deadline += len(data) / BODY_RATE
-        return data
+            answer = call(self._application, exchange.request)
+        except Exception:
+            self.log.exception("%s %s failed", exchange.request.method, exchange.request.path)
+        self.call_soon(partial(then, answer))
+
+    def in_stream_thread(self, function: Callable[[], Any], then: Callable[[Any, OSError | None], None]) -> None:
+        """Call `function` in a thread, and `then` in the event loop with its result or its error."""
+        self._stream_threads.submit(self._in_thread, function, then)
+
+    def _in_thread(self, function: Callable[[], Any], then: Callable[[Any, OSError | None], None]) -> None:
+        result, failure = None, None
+        try:
+            result = function()
+        except ConnectionResetError as error:
+            failure = error  # it was logged where it was found
+        except Exception as error:
+            self.log.exception("a download failed")
+            failure = ConnectionResetError(str(error))
+        self.call_soon(partial(then, result, failure))
+
+    def discard(self, answer: Answer) -> None:
+        """Release what the application holds for an answer that is not needed any more."""
+        self.in_stream_thread(answer.close, lambda _result, _error: None)
+
+    # Time
+
+    async def look_after(self, seconds: float) -> None:
+        """Wait `seconds`, and close what has missed its deadline."""
+        until = self.clock() + seconds
+        while (left := until - self.clock()) > 0:
+            await asyncio.sleep(min(left, TICK_SECONDS))
+            self.places.serve()
+        now = self.clock()
+        for connection in list(self.connections):
+            connection.check(now)
+
+    def stop(self) -> None:
+        """Accept no more connections and no more requests on those there are."""
+        self.is_stopping = True
+        for listener in self._listeners:
+            self._loop.remove_reader(listener.fileno())
+            listener.close()
+        for connection in list(self.connections):
+            connection.stop()
+
+    def end(self) -> None:
+        """Close what is left."""
+        for connection in list(self.connections):
+            connection.abort()
+        for pool in (self._threads, self._stream_threads, self._health_thread):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def connections_max() -> int:
+    """Raise the number of files that this process may open, and return how many connections that allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        soft = wanted
+    allowed = FILES_WANTED if soft == resource.RLIM_INFINITY else soft
+    return max(FILES_RESERVED, min(CONNECTIONS_MAX, allowed - FILES_RESERVED))

@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from tests.chimera.test_stream import mixed_model
 from tests.homes import Homes
 from tests.trips import block_metadata, ingest_file, weights
 from web.app import create_app
-from web.streams import allow_streams
+from web.gateway import MAY_DOWNLOAD, Request, call
 
 WHOLE = (
     "/models/local/a.gguf",
@@ -285,18 +286,26 @@ def test_what_is_not_there_is_404_and_not_kept(address: str, served: Served) -> 
     assert (answer.status_code, answer.headers["Cache-Control"]) == (404, "no-store")
 
 
-def test_no_more_streams_than_there_are_places(served: Served) -> None:
-    allow_streams(served.client.application, 2)
-    held = [served.client.get(WHOLE[0]) for _ in range(2)]
-    busy = served.client.get(WHOLE[0])
+def test_an_address_with_too_many_downloads_is_told_when_to_try_again(served: Served) -> None:
+    full: dict[str, Any] = {MAY_DOWNLOAD: False}
+    busy = served.client.get(WHOLE[0], environ_overrides=full)
     assert busy.status_code == 503
     assert int(busy.headers["Retry-After"]) > 0
-    assert served.client.get(WHOLE[3]).status_code == 429, "what clients of the hub try again after"
-    assert served.client.head(WHOLE[0]).status_code == 200
-    held[0].close()
-    assert served.client.get(WHOLE[0]).data == served.data
-    assert served.client.get(WHOLE[0]).data == served.data, "a stream that has ended gives its place back"
-    held[1].close()
+    hub = served.client.get(WHOLE[3], environ_overrides=full)
+    assert hub.status_code == 429, "what clients of the hub try again after"
+    assert served.client.head(WHOLE[0], environ_overrides=full).status_code == 200
+
+
+def test_a_download_that_was_paused_continues_where_it_was(served: Served) -> None:
+    headers = [("host", "localhost"), ("range", "bytes=1000-")]
+    answer = call(served.client.application, Request("GET", WHOLE[0], headers=headers))
+    assert answer.rest is not None
+    received = bytearray(b"".join(answer.pieces))
+    for piece in answer.rest:
+        received += piece
+        answer.source.pause()
+    assert received == served.data[1000:]
+    assert answer.length == len(received)
 
 
 def test_line_95_a_packed_body_and_a_body_where_none_belongs_are_refused(served: Served) -> None:

@@ -24,7 +24,6 @@ from tests.builders import file_bytes
 from tests.chimera.test_stream import CHUNK, flip_last, mixed_model
 from tests.trips import ingest_file, little_model
 from tests.web.live import HURRIED, PATIENCE_SECONDS, Live, everything, serving
-from web.server import ServerSettings
 
 ASK = b"GET /models/local/a.gguf HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -113,8 +112,8 @@ def test_line_85_a_header_that_takes_too_long_is_cut_off(hurried: Live) -> None:
         stop = threading.Event()
         drip = threading.Thread(target=_drip, args=(dripping, stop))
         drip.start()
-        assert everything(silent) == b""
-        assert everything(dripping) == b""
+        assert everything(silent) == b"", "there is nothing to answer"
+        assert everything(dripping).startswith(b"HTTP/1.1 408 ")
         stop.set()
         drip.join()
         assert time.monotonic() - begun < 15
@@ -141,21 +140,19 @@ def test_line_85_bodies_that_do_not_come_do_not_stop_the_health_check(hurried: L
             assert not everything(client).startswith(b"HTTP/1.1 200")
 
 
-def test_line_92_a_client_that_does_not_read_is_cut_off_and_frees_its_place(hurried: Live, place: Path) -> None:
+def test_line_92_a_client_that_does_not_read_is_cut_off_and_keeps_nobody_out(hurried: Live, place: Path) -> None:
     size = (place / "a.gguf").stat().st_size
     with ExitStack() as stack:
         clients = [stack.enter_context(hurried.connect(4096)) for _ in range(20)]
         for client in clients:
             client.sendall(ASK)
         for client in clients:
-            assert select([client], [], [], PATIENCE_SECONDS)[0], "it has been answered, or its answer has begun"
+            assert select([client], [], [], PATIENCE_SECONDS)[0], "its answer has begun"
+        assert len(hurried.get("/models/local/a.gguf")) == size, "it needs no place of theirs"
         await_no_download(hurried)
-        assert len(hurried.get("/models/local/a.gguf")) == size
         answers = [everything(client) for client in clients]
-    begun = [answer for answer in answers if answer.startswith(b"HTTP/1.1 200")]
-    assert 0 < len(begun) < 20
-    assert all(len(answer) < size for answer in begun)
-    assert all(b"Retry-After:" in answer for answer in answers if answer.startswith(b"HTTP/1.1 503"))
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    assert all(len(answer) < size for answer in answers)
 
 
 def await_no_download(live: Live) -> None:
@@ -263,9 +260,3 @@ def test_line_124_a_download_that_runs_ends_before_the_server_does(place: Path) 
         assert received.partition(b"\r\n\r\n")[2] == (place / "a.gguf").read_bytes()
         assert everything(idle) == b""
         assert live.process.wait(30) == 0
-
-
-@pytest.mark.parametrize("threads", [4, 8, 16, 256])
-def test_some_threads_are_kept_free_of_downloads(threads: int) -> None:
-    settings = ServerSettings(threads=threads)
-    assert 0 < settings.streams <= threads - 2

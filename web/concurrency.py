@@ -1,0 +1,300 @@
+"""Limits on what one process does at once: pages, threads, downloads, and what one address may have under way.
+
+`Turns` belongs to the application and blocks the threads that wait. The other classes belong to the event loop of a
+worker (`web.worker`): they never block, and only the loop's thread may use them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from ipaddress import IPv6Address, ip_address
+from threading import BoundedSemaphore
+from typing import Protocol
+
+from flask import Flask, g, request
+
+from registry.errors import Busy
+from web.settings import WebSettings
+
+TURNS_KEY = "organ_turns"
+WITH_TURN = frozenset({"pages", "api"})
+"""Blueprints whose requests take a turn."""
+WITHOUT_TURN = frozenset(
+    {
+        *("pages.reports", "pages.reports_json", "pages.reports_markdown"),
+        *("pages.report", "pages.report_json", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
+        *("api.report", "api.report_section"),
+        *("api.receive_chunk", "api.finish_upload"),
+    }
+)
+"""Endpoints of these blueprints that take none: reports are computed once for all who wait for them, and must not wait
+inside of a turn; uploads take as long as their bytes do, and have a limit of their own (`web.receiving`)."""
+PATIENCE_SECONDS = 0.25
+SECOND_TURNS = 2
+"""Requests that may work beside one that takes longer than PATIENCE_SECONDS."""
+
+NETWORK_BITS = 64
+"""Of an IPv6 address: a customer usually has the whole network."""
+UNKNOWN_ADDRESS = "unknown"
+
+PARKED_SECONDS = 0.1
+"""A download that has not been read for so long gives its place to one that waits."""
+SHARE_SECONDS = 2.0
+"""After so long a download that is read quickly lets another have its place, if one waits."""
+
+
+class Turns:
+    """Let one request of a process compute at a time, and few beside one that takes long. Safe for threads.
+
+    A page is processor work, and Python runs one thread at a time: sixteen threads finish no sooner than one, and lose
+    a quarter of the time by switching.
+    """
+
+    def __init__(self, seconds: float, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._seconds = seconds
+        self._patience = patience_seconds
+        self._first = BoundedSemaphore(1)
+        self._second = BoundedSemaphore(SECOND_TURNS)
+
+    def take(self) -> BoundedSemaphore:
+        """Wait for a turn and return the semaphore that the caller must release.
+
+        Raises Busy when none becomes free in time.
+        """
+        if self._first.acquire(timeout=self._patience):
+            return self._first
+        if self._second.acquire(timeout=self._seconds):
+            return self._second
+        raise Busy("the server is answering too many other requests; try again in a few seconds")
+
+
+def take_turns(app: Flask, settings: WebSettings) -> None:
+    """Make requests of `app` take turns; a request that waits too long is answered by 503."""
+    turns = app.extensions[TURNS_KEY] = Turns(settings.turn_seconds)
+
+    @app.before_request
+    def take() -> None:
+        needs_turn = request.blueprint in WITH_TURN and request.endpoint not in WITHOUT_TURN
+        g.turn = turns.take() if needs_turn else None
+
+    @app.teardown_request
+    def release(_error: BaseException | None) -> None:
+        turn = g.pop("turn", None)
+        if turn is not None:
+            turn.release()
+
+
+def client_address(peer: str, forwarded_for: str | None, proxies: int) -> str:
+    """Return the address of the client behind `proxies` proxies, as a key for limits.
+
+    `peer` is the other end of the connection. Each proxy appends the address that it saw to `X-Forwarded-For`, so the
+    client is entry number `proxies` from the right; what stands left of it the client may have made up. With fewer
+    entries the peer is the client, as in `werkzeug.middleware.proxy_fix`.
+    """
+    entries = [entry.strip() for entry in forwarded_for.split(",")] if proxies and forwarded_for else []
+    return network_of(entries[-proxies] if len(entries) >= proxies > 0 else peer)
+
+
+def network_of(address: str) -> str:
+    """Return the part of an address that tells clients apart: the whole IPv4 address, the network of an IPv6 one."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return UNKNOWN_ADDRESS
+    if not isinstance(parsed, IPv6Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return f"{int(parsed) >> (128 - NETWORK_BITS):x}::/{NETWORK_BITS}"
+
+
+class AddressLimit:
+    """Count what each address has under way, up to `limit` for each. Addresses with nothing are not kept."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._counts = Counter[str]()
+
+    def has_room(self, address: str) -> bool:
+        """Return whether one more may begin."""
+        return self._counts[address] < self.limit
+
+    def take(self, address: str) -> bool:
+        """Count one more; return False where the address has `limit` already."""
+        if not self.has_room(address):
+            return False
+        self._counts[address] += 1
+        return True
+
+    def release(self, address: str) -> None:
+        """Count one less."""
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+
+Job = Callable[[], None]
+
+
+class FairQueue:
+    """Start at most `limit` jobs at once; of those that wait, addresses take turns, so that none keeps out others."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._running = 0
+        self._waiting: OrderedDict[str, deque[Job]] = OrderedDict()
+
+    def add(self, address: str, job: Job) -> None:
+        """Start `job`, now or later. Whoever runs it calls `finished` at its end."""
+        if self._running < self._limit:
+            self._running += 1
+            job()
+        else:
+            self._waiting.setdefault(address, deque()).append(job)
+
+    def finished(self) -> None:
+        """A job has ended: start the next."""
+        self._running -= 1
+        if self._waiting:
+            address, jobs = self._waiting.popitem(last=False)
+            self._running += 1
+            job = jobs.popleft()
+            if jobs:
+                self._waiting[address] = jobs  # behind all other addresses
+            job()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+
+class Download(Protocol):
+    """An answer that is sent piece by piece. While it has a place it may hold buffers and open files."""
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether `pause` frees what it holds."""
+
+    def proceed(self) -> None:
+        """It has a place: produce the next piece."""
+
+    def pause(self, done: Callable[[], None]) -> None:
+        """It lost its place: free what it holds, then call `done` in the event loop."""
+
+
+class DownloadPlaces:
+    """Places for downloads that hold buffers: few, whatever the number of downloads.
+
+    A download takes a place before it produces a piece, and keeps it. When the client does not read, the download is
+    parked; after PARKED_SECONDS another one that waits gets its place, and it continues later where it was. Those that
+    lost their place this way are slow: they wait behind all others and share `slow_limit` places, because each return
+    costs decoding a chunk again.
+    """
+
+    def __init__(self, limit: int, slow_limit: int, clock: Callable[[], float]) -> None:
+        self._limit = limit
+        self._slow_limit = slow_limit
+        self._clock = clock
+        self._holding: dict[Download, float] = {}
+        """Downloads with a place, and since when they have it."""
+        self._parked: dict[Download, float] = {}
+        """Those of them that wait for their clients, and since when; the longest first."""
+        self._slow: set[Download] = set()
+        self._pausing: dict[Download, bool] = {}
+        """Downloads that lost their places and are still freeing what they hold; whether they want one again."""
+        self._waiting: OrderedDict[Download, None] = OrderedDict()
+        self._waiting_slow: OrderedDict[Download, None] = OrderedDict()
+
+    def enter(self, download: Download) -> None:
+        """Begin with a download that holds buffers already: it gets a place, or frees them."""
+        if len(self._holding) + len(self._pausing) < self._limit or not download.can_pause:
+            self._holding[download] = self._clock()
+        else:
+            self._pausing[download] = False
+            download.pause(partial(self._paused, download))
+
+    def want(self, download: Download) -> None:
+        """Call `download.proceed` as soon as it has a place, which may be now."""
+        since = self._holding.get(download)
+        if download in self._pausing:
+            self._pausing[download] = True
+            return
+        if since is None:
+            queue = self._waiting_slow if download in self._slow else self._waiting
+            queue[download] = None
+            self.serve()
+            return
+        parked = self._parked.pop(download, None)
+        if download in self._slow and (parked is None or self._clock() - parked < PARKED_SECONDS):
+            self._slow.discard(download)  # it is read quickly now
+        if self._waiting and download.can_pause and self._clock() - since > SHARE_SECONDS:
+            self._take_place(download)
+            self._pausing[download] = True
+        else:
+            download.proceed()
+
+    def park(self, download: Download) -> None:
+        """The client does not read: others may have the place."""
+        if download in self._holding and download.can_pause:
+            self._parked[download] = self._clock()
+
+    def leave(self, download: Download) -> None:
+        """It has ended."""
+        self._holding.pop(download, None)
+        self._parked.pop(download, None)
+        self._waiting.pop(download, None)
+        self._waiting_slow.pop(download, None)
+        self._slow.discard(download)
+        if download in self._pausing:
+            self._pausing[download] = False
+        self.serve()
+
+    def serve(self) -> None:
+        """Give free places, and those of parked downloads, to those that wait. Call it now and then: time passes."""
+        while self._waiting or self._may_serve_slow():
+            if len(self._holding) + len(self._pausing) >= self._limit:
+                self._take_place_of_parked()
+                return
+            queue = self._waiting or self._waiting_slow
+            download, _ = queue.popitem(last=False)
+            self._holding[download] = self._clock()
+            download.proceed()
+
+    def _may_serve_slow(self) -> bool:
+        if not self._waiting_slow:
+            return False
+        slow = [download for download in self._holding if download in self._slow]
+        if len(slow) < self._slow_limit:
+            return True
+        self._take_place_of_parked(only_slow=True)
+        return False
+
+    def _take_place_of_parked(self, *, only_slow: bool = False) -> None:
+        now = self._clock()
+        wanted = len(self._waiting) or 1
+        for download, since in list(self._parked.items()):
+            if len(self._pausing) >= wanted or now - since < PARKED_SECONDS:
+                return
+            if not only_slow or download in self._slow:
+                self._slow.add(download)
+                self._take_place(download)
+
+    def _take_place(self, download: Download) -> None:
+        del self._holding[download]
+        self._parked.pop(download, None)
+        self._pausing[download] = False
+        download.pause(partial(self._paused, download))
+
+    def _paused(self, download: Download) -> None:
+        wants = self._pausing.pop(download)
+        if wants:
+            self.want(download)
+        else:
+            self.serve()
+
+    def __len__(self) -> int:
+        return len(self._holding)

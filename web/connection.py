@@ -1,0 +1,675 @@
+"""HTTP/1.1 over one connection, in the event loop of a worker: no thread ever waits for a client.
+
+The parser is httptools (llhttp), in its strict mode. A request gets a thread when its header has come and, unless it is
+large, its body; the answer is written as far as the client reads, and an answer of many pieces is continued from here.
+Whatever a client does slowly has a deadline:
+
+- the header must come within `head_seconds` of its first byte (or of the connection);
+- the body must come within `body_seconds`, or at BODY_RATE;
+- each WRITE_BYTES of an answer must be read within `send_seconds`;
+- between two requests a connection may be idle for `idle_seconds`.
+
+A client that is refused gets an answer: 408, 413, 431 or 503 with Retry-After. Its connection is then closed from one
+side, and what it still sends is read for LINGER_SECONDS, so that the answer arrives (RFC 9112, 9.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NoReturn, cast
+
+import httptools
+
+from web.concurrency import client_address, network_of
+from web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
+
+if TYPE_CHECKING:
+    from web.worker import Service
+
+HEAD_MAX_BYTES = 64 * 1024
+TARGET_MAX_LENGTH = 8190
+FIELD_MAX_LENGTH = 8190
+"""Of a header: its name and its value."""
+FIELDS_MAX = 100
+BODY_RATE = 16 * 1024
+"""Bytes a second, the least that a body must come with."""
+SMALL_BODY_BYTES = 256 * 1024
+"""A body up to this size is read before the request gets a thread."""
+FIRST_BODY_BYTES = 64 * 1024
+"""Of a larger one, so much is read before."""
+HELD_BODY_BYTES = 1024 * 1024
+"""Of a larger one, so much is received ahead of the thread that reads it."""
+PIPELINE_MAX = 100
+"""Requests that a client may send before the first of them is answered."""
+WRITE_BYTES = 64 * 1024
+"""Handed to the socket at once."""
+LINGER_SECONDS = 2.0
+RETRY_SECONDS = 5
+HEALTH_PATH = "/healthz"
+UNSAFE_METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+SERVER_NAME = "organ-registry"
+STOPPING_SECONDS = 2.0
+"""So long a server that stops waits for requests that may be on their way."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+_HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade"})
+_ONCE = ("host", "content-type")
+"""Headers that a request has once: two of them mean different things to different readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that needs neither a thread nor the application."""
+
+    status: int
+    sentence: str
+
+
+class Rejected(Exception):
+    """Ends the parsing of a request that is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How the end of an answer is known."""
+
+    has_body: bool
+    is_chunked: bool = False
+    length: int | None = None
+
+
+TOO_MANY_CONNECTIONS = Refusal(503, "Too many connections are open; try again in a few seconds.")
+TOO_MANY_OF_ADDRESS = Refusal(503, "Too many requests of this address are in progress; try again in a few seconds.")
+TOO_MANY_BODIES = Refusal(503, "Too much is being sent to this server; try again in a few seconds.")
+TOO_SLOW_HEAD = Refusal(408, "The header of the request did not come in time.")
+TOO_SLOW_BODY = Refusal(408, "The body of the request did not come in time.")
+FAILED = Refusal(500, "The server could not answer this request; its log says why.")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One connection of a client: its requests one after another, and their answers."""
+
+    def __init__(self, service: Service, peer: tuple[str, int], server: tuple[str, int]) -> None:
+        self._service = service
+        self._peer = peer
+        self._server = server
+        self.peer_address = network_of(peer[0])
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # set by connection_made
+        self._parser = httptools.HttpRequestParser(self)
+        self._head = Request()
+        """The request that is coming."""
+        self._head_bytes = 0
+        self._small_body: bytearray | None = None
+        self._pipe: BodyPipe | None = None
+        """The body that is coming, one of the two; None while no body is due."""
+        self._refusal: Refusal | None = None
+        """Why a callback stopped the parser."""
+        self._exchanges: deque[Exchange] = deque()
+        """Requests without a whole answer; only the first of them is worked on."""
+        self._is_deaf = False
+        """Whether what the client sends is no longer looked at."""
+        self._is_paused = False
+        """Whether the client does not read."""
+        self._unsent: deque[memoryview] = deque()
+        self._read_deadline = service.clock() + service.settings.head_seconds
+        """For the header or the body that is coming, or the next request."""
+        self._read_paused_at: float | None = None
+        self._send_deadline = 0.0
+        self.parked_since: float | None = None
+        """Since when the client does not read."""
+        self._lingers_until: float | None = None
+        self._has_end = False
+        """Whether the client has closed its side."""
+        self.is_counted = False
+        """Whether the limit of its address counts it."""
+
+    @property
+    def is_lingering(self) -> bool:
+        """Whether it was answered, and stays until the client has closed its side."""
+        return self._lingers_until is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether no request is being answered or has a whole header."""
+        return not self._exchanges and self._lingers_until is None
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BYTES)
+        self._service.opened(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_deaf = True
+        self._unsent.clear()
+        if self._pipe is not None:
+            self._pipe.fail(ConnectionResetError("the client has closed the connection"))
+        while self._exchanges:
+            self._exchanges.popleft().end()
+        self._service.closed(self)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._service.buffer
+
+    def buffer_updated(self, size: int) -> None:
+        if self._is_deaf:
+            return
+        if self._small_body is None and self._pipe is None:
+            if not self._head_bytes:
+                self._begin_head()
+            self._head_bytes += size
+        try:
+            with memoryview(self._service.buffer) as buffer:
+                self._parser.feed_data(buffer[:size])
+        except httptools.HttpParserUpgrade:
+            self._hear_no_more()  # another protocol was offered, and is not taken
+        except httptools.HttpParserError as error:
+            if not self._is_deaf:
+                self.refuse(self._refusal or Refusal(400, f"This is not HTTP/1.1: {error}."))
+        if self._head_bytes > HEAD_MAX_BYTES and not self._is_deaf:
+            self.refuse(Refusal(431, f"The header of a request has at most {HEAD_MAX_BYTES} bytes."))
+
+    def eof_received(self) -> bool:
+        """The client sends nothing more; what it asked for is still answered."""
+        self._has_end = True
+        if self._lingers_until is not None or not self._exchanges or not self._is_body_whole():
+            return False
+        self._hear_no_more()
+        return True
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.parked_since = None
+        self._write()
+
+    # What the parser calls; exceptions end the parsing
+
+    def on_message_begin(self) -> None:
+        self._head = Request(peer=self._peer, server=self._server)
+
+    def on_url(self, part: bytes) -> None:
+        self._head.target += part.decode("latin-1")
+        if len(self._head.target) > TARGET_MAX_LENGTH:
+            self._reject(Refusal(414, f"An address has at most {TARGET_MAX_LENGTH} characters."))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_body_whole():
+            return  # it stands after a body in chunks, and nothing here needs it
+        if len(name) + len(value) > FIELD_MAX_LENGTH or len(self._head.headers) >= FIELDS_MAX:
+            self._reject(Refusal(431, f"A request has at most {FIELDS_MAX} headers of {FIELD_MAX_LENGTH} characters."))
+        self._head.headers.append((name.decode("latin-1").lower(), value.decode("latin-1").strip(" \t")))
+
+    def on_headers_complete(self) -> None:
+        head, service = self._head, self._service
+        head.method = self._parser.get_method().decode("ascii")
+        head.version = self._parser.get_http_version()
+        self._head_bytes = 0
+        problem = head_problem(head)
+        if problem is not None:
+            self._reject(problem)
+        exchange = Exchange(self, head, service, is_last=not self._parser.should_keep_alive())
+        refusal = service.admit(exchange)
+        if refusal is not None:
+            self._reject(refusal)
+        self._exchanges.append(exchange)
+        service.busy(self)
+        self._read_deadline = service.clock() + service.settings.body_seconds
+        if int(head.header("content-length") or 0) > SMALL_BODY_BYTES:
+            self._pipe = head.body = BodyPipe(self._body_was_read)
+        else:
+            self._small_body = bytearray()
+        if head.expects_continue and len(self._exchanges) == 1:
+            self._transport.write(CONTINUE)
+
+    def on_body(self, data: bytes) -> None:
+        exchange = self._exchanges[-1]
+        self._read_deadline += len(data) / BODY_RATE
+        if self._small_body is not None:
+            if not exchange.hold(len(data)):
+                self._reject(TOO_MANY_BODIES)
+            self._small_body += data
+            if len(self._small_body) <= SMALL_BODY_BYTES:
+                return
+            data, self._small_body = bytes(self._small_body), None  # in chunks, and not small
+            self._pipe = exchange.request.body = BodyPipe(self._body_was_read)
+        assert self._pipe is not None
+        self._pipe.feed(data)
+        held = self._pipe.held_bytes
+        if held >= FIRST_BODY_BYTES:
+            exchange.is_complete = True
+            self._start()
+        if held >= (HELD_BODY_BYTES if self._pipe.is_read else FIRST_BODY_BYTES):
+            self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        exchange = self._exchanges[-1]
+        if self._pipe is not None:
+            self._pipe.finish()
+        elif self._small_body:
+            exchange.request.body = io.BytesIO(self._small_body)
+        self._pipe = self._small_body = None
+        exchange.is_complete = True
+        self._resume_reading()
+        if exchange.is_last or len(self._exchanges) > PIPELINE_MAX:
+            self._hear_no_more()
+        elif len(self._exchanges) > 1:
+            self._pause_reading()
+        self._start()
+
+    def _reject(self, refusal: Refusal) -> NoReturn:
+        self._refusal = refusal
+        raise Rejected
+
+    # Reading
+
+    def _begin_head(self) -> None:
+        """The first bytes of a request have come."""
+        self._read_deadline = self._service.clock() + self._service.settings.head_seconds
+
+    def _is_body_whole(self) -> bool:
+        return self._pipe is None and self._small_body is None
+
+    def _hear_no_more(self) -> None:
+        """Answer what has come, and no more."""
+        self._is_deaf = True
+        if self._exchanges:
+            self._exchanges[-1].is_last = True
+
+    def _pause_reading(self) -> None:
+        if self._read_paused_at is None and not self._transport.is_closing():
+            self._read_paused_at = self._service.clock()
+            self._transport.pause_reading()
+
+    def _resume_reading(self) -> None:
+        if self._read_paused_at is not None and not self._transport.is_closing():
+            self._read_deadline += self._service.clock() - self._read_paused_at
+            self._read_paused_at = None
+            self._transport.resume_reading()
+
+    def _body_was_read(self) -> None:
+        """Called in the thread that reads the body."""
+        if self._read_paused_at is not None:
+            self._service.call_soon(self._resume_body)
+
+    def _resume_body(self) -> None:
+        if self._pipe is not None and self._pipe.held_bytes < HELD_BODY_BYTES // 2:
+            self._resume_reading()
+
+    # Answering
+
+    def _start(self) -> None:
+        """Answer the first request, or give it to a thread, if that has not been done."""
+        if not self._exchanges:
+            return
+        exchange = self._exchanges[0]
+        if exchange.refusal is not None:
+            self._write_refusal(exchange.refusal)
+        elif exchange.is_complete:
+            exchange.start()
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answer the request that is coming by `refusal`, after those before it; then close."""
+        self._is_deaf = True
+        if self._pipe is not None:
+            self._pipe.fail(BodyTooSlow(refusal.sentence))
+        if not self._is_body_whole():
+            unfinished = self._exchanges.pop()
+            self._pipe = self._small_body = None
+            unfinished.end()
+            if unfinished.has_begun:
+                self.abort()  # half of another answer is on its way
+                return
+        self._exchanges.append(Exchange(self, Request(), self._service, is_last=True, refusal=refusal))
+        self._service.busy(self)
+        if len(self._exchanges) == 1:
+            self._start()
+
+    def answer(self, exchange: Exchange, answer: Answer) -> None:
+        """Send what the application answered."""
+        if not self._is_body_whole() and exchange is self._exchanges[-1]:
+            exchange.is_last = True  # the rest of its body is not waited for
+        exchange.is_last = exchange.is_last or self._service.is_stopping
+        exchange.framing = framing = framing_of(exchange.request, answer)
+        if framing.has_body and framing.length is None and not framing.is_chunked:
+            exchange.is_last = True  # the end of the connection is the end of the answer
+        head = answer_head(exchange.request, answer, framing, self._service.date(), closes=exchange.is_last)
+        exchange.has_begun = True
+        self.send([head, *exchange.framed(answer.pieces)])
+
+    def send(self, pieces: Sequence[bytes]) -> None:
+        """Write pieces of the answer to the first request; it continues when they have been written."""
+        size = sum(map(len, pieces))
+        whole = b"".join(pieces) if size <= WRITE_BYTES else None
+        self._unsent.extend([memoryview(whole)] if whole is not None else [memoryview(piece) for piece in pieces])
+        self._write()
+
+    def _write(self) -> None:
+        """Write what the client reads; then continue, or end, the answer."""
+        while self._unsent and not self._is_paused and not self._transport.is_closing():
+            view = self._unsent[0]
+            self._transport.write(view[:WRITE_BYTES])
+            if len(view) > WRITE_BYTES:
+                self._unsent[0] = view[WRITE_BYTES:]
+            else:
+                self._unsent.popleft()
+        now = self._service.clock()
+        self._send_deadline = now + self._service.settings.send_seconds
+        if self._transport.is_closing() or not self._exchanges:
+            return
+        if self._is_paused:
+            self.parked_since = now
+            self._exchanges[0].park()
+        elif not self._unsent and self._exchanges[0].has_begun and not self._exchanges[0].go_on():
+            self._end_exchange()
+
+    def _end_exchange(self) -> None:
+        exchange = self._exchanges.popleft()
+        exchange.end()
+        if exchange.is_last or self._service.is_stopping:
+            self._linger()
+        elif self._exchanges:
+            self._start()
+        else:
+            self._read_deadline = self._service.clock() + self._service.settings.idle_seconds
+            self._service.idle(self)
+            self._resume_reading()
+
+    def _write_refusal(self, refusal: Refusal) -> None:
+        answer = refusal_answer(refusal)
+        framing = framing_of(Request(), answer)
+        head = answer_head(Request(), answer, framing, self._service.date(), closes=True)
+        self._transport.write(b"".join([head, *answer.pieces]))
+        while self._exchanges:
+            self._exchanges.popleft().end()
+        self._linger()
+
+    # Closing
+
+    def _linger(self) -> None:
+        """Say that nothing more comes, and close when the client does: so it gets the last bytes (RFC 9112, 9.6)."""
+        self._is_deaf = True
+        self._send_deadline = self._service.clock() + self._service.settings.send_seconds
+        if self._transport.is_closing():
+            return
+        self._service.leaving(self)
+        if self._has_end or not self._service.may_linger():
+            self._transport.close()
+            return
+        self._lingers_until = self._service.clock() + LINGER_SECONDS
+        self._read_paused_at = None
+        self._transport.write_eof()
+        if not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close when what is written has been sent."""
+        self._service.leaving(self)
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def check(self, now: float) -> None:
+        """Close or refuse what has missed its deadline. Called every SWEEP_SECONDS."""
+        unsent = self._transport.get_write_buffer_size()
+        if unsent and now > self._send_deadline:
+            self._service.log.info("%s did not read its answer in time", self.peer_address)
+            self.abort()
+        elif self._lingers_until is not None:
+            if now > self._lingers_until and not unsent:
+                self.close()
+        elif self._read_paused_at is None and now > self._read_deadline and not self._is_deaf:
+            if not self._is_body_whole():
+                self.refuse(TOO_SLOW_BODY)
+            elif self._head_bytes:
+                self.refuse(TOO_SLOW_HEAD)
+            elif not self._exchanges:
+                self.close()
+
+    def make_room(self) -> None:
+        """Close a connection on which no request has come, so that another one can be open."""
+        if self._head_bytes:
+            self.refuse(TOO_MANY_CONNECTIONS)
+        else:
+            self.close()
+
+    def stop(self) -> None:
+        """The server ends: nothing new is begun."""
+        if self.is_waiting:
+            limit = self._service.clock() + STOPPING_SECONDS
+            self._read_deadline = min(self._read_deadline, limit)
+
+
+class Exchange:
+    """A request and its answer, which is a `web.concurrency.Download` when it is sent piece by piece."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        request: Request,
+        service: Service,
+        *,
+        is_last: bool,
+        refusal: Refusal | None = None,
+    ) -> None:
+        self._connection = connection
+        self._service = service
+        self.request = request
+        self.is_last = is_last
+        """Whether the connection is closed after it."""
+        self.refusal = refusal
+        self.address = client_address(connection.peer_address, request.header("x-forwarded-for"), service.proxies)
+        self.is_complete = False
+        """Whether so much of the body has come that a thread can begin."""
+        self.is_started = False
+        self.has_begun = False
+        """Whether its answer has begun."""
+        self.has_ended = False
+        self.held_bytes = 0
+        self.is_counted = False
+        """Whether the limits of its address count it."""
+        self.is_write = request.method in UNSAFE_METHODS
+        self.is_download = False
+        """Whether the limit of downloads counts it."""
+        self.framing = Framing(has_body=False)
+        self._answer: Answer | None = None
+        self._is_exhausted = False
+        self._in_thread = False
+        self._sent_bytes = 0
+
+    def hold(self, size: int) -> bool:
+        """Count bytes of the body that are in memory; False where that is too much."""
+        self.held_bytes += size
+        return self._service.hold(size)
+
+    # Computing the answer
+
+    def start(self) -> None:
+        """Let a thread answer the request."""
+        if not self.is_started:
+            self.is_started = True
+            self._service.start(self)
+
+    def answered(self, answer: Answer | None) -> None:
+        """Called in the event loop: the application has answered; None is a failure that was logged."""
+        if answer is not None and (self.has_ended or not self._admit(answer)):
+            self._service.discard(answer)
+            answer = refusal_answer(TOO_MANY_OF_ADDRESS, getattr(answer.source, "busy_status", 503))
+        if self.has_ended:
+            return
+        self._answer = answer or refusal_answer(FAILED)
+        if self._answer.opens_later:
+            self._service.places.want(self)  # its first piece comes before its header
+            return
+        if self._answer.rest is not None:
+            self._service.places.enter(self)
+        self._connection.answer(self, self._answer)
+
+    def _admit(self, answer: Answer) -> bool:
+        """Count a download; False where its address has too many."""
+        return answer.rest is None or self._service.admit_download(self)
+
+    def framed(self, pieces: Sequence[bytes]) -> list[bytes]:
+        """The pieces as they are sent."""
+        if not self.framing.has_body:
+            return []
+        self._sent_bytes += sum(map(len, pieces))
+        if not self.framing.is_chunked:
+            return list(pieces)
+        return [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces if piece]
+
+    # Sending it piece by piece
+
+    @property
+    def can_pause(self) -> bool:
+        """Whether what the answer holds can be freed and opened again."""
+        return self._answer is not None and hasattr(self._answer.source, "pause")
+
+    def go_on(self) -> bool:
+        """What there was has been sent: produce more. False where that was all."""
+        if not self._has_more():
+            return False
+        if not self._in_thread:
+            self._service.places.want(self)
+        return True
+
+    def park(self) -> None:
+        """The client does not read."""
+        if self._has_more() and not self._in_thread:
+            self._service.places.park(self)
+
+    def proceed(self) -> None:
+        """It has a place: produce the next piece."""
+        assert self._answer is not None
+        assert self._answer.rest is not None
+        self._in_thread = True
+        self._service.in_stream_thread(partial(next, self._answer.rest, None), self._produced)
+
+    def pause(self, done: Callable[[], None]) -> None:
+        """It lost its place: free what it holds."""
+        assert self._answer is not None
+        self._service.in_stream_thread(self._answer.source.pause, lambda _result, _error: done())
+
+    def _has_more(self) -> bool:
+        """Whether pieces are left."""
+        has_rest = self._answer is not None and self._answer.rest is not None
+        return has_rest and not self._is_exhausted and self.framing.has_body
+
+    def _produced(self, piece: bytes | None, error: OSError | None) -> None:
+        """Called in the event loop with the next piece, or with what went wrong; None for both is the end."""
+        self._in_thread = False
+        if self.has_ended:
+            self._release_answer()
+        elif not self.has_begun:
+            self._opened(piece, error)
+        elif error is not None:
+            self._connection.close()  # the client sees that it did not get what it was promised
+        elif piece is not None:
+            self._connection.send(self.framed([piece]))
+        else:
+            self._is_exhausted = True
+            if self.framing.length not in (None, self._sent_bytes):
+                self._connection.close()
+            else:
+                self._connection.send([LAST_CHUNK] if self.framing.is_chunked else [])
+
+    def _opened(self, piece: bytes | None, error: OSError | None) -> None:
+        """Send the header with the first piece; where that cannot be read, let the application say why."""
+        assert self._answer is not None
+        if error is None:
+            self._answer.pieces = [piece] if piece is not None else []
+            self._is_exhausted = piece is None
+            self._connection.answer(self, self._answer)
+        else:
+            self._release_answer()
+            self._answer = None
+            self.request.opens_later = False
+            self._service.start(self)
+
+    # Its end
+
+    def end(self) -> None:
+        """It is answered, or the connection is gone. May be called twice."""
+        if not self.has_ended:
+            self.has_ended = True
+            self._service.release(self)
+            if not self._in_thread:
+                self._release_answer()
+
+    def _release_answer(self) -> None:
+        if self._answer is not None and self._answer.rest is not None:
+            self._service.places.leave(self)
+            self._service.discard(self._answer)
+
+
+def head_problem(head: Request) -> Refusal | None:
+    """Return what is wrong with a header that the parser let through."""
+    if head.version not in ("1.0", "1.1"):
+        return Refusal(400, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+    if head.method == "CONNECT" or not (split_target(head.target)[0] or head.target == "*"):
+        return Refusal(400, "The target of a request is a path that begins with /.")
+    names = [name for name, _ in head.headers]
+    for name in _ONCE:
+        if names.count(name) > 1:
+            return Refusal(400, f"A request has one {name.title()} header.")
+    coding = head.header("transfer-encoding")
+    if coding is not None and (coding.lower() != "chunked" or head.version == "1.0"):
+        return Refusal(501, "Of transfer codings only chunked is known here.")
+    if head.header("expect") is not None and head.header("expect", lower=True) != "100-continue":
+        return Refusal(417, "Of expectations only 100-continue is known here.")
+    return None
+
+
+def framing_of(request: Request, answer: Answer) -> Framing:
+    """Return how `answer` to `request` ends (RFC 9112, 6.3)."""
+    status = int(answer.status[:3])
+    if request.method == "HEAD" or status in (204, 304) or status < 200:
+        return Framing(has_body=False, length=answer.length)
+    if answer.rest is None:
+        return Framing(has_body=True, length=sum(map(len, answer.pieces)))
+    length = answer.length
+    return Framing(has_body=True, is_chunked=length is None and request.version != "1.0", length=length)
+
+
+def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *, closes: bool) -> bytes:
+    """Return the status line and the headers of `answer`. Raises ValueError for a header with a line break."""
+    lines = [f"HTTP/1.1 {answer.status}", f"Date: {date}", f"Server: {SERVER_NAME}"]
+    if closes:
+        lines.append("Connection: close")
+    elif request.version == "1.0":
+        lines.append("Connection: keep-alive")
+    if framing.is_chunked:
+        lines.append("Transfer-Encoding: chunked")
+    elif framing.length is not None and not answer.status.startswith(("204", "304")):
+        lines.append(f"Content-Length: {framing.length}")
+    for name, value in answer.headers:
+        if name.lower() not in _HOP_BY_HOP and name.lower() != "content-length":
+            lines.append(f"{name}: {value}")
+    if any("\r" in line or "\n" in line for line in lines):
+        raise ValueError("a header of an answer has a line break")
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+
+
+def refusal_answer(refusal: Refusal, status: int | None = None) -> Answer:
+    """Return `refusal` as an answer, under another status if one is given."""
+    number = status or refusal.status
+    headers = [
+        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+    if number in (429, 503):
+        headers.append(("Retry-After", str(RETRY_SECONDS)))
+    body = f"{refusal.sentence}\n".encode()
+    return Answer(f"{number} {HTTPStatus(number).phrase}", headers, [body])
