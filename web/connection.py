@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import httptools
 
+from registry.catalog.register.uploads import CHUNK_MOST_BYTES
 from web.concurrency import client_address, network_of
 from web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
 
@@ -41,6 +42,8 @@ BODY_RATE = 16 * 1024
 """Bytes a second, the least that a body must come with."""
 SMALL_BODY_BYTES = 256 * 1024
 """A body up to this size is read before the request gets a thread."""
+BODY_MAX_BYTES = CHUNK_MOST_BYTES
+"""The application reads no body that is larger."""
 FIRST_BODY_BYTES = 64 * 1024
 """Of a larger one, so much is read before."""
 HELD_BODY_BYTES = 1024 * 1024
@@ -224,8 +227,11 @@ class Connection(asyncio.BufferedProtocol):
         self._exchanges.append(exchange)
         service.busy(self)
         self._read_deadline = service.clock() + service.settings.body_seconds
-        if int(head.header("content-length") or 0) > SMALL_BODY_BYTES:
+        size = int(head.header("content-length") or 0)
+        if size > SMALL_BODY_BYTES:
             self._pipe = head.body = BodyPipe(self._body_was_read)
+            exchange.is_complete = size > BODY_MAX_BYTES  # the application refuses it without reading
+            self._start()
         else:
             self._small_body = bytearray()
         if head.expects_continue and len(self._exchanges) == 1:

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli.serve import is_personal, served_hosts
-from registry.registry import Registry
 from tests.cli.running import Organ
-from web.server import Server, ServerSettings
+from web.gateway import Request, environment
 from web.settings import LOOPBACK_HOSTS
 
 
@@ -48,7 +47,8 @@ def test_line_103_behind_a_proxy_nobody_works_at_this_machine() -> None:
     assert not is_personal("127.0.0.1", (), 1)
 
 
-def test_line_103_gunicorn_itself_believes_nothing_that_a_client_says_of_proxies(registry: Registry) -> None:
-    configured = Server(registry, ServerSettings()).cfg
-    assert configured.secure_scheme_headers == {}
-    assert configured.forwarder_headers == []
+def test_line_103_the_server_itself_believes_nothing_that_a_client_says_of_proxies() -> None:
+    names = ("x-forwarded-proto", "x-forwarded-ssl", "x_forwarded_for", "script_name", "remote_addr", "forwarded")
+    environ = environment(Request("GET", "/", headers=[(name, "https") for name in names], peer=("192.0.2.1", 9)))
+    assert (environ["wsgi.url_scheme"], environ["REMOTE_ADDR"], environ["SCRIPT_NAME"]) == ("http", "192.0.2.1", "")
+    assert "HTTP_X_FORWARDED_FOR" not in environ, "a name with an underscore is not the one with a hyphen"
