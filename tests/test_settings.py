@@ -8,8 +8,9 @@ from pathlib import Path
 import platformdirs
 import pytest
 
+from registry.errors import BadSetting
 from registry.registry import Registry
-from registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
+from registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, SANDBOX_VARIABLE, Settings
 
 
 def test_by_default_it_is_the_users_data_folder() -> None:
@@ -73,3 +74,11 @@ def test_a_folder_of_any_name_holds_a_registry(name: str, tmp_path: Path) -> Non
     Registry.open(home).close()
     assert [entry.name for entry in tmp_path.iterdir()] == [name]
     assert (home / "registry.sqlite3").is_file()
+
+
+def test_the_sandbox_is_as_strong_as_the_system_allows_or_required(tmp_path: Path) -> None:
+    assert not Settings.from_environment({}).requires_sandbox
+    assert not Settings.from_environment({SANDBOX_VARIABLE: "auto"}).requires_sandbox
+    assert Settings.from_environment({SANDBOX_VARIABLE: "require"}).requires_sandbox
+    with pytest.raises(BadSetting, match="ORGAN_SANDBOX is 'off': it must be auto or require"):
+        Settings.from_environment({SANDBOX_VARIABLE: "off"})

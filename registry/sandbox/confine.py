@@ -45,6 +45,8 @@ _LIMITS = {
     "file_size_bytes": resource.RLIMIT_FSIZE,
 }
 _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_CHILD_SUBREAPER = 1, 24, 36
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_AF_INET, _SOCK_DGRAM, _SIOCSIFFLAGS, _IFF_UP = 2, 2, 0x8914, 1
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 1, 2
 _CAPABILITIES = 64
@@ -58,6 +60,8 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold the model, and take minutes to write
     if orders.get("supervise"):
         _supervise(orders)
+    if orders.get("own_network") and not _take_own_network() and orders["own_network"] == "required":
+        _end("the process cannot have a network of its own", CANNOT_CONFINE)
     try:
         secret = _confine(orders)
     except (OSError, ValueError) as error:
@@ -97,6 +101,22 @@ def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:
         )
     )
     return first, second
+
+
+def _take_own_network() -> bool:
+    """Move to a network that has a loopback address and nothing else; return whether that is possible here.
+
+    Root may do so, and others where they may make user namespaces. It is done before anything else, because it changes
+    the process's credentials, which ends `PR_SET_PDEATHSIG`.
+    """
+    if all(_libc.unshare(ctypes.c_int(flags)) for flags in (_CLONE_NEWNET, _CLONE_NEWUSER | _CLONE_NEWNET)):
+        return False
+    request = struct.pack("=16sH14x", b"lo", _IFF_UP)
+    descriptor = _libc.socket(_AF_INET, _SOCK_DGRAM, 0)
+    if descriptor < 0 or _libc.ioctl(descriptor, ctypes.c_ulong(_SIOCSIFFLAGS), request):
+        _end(f"the loopback address cannot be switched on: {os.strerror(ctypes.get_errno())}", CANNOT_CONFINE)
+    os.close(descriptor)
+    return True
 
 
 def _limit(limits: dict[str, int | None]) -> None:

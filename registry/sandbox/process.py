@@ -196,6 +196,15 @@ def run_python(
     )
 
 
+def has_own_network() -> bool:
+    """Return whether a process that is granted a port gets it on a network that nothing else reaches."""
+    if not kernel().is_linux:
+        return False
+    orders = json.dumps({"own_network": "required"})
+    command = [sys.executable, "-I", "-S", "-B", str(_CONFINE), orders, sys.executable, "-I", "-S", "-c", ""]
+    return not subprocess.run(command, check=False, capture_output=True).returncode  # noqa: S603 - our own program
+
+
 @cache
 def _python_places() -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Where a child that is Python looks for modules, and what it may read of that."""
@@ -214,6 +223,7 @@ def _orders(here: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, sup
     return {
         "parent": os.getpid(),
         "supervise": supervised,
+        "own_network": here.is_linux and sandbox.port is not None and not sandbox.processes,
         "limits": {
             "address_space_bytes": limits.address_space_bytes,
             "cpu_seconds": limits.cpu_seconds,

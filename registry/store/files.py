@@ -68,9 +68,8 @@ class Files:
         return total
 
     def make_read_only(self, descriptor: int) -> None:
-        """Mode 0444: a blob never changes. A confined process may not set modes, and leaves it as it is."""
-        with suppress(PermissionError):
-            os.fchmod(descriptor, 0o444)
+        """Mode 0444: a blob never changes."""
+        os.fchmod(descriptor, 0o444)
 
     def sync(self, descriptor: int) -> None:
         """On disk when this returns."""

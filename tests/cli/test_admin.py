@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from sqlalchemy import select
 
+from cli import admin as admin_commands
 from registry.catalog.clock import now
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.removing import removal_of
@@ -15,6 +17,7 @@ from registry.catalog.register.states import hide_model
 from registry.catalog.tables import Model, Submission
 from registry.names import parse_model_name
 from registry.registry import Registry
+from registry.sandbox.protections import Kernel
 from tests.cli.running import Organ
 from tests.faults.cases import let_time_pass
 from tests.trips import row_counts
@@ -218,3 +221,32 @@ def test_events_are_narrowed_and_paged(filled: Organ, registry: Registry, tmp_pa
     assert rest["next"] is None
     other = filled("admin", "events", "--by", "ann", "--after", place)
     assert (other.status, other.out) == (1, ""), "a place in one list is none in another"
+
+
+def test_the_doctor_says_what_holds_confined_processes_here(organ: Organ) -> None:
+    organ.home.chmod(0o700)
+    ended = organ.done("admin", "doctor")
+    assert "Landlock ABI" in ended.lines[0]
+    assert "ORGAN_SANDBOX=auto" in ended.lines[0]
+    values = json.loads(organ.done("admin", "doctor", "--json").out)
+    names = [one["name"] for one in values["processes"]["uploads"]]
+    assert names == ["files", "network", "system calls", "signals", "end"]
+    assert values["kernel"]["has_seccomp"]
+
+
+def test_the_doctor_ends_with_1_where_the_sandbox_is_required_and_something_is_missing(
+    organ: Organ, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    organ.home.chmod(0o700)
+    monkeypatch.setattr(admin_commands, "kernel", lambda: Kernel(landlock_abi=0, has_seccomp=True, is_linux=True))
+    ended = organ.done("admin", "doctor")
+    assert "It can read and write every file that its user can." in ended.out
+    monkeypatch.setenv("ORGAN_SANDBOX", "require")
+    assert organ("admin", "doctor").status == 1
+
+
+def test_the_doctor_says_that_others_can_look_into_the_folder(organ: Organ) -> None:
+    organ.home.chmod(0o755)
+    ended = organ("admin", "doctor")
+    assert ended.status == 1
+    assert "has mode 0755: other users of this machine can look into it. chmod 700 keeps them out." in ended.out

@@ -43,3 +43,18 @@ def test_a_text_of_too_few_tokens_is_refused(organ: Organ, kin: Path, tmp_path: 
     ended = organ("validate", kin, "--base", A, "--text", tmp_path / "short.txt")
     assert (ended.status, ended.out) == (1, "")
     assert "fewer than 32 tell nothing" in ended.err
+
+
+def test_what_a_command_may_reach_is_for_a_command_alone(organ: Organ, kin: Path) -> None:
+    ended = organ("validate", kin, "--base", A, "--runtime-processes")
+    assert ended.status == 2
+    assert "belong to --runtime" in ended.err
+
+
+def test_a_command_may_write_where_it_is_allowed_to(organ: Organ, kin: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    body = f"open({str(tmp_path / 'out' / 'log')!r}, 'a').write('x')\nprint(json.dumps({{'perplexity': 26.5}}))"
+    command = ("validate", kin, "--base", A, "--runtime", script(tmp_path, body))
+    assert organ(*command).status == 1
+    organ.done(*command, "--runtime-write", tmp_path / "out")
+    assert set((tmp_path / "out" / "log").read_text()) == {"x"}

@@ -265,3 +265,48 @@ def test_a_command_cannot_be_given_adapters(tmp_path: Path) -> None:
     runtime = CommandRuntime(script(tmp_path, SAYS_26))
     with pytest.raises(BadSetting, match="adapters"):
         runtime.read(Request(A, TEXTS, adapters=(Adapter(A),)), lambda _: None)
+
+
+def test_a_command_reads_the_files_that_it_names_and_no_others(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.write_text("a secret")
+    body = f"try:\n    open({str(private)!r})\nexcept PermissionError as error:\n    sys.exit(str(error))\n{SAYS_26}"
+    refused = read(tmp_path, body).failure
+    assert refused is not None
+    assert "Permission denied" in refused.reason
+    assert read(tmp_path, body, sandbox=Sandbox(read=(private,))).loads
+    named = CommandRuntime(f"{script(tmp_path, body)} --file={private}", Limits(wall_seconds=120))
+    assert named.read(Request(A, TEXTS[:1]), lambda _: None).loads
+
+
+def test_a_command_writes_into_its_home_alone(tmp_path: Path) -> None:
+    body = f"""
+import tempfile
+with tempfile.NamedTemporaryFile() as file:
+    assert file.name.startswith(os.environ["HOME"])
+try:
+    open({str(tmp_path / "other")!r}, "w")
+except PermissionError:
+    {SAYS_26}
+"""
+    assert read(tmp_path, body).loads
+
+
+def test_a_shell_script_runs_where_processes_are_allowed(tmp_path: Path) -> None:
+    program = tmp_path / "runtime"
+    program.write_text("#!/bin/sh\nls /dev/null\necho '{\"perplexity\": 26.5}' | cat\n")
+    program.chmod(0o755)
+    request = Request(A, TEXTS[:1])
+    template = f"{program} {{model}} {{text}}"
+    refused = CommandRuntime(template).read(request, lambda _: None).failure
+    assert refused is not None
+    assert "fork" in refused.reason
+    assert CommandRuntime(template, sandbox=Sandbox(processes=True)).read(request, lambda _: None).loads
+
+
+def test_variables_before_the_command_are_its_environment(tmp_path: Path) -> None:
+    template = script(tmp_path, "sys.stderr.write(os.environ['ONE'] + os.environ['TWO'])\nprint('{\"loads\": true}')")
+    for begin in ("ONE=1 TWO='2 3' ", "env ONE=1 TWO='2 3' "):
+        runtime = CommandRuntime(begin + template)
+        assert runtime.read(Request(A, TEXTS[:1]), lambda _: None).log == "12 3"
+        assert "ONE=1 'TWO=2 3' " in runtime.identity

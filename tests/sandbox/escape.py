@@ -1,0 +1,237 @@
+"""The escape test: a hostile program in the place of each confined one, as this user and, for root, as another too.
+
+    python -m tests.sandbox.escape          prints what worked; ends with 1 if anything did
+
+`World` is what it may attack: a registry's folder, tokens, sockets, and the process that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from registry.sandbox.process import Limits, Result, Sandbox, run_python
+from tests.sandbox.attempts import ENDS
+
+ROOT = Path(__file__).parents[2]
+SECRETS = {"ORGAN_TOKEN": "organ_secret", "DATABASE_URL": "postgresql://u:secret@db/x"}
+CPU_SECONDS = 2
+LIMITS = Limits(wall_seconds=60, cpu_seconds=CPU_SECONDS, address_space_bytes=4 * 2**30, niceness=5)
+"""None on the size of files: nothing may be written anyhow."""
+KINDS = ("upload", "llama.cpp")
+OTHER_USER = "nobody"
+_MARK = ctypes.create_string_buffer(b"a secret")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What there is to attack."""
+
+    home: str
+    database: str
+    upload: str
+    tokens: str
+    own: str
+    """A file that the confined process may read: a model, say."""
+    victim: str
+    renamed: str
+    removed: str
+    listening: int
+    port: int
+    """The one that is granted to llama.cpp; somebody listens on it, at another address."""
+    udp: int
+    unix: str
+    abstract: str
+    parent: int
+    address: int
+    """Of eight bytes in the parent's memory."""
+    descriptors: tuple[int, ...] = ()
+    cpu_seconds: int = CPU_SECONDS
+    daemon_seconds: int = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one attempt."""
+
+    attempt: str
+    succeeded: bool
+    detail: str
+
+
+@contextmanager
+def world(folder: Path) -> Iterator[World]:
+    """A world in `folder`, which is empty, with sockets that listen meanwhile."""
+    home, settings = folder / "home", folder / "settings"
+    for place in (home / "uploads", home / "mounted", settings):
+        place.mkdir(parents=True)
+    files = {
+        "database": home / "registry.sqlite3",
+        "upload": home / "uploads" / "of-another",
+        "tokens": settings / "tokens.json",
+        "own": home / "uploads" / "own",
+        **{name: home / name for name in ("victim", "renamed", "removed")},
+    }
+    for path in files.values():
+        path.write_bytes(b"some bytes that matter")
+    with ExitStack() as opened:
+        tcp = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        granted = opened.enter_context(socket.create_server(("127.0.0.2", 0)))
+        udp = opened.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        udp.bind(("127.0.0.1", 0))
+        abstract = f"organ-escape-{os.getpid()}"
+        for address in (str(folder / "unix"), "\0" + abstract):
+            listening = opened.enter_context(socket.socket(socket.AF_UNIX))
+            listening.bind(address)
+            listening.listen()
+        yield World(
+            home=str(home),
+            **{name: str(path) for name, path in files.items()},
+            listening=tcp.getsockname()[1],
+            port=granted.getsockname()[1],
+            udp=udp.getsockname()[1],
+            unix=str(folder / "unix"),
+            abstract=abstract,
+            parent=os.getpid(),
+            address=ctypes.addressof(_MARK),
+        )
+
+
+def try_to_escape(kind: str, attacked: World, ends: Sequence[str] = tuple(ENDS)) -> list[Outcome]:
+    """Run the hostile program as a confined process of that kind; every attempt with what came of it."""
+    outcomes, daemons = _outcomes(_run(kind, attacked))
+    for daemon in daemons:
+        outcomes.append(Outcome("outlive the run as a daemon", _is_alive(daemon), ""))
+        if outcomes[-1].succeeded:
+            os.kill(daemon, signal.SIGKILL)
+    for name in ends:
+        result = _run(kind, attacked, name)
+        found, _ = _outcomes(result)
+        outcomes += found or [Outcome(name, False, result.stopped or f"ended by {result.signal_name}")]
+    return outcomes
+
+
+def policy(kind: str, attacked: World) -> Sandbox:
+    """What a confined process of that kind may reach; the tests' own folder beside it, for the hostile program."""
+    tests = (ROOT / "tests" / "__init__.py", ROOT / "tests" / "sandbox")
+    if kind == "upload":
+        return Sandbox(read=tests)
+    return Sandbox(read=(*tests, Path(attacked.own)), port=attacked.port)
+
+
+def _run(kind: str, attacked: World, *arguments: str) -> Result:
+    """As the registry runs it; one for uploads inherits two pipes."""
+    pipes = os.pipe() if kind == "upload" else ()
+    try:
+        told = json.dumps(asdict(replace(attacked, descriptors=pipes))).encode() + b"\n"
+        return run_python(
+            "tests.sandbox.attempts",
+            LIMITS,
+            policy(kind, attacked),
+            told,
+            arguments=arguments,
+            descriptors=pipes,
+        )
+    finally:
+        for descriptor in pipes:
+            os.close(descriptor)
+
+
+def _outcomes(result: Result) -> tuple[list[Outcome], list[int]]:
+    lines = [json.loads(line) for line in result.output.splitlines() if line.startswith(b"{")]
+    outcomes = [Outcome(**line) for line in lines if "attempt" in line]
+    return outcomes, [int(line["daemon"]) for line in lines if "daemon" in line]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as status:
+            return status.read().rpartition(b")")[2].split()[0] != b"Z"
+    except OSError:
+        return False
+
+
+def main() -> int:
+    """Try everything, and print it; 1 where something worked."""
+    parser = argparse.ArgumentParser(prog="python -m tests.sandbox.escape", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one line of JSON, and not as another user")
+    asked = parser.parse_args()
+    os.environ |= SECRETS
+    found = _try_all()
+    if asked.json:
+        print(json.dumps({kind: [asdict(one) for one in outcomes] for kind, outcomes in found.items()}))
+        return 0
+    me = pwd.getpwuid(os.getuid()).pw_name
+    columns = {f"{kind} ({me})": outcomes for kind, outcomes in found.items()}
+    if os.getuid() == 0:
+        other = _as_another_user()
+        columns |= {f"{kind} ({OTHER_USER})": outcomes for kind, outcomes in other.items()}
+    return _print(columns)
+
+
+def _try_all() -> dict[str, list[Outcome]]:
+    found = {}
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory(prefix="organ-escape-") as folder, world(Path(folder)) as attacked:
+            found[kind] = try_to_escape(kind, attacked)
+    return found
+
+
+def _as_another_user() -> dict[str, list[Outcome]]:
+    """The same by a process of another user, with an interpreter that this user may run."""
+    user = pwd.getpwnam(OTHER_USER)
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *packages]), "PATH": os.environ["PATH"], **SECRETS}
+    for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
+        try:
+            done = subprocess.run(
+                [python or "", "-P", "-B", "-m", "tests.sandbox.escape", "--json"],
+                env=environment,
+                cwd="/",
+                user=user.pw_uid,
+                group=user.pw_gid,
+                extra_groups=(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        except OSError:
+            continue
+        if done.returncode == 0:
+            values = json.loads(done.stdout.splitlines()[-1])
+            return {kind: [Outcome(**one) for one in outcomes] for kind, outcomes in values.items()}
+    print(f"not tried as {OTHER_USER}: no interpreter that this user may run")
+    return {}
+
+
+def _print(columns: Mapping[str, Sequence[Outcome]]) -> int:
+    names = list(dict.fromkeys(one.attempt for outcomes in columns.values() for one in outcomes))
+    width = max(map(len, names))
+    print(" ".join([" " * width, *columns]))
+    worked = 0
+    for name in names:
+        cells = []
+        for heading, outcomes in columns.items():
+            one = next((one for one in outcomes if one.attempt == name), None)
+            worked += one is not None and one.succeeded
+            cells.append(("–" if one is None else "WORKED" if one.succeeded else "refused").ljust(len(heading)))
+        print(" ".join([name.ljust(width), *cells]).rstrip())
+    print(f"\n{len(names)} attempts, {worked} worked")
+    return 1 if worked else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""What a hostile program in a confined process cannot do, the short form; `make escape` is the long one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from registry.errors import NoSandbox
+from registry.sandbox import process, protections
+from registry.sandbox.process import Limits, Sandbox, run_confined, run_python
+from registry.sandbox.protections import Kernel
+from tests.sandbox.attempts import ATTEMPTS
+from tests.sandbox.escape import KINDS, ROOT, SECRETS, try_to_escape, world
+
+QUICK_ENDS = ("become a shell", "call the kernel as a 32 bit program")
+PYTHON = Sandbox(read=(Path(sys.base_prefix), Path(sys.prefix)))
+NOTHING_BUT_LINUX = Kernel(landlock_abi=0, has_seccomp=False, is_linux=True)
+
+
+def python(code: str, sandbox: Sandbox = PYTHON) -> process.Result:
+    """Run `code` in a confined interpreter."""
+    return run_confined([sys.executable, "-I", "-c", code], Limits(wall_seconds=60), sandbox, {}, Path("/"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_works_that_a_hostile_program_tries(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, secret in SECRETS.items():
+        monkeypatch.setenv(name, secret)
+    with world(tmp_path) as attacked:
+        outcomes = try_to_escape(kind, attacked, QUICK_ENDS)
+        assert Path(attacked.victim).read_bytes() == Path(attacked.database).read_bytes() == b"some bytes that matter"
+    assert {one.attempt for one in outcomes} == {*ATTEMPTS, *QUICK_ENDS}
+    assert [one.attempt for one in outcomes if one.succeeded] == []
+
+
+@pytest.mark.parametrize("without", ["filter", "refusal"])
+def test_a_daemon_dies_with_the_program_that_started_it(
+    without: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if without == "filter":
+        monkeypatch.setattr(process, "kernel", lambda: NOTHING_BUT_LINUX)
+    code = f"""
+import os, time
+if not os.fork():
+    os.setsid()
+    if not os.fork():
+        open({str(tmp_path / "daemon")!r}, "w").write(str(os.getpid()))
+        for descriptor in range(3):
+            os.close(descriptor)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+while not os.path.exists({str(tmp_path / "daemon")!r}) or not os.path.getsize({str(tmp_path / "daemon")!r}):
+    time.sleep(0.01)
+"""
+    sandbox = Sandbox(read=PYTHON.read, write=(tmp_path,), processes=without == "refusal")
+    result = python(code, sandbox)
+    assert result.code == 0, result.log
+    assert not Path(f"/proc/{(tmp_path / 'daemon').read_text()}").exists()
+
+
+def test_a_supervised_program_ends_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "kernel", lambda: NOTHING_BUT_LINUX)
+    assert python("raise SystemExit(7)").code == 7
+    assert python("import os; os.kill(os.getpid(), 11)").signal_name == "SIGSEGV"
+    assert python("import os; os.kill(os.getpid(), 9)").signal_name == "SIGKILL"
+    stopped = run_confined(
+        [sys.executable, "-I", "-c", "import time; time.sleep(600)"], Limits(wall_seconds=0.5), PYTHON, {}, Path("/")
+    ).stopped
+    assert stopped == "it took longer than 0.5 s"
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_a_program_dies_with_the_process_that_started_it(processes: bool, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    inner = f"import os, time; open({str(started)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    outer = f"""
+import sys
+from pathlib import Path
+from registry.sandbox.process import Limits, Sandbox, run_confined
+sandbox = Sandbox(read={PYTHON.read!r}, write=(Path({str(tmp_path)!r}),), processes={processes})
+run_confined([sys.executable, "-I", "-c", {inner!r}], Limits(), sandbox, {{}}, Path("/"))
+""".replace("PosixPath", "Path")
+    with subprocess.Popen([sys.executable, "-c", outer], cwd=ROOT) as parent:
+        wait_until(lambda: started.exists() and bool(started.read_text()))
+        parent.send_signal(signal.SIGKILL)
+    wait_until(lambda: is_gone(int(started.read_text())))
+
+
+def wait_until(holds: object) -> None:
+    deadline = time.monotonic() + 60
+    while not holds():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process is no more; one that only waits to be reaped is not counted."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"Z"
+    except OSError:
+        return True
+
+
+def test_a_confined_process_uses_the_files_and_the_port_that_it_is_granted(tmp_path: Path) -> None:
+    (tmp_path / "read").mkdir()
+    (tmp_path / "read" / "model").write_bytes(b"GGUF")
+    (tmp_path / "write").mkdir()
+    code = f"""
+import os, socket, threading
+read, write = {str(tmp_path / "read")!r}, {str(tmp_path / "write")!r}
+assert open(read + "/model", "rb").read() == b"GGUF"
+open(write + "/one", "w").write("1")
+os.rename(write + "/one", write + "/two")
+os.truncate(write + "/two", 0)
+attempts = [
+    lambda: open(read + "/model", "r+b"),
+    lambda: open({str(tmp_path / "other")!r}, "w"),
+    lambda: os.link(read + "/model", write + "/model"),
+]
+for refused in attempts:
+    try:
+        refused()
+    except OSError:
+        continue
+    raise AssertionError
+server = socket.create_server(("127.0.0.1", PORT))
+taken = threading.Thread(target=lambda: server.accept()[0].sendall(b"hello"))
+taken.start()
+assert socket.create_connection(("127.0.0.1", PORT)).recv(5) == b"hello"
+"""
+    sandbox = Sandbox((*PYTHON.read, tmp_path / "read"), (tmp_path / "write",), port=40_123)
+    result = python(code.replace("PORT", "40123"), sandbox)
+    assert result.code == 0, result.log
+    assert os.listdir(tmp_path / "write") == ["two"]
+
+
+def test_our_modules_run_with_what_is_installed_for_them() -> None:
+    result = run_python(
+        "timeit",
+        Limits(),
+        Sandbox(),
+        arguments=["-n1", "-r1", "import numpy, registry.gguf; numpy.ones((99, 99)) @ numpy.ones(99)"],
+    )
+    assert result.code == 0, result.log
+
+
+def test_a_process_is_not_started_where_it_cannot_be_confined_and_must_be() -> None:
+    bare = protections.protections(NOTHING_BUT_LINUX, port=False, writing=False, processes=False)
+    with pytest.raises(
+        NoSandbox, match=r"ORGAN_SANDBOX is `require`.* files: It can read and write every file"
+    ) as raised:
+        protections.check_protections(bare, required=True)
+    assert [sentence.partition(":")[0] for sentence in raised.value.missing] == [
+        *("files", "truncation", "network", "system calls", "signals"),
+    ]
+
+
+def test_what_is_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    protections._log_once.cache_clear()
+    bare = protections.protections(NOTHING_BUT_LINUX, port=False, writing=False, processes=False)
+    for _ in range(3):
+        protections.check_protections(bare, required=False)
+    assert len(caplog.messages) == 5
+    protections._log_once.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("abi", "port", "processes", "missing"),
+    [
+        (7, True, False, []),
+        (1, False, False, []),
+        (3, True, False, ["network"]),
+        (5, True, True, ["signals"]),
+        (2, False, False, ["truncation"]),
+        (0, False, False, ["files", "truncation"]),
+    ],
+)
+def test_what_is_missing_depends_on_the_kernel_and_on_what_is_granted(
+    abi: int, port: bool, processes: bool, missing: list[str]
+) -> None:
+    here = Kernel(landlock_abi=abi, has_seccomp=True, is_linux=True)
+    found = protections.protections(here, port=port, writing=abi in (0, 2), processes=processes)
+    assert [one.name for one in found if not one.is_there] == missing
