@@ -9,7 +9,7 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py)
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds faulty-disk lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds faulty-disk clients lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
@@ -82,6 +82,10 @@ escape: $(BIN)/pytest  ## a hostile program in the place of each confined one: w
 faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py
 
+clients: $(BIN)/pytest  ## stock clients of npm against our routes and our OpenAPI document (needs node)
+	npm install --silent --no-save --prefix .clients @huggingface/hub@2 openapi-typescript@7 typescript@5
+	$(BIN)/pytest -m npm tests/web/test_npm_clients.py
+
 lint: $(BIN)/pytest
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -103,4 +107,4 @@ wheel: $(BIN)/pytest  ## build a wheel into dist/
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean:  ## remove the environment, the demo's registry and caches
-	rm -rf $(VENV) $(DEMO) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) .clients build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

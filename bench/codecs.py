@@ -6,7 +6,7 @@
 Everybody gets the same chunks of about 4 MiB of weight-like values and one thread. Rates are plain megabytes for each
 second of processor time, so that another process on the machine disturbs them little; rounds go in turns (A B A B) and
 the middle one is shown. "organ" decodes and compares all that it encodes, as an ingest does; "organ, unproven" does
-not, as nobody else does. Peers: `pip install 'organ-registry[bench]'`; one that is missing is left out and named.
+not, as nobody else does. Peers: `pip install '.[bench]'`; one that is missing is left out and named.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.main import CommandGroup
 from cli.place import folder_registry
 from cli.querying import print_more
 from registry.catalog.queries.administration import submission_by_id, waiting_submissions
@@ -42,7 +43,7 @@ _REASON = click.option("--reason", required=True, metavar="TEXT", help="Why: peo
 _SUBMISSION = click.argument("submission", type=click.IntRange(1, ID_MAX))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def admin() -> None:
     """Look after a registry: what waits for review; yank, restore, remove; the event log; the doctor.
 

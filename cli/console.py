@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import click
 from rich.console import Console
@@ -40,12 +44,12 @@ _CONTROL = re.compile(rf"[\x00-\x1f{_INVISIBLE}]")
 _CONTROL_IN_JSON = re.compile(rf"[{_INVISIBLE}]")  # the others are escaped already, or are its own line ends
 
 PIPED_WIDTH = 1 << 16
+PROJECT = "organ-registry"
 
 Advance = Callable[[int], None]
 """Told of bytes that have been dealt with."""
 
 _HINTS: tuple[tuple[type[OrganError], str], ...] = (
-    (SchemaTooNew, "try: pip install --upgrade organ-registry"),
     (CorruptBlob, "try: organ verify --read-data --repair, then ingest a file that has the organ"),
     (MissingBlob, "try: organ verify --repair, then ingest a file that has the organ"),
     (DiskFull, "free some space, or choose another place"),
@@ -69,7 +73,33 @@ def hint_for(error: Exception) -> str | None:
         from cli.place import reading_on  # with the registry, which not every command needs
 
         return f"try: organ login URL{reading_on()}"
+    extra = getattr(error, "extra", None)
+    if extra is not None or isinstance(error, SchemaTooNew):
+        return f"try: {install_command(extra)}"
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
+
+
+def install_command(extra: str | None = None) -> str:
+    """Return the command that installs the program from its folder with `extra`, or a newer version without it.
+
+    The project is on no package index. pip records the folder that it installed from (PEP 610, `direct_url.json`).
+    """
+    folder = _project_folder()
+    what = ("." if folder is None else str(folder)) + (f"[{extra}]" if extra else "")
+    upgrade = "" if extra else "--upgrade "
+    command = f"{shlex.quote(sys.executable)} -m pip install {upgrade}{shlex.quote(what)}"
+    return command if folder is not None else f"{command} (in the project's folder)"
+
+
+def _project_folder() -> Path | None:
+    """Return the folder that pip installed the program from, if it is still there."""
+    try:
+        record = json.loads(distribution(PROJECT).read_text("direct_url.json") or "{}")
+        url = urlsplit(record["url"]) if "dir_info" in record else None
+    except (PackageNotFoundError, ValueError, KeyError):
+        return None
+    folder = Path(unquote(url.path)) if url is not None and url.scheme == "file" else None
+    return folder if folder is not None and (folder / "pyproject.toml").is_file() else None
 
 
 def plain(text: object) -> str:

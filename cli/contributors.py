@@ -9,6 +9,7 @@ import click
 from sqlalchemy.orm import Session
 
 from cli.console import plain, print_json, print_table
+from cli.main import CommandGroup
 from registry.amounts import parse_size, size_text
 from registry.catalog.queries.accounts import contributors_in_order
 from registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
@@ -33,7 +34,7 @@ def _size(_context: click.Context, _option: click.Parameter, text: str | None) -
         raise click.BadParameter(str(error)) from error
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def contributor() -> None:
     """Add, list or suspend contributors of this registry.
 

@@ -14,7 +14,7 @@ from cli.console import plain, print_json_line, progress_bar
 from cli.place import folder_registry
 from ingest.opening import open_files
 from ingest.service import Outcome, ingest_all, total_bytes
-from ingest.sources import ModelSource, find_hub_sources, find_sources
+from ingest.sources import CONVERT, ModelSource, Skipped, find_hub_sources, find_sources, skipped_files
 from registry.errors import BadSource, OrganError
 from registry.names import parse_model_name
 from registry.present.text import size_text
@@ -50,7 +50,16 @@ def ingest(paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bo
         for outcome in ingest_all(registry, sources, chosen, advance):
             failed += outcome.error is not None
             _print(outcome, as_json=as_json, quiet=quiet)
+    if not quiet:
+        _print_skipped(skipped_files(paths))
     return 1 if failed else 0
+
+
+def _print_skipped(skipped: Skipped) -> None:
+    """Say on stderr how many files of the folders were not taken."""
+    if skipped.files:
+        converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
+        click.echo(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
 
 
 def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:

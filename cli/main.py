@@ -46,7 +46,41 @@ _COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+OTHER_NAMES = {
+    "add": "ingest",
+    "import": "ingest",
+    "list": "models",
+    "ls": "models",
+    "info": "show",
+    "find": "search",
+    "export": "assemble",
+    "merge": "compose",
+    "download": "pull",
+    "upload": "push",
+    "web": "serve",
+    "gc": "sweep",
+    "check": "verify",
+}
+"""Commands under the names that other programs give them."""
+
+
+class CommandGroup(click.Group):
+    """A group that suggests the nearest command for one that does not exist."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            from difflib import get_close_matches  # not for commands that exist
+
+            usual = [OTHER_NAMES[name]] if OTHER_NAMES.get(name) in known else []
+            close = [*usual, *get_close_matches(name, known, n=1)]
+            ctx.fail(f"no such command: {name[:100]!r}." + (f" Did you mean {close[0]!r}?" if close else ""))
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(CommandGroup):
     """Knows its commands by name and summary; imports one only when it is called or its own help is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

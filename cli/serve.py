@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import webbrowser
 from collections.abc import Sequence
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
@@ -15,7 +15,7 @@ from registry.errors import BadSetting
 from registry.registry import Registry
 from web.app import create_app
 from web.server import PORT, THREADS, ServerSettings, default_workers, serve_forever
-from web.settings import LOOPBACK_HOSTS, WebSettings
+from web.settings import LOOPBACK_HOSTS, Network, WebSettings
 
 PROXIES_MAX = 8
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
@@ -41,6 +41,15 @@ EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
     type=click.IntRange(0, PROXIES_MAX),
     help="Proxies in front, whose X-Forwarded-For and -Proto are believed.",
 )
+@click.option(
+    "--metrics",
+    "metrics_networks",
+    multiple=True,
+    metavar="NETWORK",
+    callback=lambda _context, _option, texts: tuple(parse_network(text) for text in texts),
+    help="Who may read /metrics: an address, or a network such as 10.0.0.0/8. Repeatable. "
+    "[default: this machine; nobody behind proxies]",
+)
 @click.option("--accounts", is_flag=True, help="Nobody writes without an account, from this machine neither.")
 @click.option("--read-only", is_flag=True, help="Have nothing that writes or runs something, and show no jobs.")
 @click.option("--no-jobs", is_flag=True, help="Leave the queue of jobs alone: `organ work` elsewhere does them.")
@@ -55,6 +64,7 @@ def serve(
     threads: int,
     allowed: tuple[str, ...],
     proxies: int,
+    metrics_networks: tuple[Network, ...],
     accounts: bool,
     read_only: bool,
     no_jobs: bool,
@@ -70,7 +80,8 @@ def serve(
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
     personal = not accounts and is_personal(host, allowed, proxies)
-    web = WebSettings(served_hosts(shown_host, allowed), personal, read_only, proxies)
+    hosts = served_hosts(shown_host, allowed)
+    web = WebSettings(hosts, personal, read_only, proxies, metrics=metrics_networks or None)
     if not reload:
         check_free(host, port)
     with folder_registry() as registry:
@@ -85,6 +96,14 @@ def serve(
             _serve_developer(registry, host, port, web)
         else:
             serve_forever(registry, ServerSettings(host, port, workers, threads, jobs=not no_jobs), web)
+
+
+def parse_network(text: str) -> Network:
+    """Return the network written in `text`; a single address is one too. Raises BadParameter, which ends with 2."""
+    try:
+        return ip_network(text, strict=False)
+    except ValueError as error:
+        raise click.BadParameter(f"{text[:100]!r} is not an address or a network such as 10.0.0.0/8") from error
 
 
 def served_hosts(shown_host: str, allowed: Sequence[str]) -> frozenset[str]:

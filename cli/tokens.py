@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from cli.console import plain, print_json, print_table
+from cli.main import CommandGroup
 from registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
 from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, create_token, revoke_token
 from registry.catalog.vocabulary import SCOPES
@@ -29,7 +30,7 @@ def _id(_context: click.Context, _argument: click.Parameter, given: str) -> str:
     return called
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def token() -> None:
     """Create, list or revoke tokens.
 

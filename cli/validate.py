@@ -76,10 +76,11 @@ def validate(
 ) -> None:
     """Run a chimera in a real runtime, beside its base, its donors and a control, and say what it is worth.
 
-    The runtime is llama.cpp, by the extra `validate` (pip install 'organ-registry[validate]'), or a COMMAND that prints
-    {"perplexity": 26.7} as its last line. It runs in a confined process: a crash is a verdict, `broken`. COMMAND reads
-    the model, the text, the files that it names, and the system's programs and libraries; it writes only into $HOME,
-    an empty folder, and has no network. --runtime-read, --runtime-write and --runtime-processes grant more.
+    The runtime is llama.cpp, by the extra `validate` (pip install '.[validate]' in the project's folder), or a
+    COMMAND that prints {"perplexity": 26.7} as its last line. It runs in a confined process: a crash is a verdict,
+    `broken`. COMMAND reads the model, the text, the files that it names, and the system's programs and libraries; it
+    writes only into $HOME, an empty folder, and has no network. --runtime-read, --runtime-write and --runtime-processes
+    grant more.
     The control is the chimera with the grafted feed-forward organs zeroed (of a FILE.gguf, those that are not its
     base's); without it, a graft that carries nothing would pass.
 

@@ -10,9 +10,9 @@ from ingest.directory.folder import Folder, is_organ_directory
 from ingest.directory.opening import directory_size_bytes, open_directory
 from ingest.dissect import DissectedFile, dissect
 from ingest.files import FileSource, OpenFile
-from ingest.sources import ModelSource
+from ingest.sources import CONVERT, SAFETENSORS_SUFFIX, ModelSource
 from registry.digest import Digest
-from registry.errors import BadSplit
+from registry.errors import BadSource, BadSplit
 from registry.gguf.split import check_split, is_shard
 
 
@@ -57,6 +57,8 @@ def by_file(count: int, pieces: Mapping[tuple[int, int], Digest]) -> list[dict[i
 
 
 def _open(opened: ExitStack, path: Path) -> Sequence[OpenFile]:
+    if path.suffix.lower() == SAFETENSORS_SUFFIX and path.is_file():
+        raise BadSource(f"{path}: a safetensors file; this program reads GGUF. {CONVERT}")
     if not is_organ_directory(path):
         return [opened.enter_context(FileSource(path))]
     return open_directory(opened.enter_context(Folder(path)))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from ingest.directory.folder import is_organ_directory
 from ingest.directory.layout import MANIFEST_FILE
@@ -14,6 +16,8 @@ from registry.gguf.split import ShardName, parse_shard_name
 from registry.names import ModelName, name_from_text, namespace_from_text
 
 GGUF_SUFFIX = ".gguf"
+SAFETENSORS_SUFFIX = ".safetensors"
+CONVERT = "Convert a safetensors model first, with llama.cpp: convert_hf_to_gguf.py FOLDER --outfile MODEL.gguf"
 LOCAL_NAMESPACE = "local"
 _HUB_FOLDER = "models--"
 
@@ -35,6 +39,14 @@ class ModelSource:
         return str(self.paths[0]) + (f" and {more} more shards" if more else "")
 
 
+class Skipped(NamedTuple):
+    """Files of folders that are not ingested."""
+
+    files: int
+    safetensors: int
+    """How many of them are models in another format."""
+
+
 def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[ModelSource]:
     """The models that `arguments` name: paths of files and folders (searched through), and patterns.
 
@@ -48,11 +60,36 @@ def find_sources(arguments: Iterable[str], purpose: str = "ingest") -> list[Mode
         except OSError as error:
             raise BadSource(f"{argument[:200]}: {error.strerror}") from error
         if not found:
-            raise BadSource(
-                f"{argument}: nothing there to {purpose}: no such file, or a folder without GGUF files or organs"
-            )
+            others = f". {CONVERT}" if skipped_files([argument]).safetensors else ""
+            nothing = f"{argument}: nothing there to {purpose}: no such file, or a folder without GGUF files or organs"
+            raise BadSource(f"{nothing}{others}")
         paths.update(dict.fromkeys(found))
     return _group(paths, LOCAL_NAMESPACE)
+
+
+def skipped_files(arguments: Iterable[str]) -> Skipped:
+    """Count the files below the folders among `arguments` that are not ingested. Hidden files are not counted."""
+    files = {
+        found
+        for argument in arguments
+        if argument and (folder := Path(argument)).is_dir() and not is_organ_directory(folder)
+        for found in _visible_files(folder)
+        if not is_gguf_name(found.name)
+    }
+    return Skipped(len(files), sum(found.suffix.lower() == SAFETENSORS_SUFFIX for found in files))
+
+
+def is_gguf_name(name: str) -> bool:
+    """Return whether a file of that name is taken for GGUF, in upper or lower case."""
+    return name.lower().endswith(GGUF_SUFFIX)
+
+
+def _visible_files(folder: Path) -> Iterator[Path]:
+    """The files below `folder` that are neither hidden nor part of an organ directory."""
+    for parent, folders, files in os.walk(folder):
+        here = Path(parent)
+        folders[:] = [name for name in folders if not name.startswith(".") and not is_organ_directory(here / name)]
+        yield from (here / name for name in files if not name.startswith("."))
 
 
 def directory_source(path: Path) -> ModelSource:
@@ -65,7 +102,8 @@ def find_hub_sources(cache: Path) -> list[ModelSource]:
     sources: list[ModelSource] = []
     for folder in sorted(cache.glob(f"{_HUB_FOLDER}*--*")):
         owner = folder.name.removeprefix(_HUB_FOLDER).partition("--")[0]
-        files = {path: None for path in sorted(folder.glob(f"snapshots/*/**/*{GGUF_SUFFIX}")) if path.is_file()}
+        snapshots = [snapshot for snapshot in folder.glob("snapshots/*") if snapshot.is_dir()]
+        files = dict.fromkeys(sorted(path for snapshot in snapshots for path in _below(snapshot)))
         sources.extend(_group(files, namespace_from_text(owner)))
     return sources
 
@@ -82,7 +120,7 @@ def _expand(argument: str) -> Iterator[Path]:
 
 
 def _below(folder: Path) -> list[Path]:
-    files = [found for found in folder.rglob(f"*{GGUF_SUFFIX}") if found.is_file()]
+    files = [found for found in folder.rglob("*") if is_gguf_name(found.name) and found.is_file()]
     directories = [found.parent for found in folder.rglob(MANIFEST_FILE) if is_organ_directory(found.parent)]
     return sorted([*files, *directories])
 

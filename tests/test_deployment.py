@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
+import zipfile
 from pathlib import Path
 
 import click
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 from cli.main import organ
 from registry.settings import Settings
 
-FOLDER = Path(__file__).resolve().parents[1] / "docs" / "deployment"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "deployment"
 
 
 def commands() -> dict[str, list[str]]:
@@ -51,3 +55,31 @@ def test_the_proxy_takes_a_chunk_and_replaces_what_clients_say_of_themselves() -
     for name in ("X-Forwarded-For $remote_addr", "X-Forwarded-Proto $scheme", 'Forwarded ""', "Host $host"):
         assert f"proxy_set_header {name};" in text, name
     assert text.count("{") == text.count("}")
+
+
+def test_an_image_is_built_from_the_program_alone() -> None:
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    rules = [line for line in lines if line and not line.startswith("#")]
+    assert rules[0] == "*", "everything is left out that is not named"
+    kept = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert kept == {"LICENSE", "README.md", "pyproject.toml", *packages}
+
+
+def test_port_80_lets_certificates_be_fetched_before_it_redirects() -> None:
+    text = (FOLDER / "nginx.conf").read_text()
+    plain = text[text.index("listen 80;") : text.index("listen 443")]
+    assert re.search(r"location \^~ /\.well-known/acme-challenge/ \{\s+root ", plain)
+    assert re.search(r"location / \{\s+return 301 https://", plain)
+    assert not re.search(r"^    return 301", plain, re.MULTILINE), "it would come before every location"
+
+
+def test_a_wheel_has_a_marker_of_types_in_every_package(tmp_path: Path) -> None:
+    (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert f"{package}/py.typed" in names, package
+        assert f"{package}/__init__.py" in names, package

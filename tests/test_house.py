@@ -19,9 +19,19 @@ TRACKED_MAX_BYTES = 6 * 1024 * 1024
 
 TOP = {
     *("registry", "migrations", "web", "ingest", "cli", "tests", "bench", "docs", "examples"),
-    *("pyproject.toml", "Makefile", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".ci", ".gitignore"),
+    *(
+        "pyproject.toml",
+        "Makefile",
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        ".ci",
+        ".gitignore",
+        ".dockerignore",
+    ),
 }
-NOT_OURS = re.compile(r"\.(?!ci$|gitignore$)|__pycache__$|build$|dist$|.*\.egg-info$|PKG-INFO$")
+NOT_OURS = re.compile(r"\.(?!ci$|gitignore$|dockerignore$)|__pycache__$|build$|dist$|.*\.egg-info$|PKG-INFO$")
 """What a folder holds beside the project when there is no git to ask."""
 
 CODE = ("registry", "ingest", "cli", "web", "migrations", "bench", "examples")

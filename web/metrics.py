@@ -12,16 +12,21 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from ipaddress import ip_address
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Flask, Response, current_app, g, request
 
 from registry.catalog.memory import remembered
+from registry.errors import NotAllowed
 from registry.present.models import figures
 from registry.present.values import Values
-from web.answers import reading
+from web.answers import reading, settings
 from web.memory import TOLD_HEADER
+from web.rates import client_ip
+from web.security import is_served, requested_host
+from web.settings import LOOPBACK_NETWORKS, WebSettings
 
 if TYPE_CHECKING:  # prometheus_client looks at the environment when it is imported, which must not be too early
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -112,6 +117,7 @@ def show() -> Response:
     from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
     from prometheus_client.multiprocess import MultiProcessCollector
 
+    _check_allowed(settings())
     meters: Meters = current_app.extensions[METRICS_KEY]
     with reading(FIGURES_SECONDS) as session:
         numbers = remembered(session, "figures", lambda: figures(session))
@@ -121,6 +127,29 @@ def show() -> Response:
         MultiProcessCollector(collectors)  # type: ignore[no-untyped-call]
     body = generate_latest(collectors) + generate_latest(_of_registry(numbers))
     return Response(body, content_type=CONTENT_TYPE_LATEST)
+
+
+def _check_allowed(told: WebSettings) -> None:
+    """Raise NotAllowed unless the client is in a network that may read the metrics.
+
+    Where no network was configured, the host must be a name of this server or an IP address as well: otherwise a page
+    of another site, whose name leads to this machine, could read them with the browser of somebody who works here.
+    """
+    networks = told.metrics
+    if networks is None:
+        is_ours = is_served(request, told.hosts) or _is_address(requested_host(request))
+        networks = LOOPBACK_NETWORKS if is_ours and not told.proxies else ()
+    client = client_ip()
+    if client is None or not any(client in network for network in networks):
+        raise NotAllowed("the metrics are for the operators of this server: start it with --metrics NETWORK")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
 
 
 def _meters() -> Meters:

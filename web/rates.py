@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from mmap import mmap
 from tempfile import TemporaryFile
 from threading import Lock
@@ -187,15 +187,20 @@ def rates() -> Rates:
 
 def client_address() -> str:
     """Return where the request comes from, as far as one client can be told from another: of IPv6, the network."""
+    address = client_ip()
+    if not isinstance(address, IPv6Address):
+        return "unknown" if address is None else str(address)
+    return f"{int(address) >> (128 - NETWORK_BITS):x}::/{NETWORK_BITS}"
+
+
+def client_ip() -> IPv4Address | IPv6Address | None:
+    """Return the address that the request comes from, behind as many proxies as are configured, or None."""
     try:
         address = ip_address((request.remote_addr or "").partition("%")[0])
     except ValueError:
-        return "unknown"
-    if not isinstance(address, IPv6Address):
-        return str(address)
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return f"{int(address) >> (128 - NETWORK_BITS):x}::/{NETWORK_BITS}"
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
 
 
 def _count() -> None:

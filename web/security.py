@@ -1,4 +1,4 @@
-"""What holds for every request and answer: names that are served, sizes, and headers that keep browsers strict."""
+"""Checks of every request and headers of every answer: host names, sizes, and what browsers are allowed to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from web.settings import WebSettings
 
 BODY_MAX_BYTES = 256 * 1024
 """A lookup of a thousand digests takes a quarter of it. Uploads will have limits of their own."""
-ADDRESS_MAX_LENGTH = 8192
+ADDRESS_MAX_LENGTH = 8000
+"""Of a path and its query, in characters. The HTTP server itself refuses longer ones, in words of its own."""
+PROBES = frozenset({"/healthz", "/metrics"})
+"""Addresses that programs on the same network ask for by an IP address or a service's name, which nobody configures.
+
+A page of another site whose name leads here (DNS rebinding) learns from `/healthz` only that this is a registry, and
+`/metrics` has a check of its own (`web.metrics`).
+"""
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; img-src 'self'; script-src 'self'; connect-src 'self'; "
@@ -33,7 +40,7 @@ def secure(app: Flask, settings: WebSettings) -> None:
 
     @app.before_request
     def check() -> None:
-        if not is_served(request, settings.hosts):
+        if request.path not in PROBES and not is_served(request, settings.hosts):
             abort(421, "This catalog is not served under that name; start it with --allow-host NAME to allow one.")
         if len(request.environ.get("QUERY_STRING", "")) + len(request.path) > ADDRESS_MAX_LENGTH:
             abort(414, f"An address has at most {ADDRESS_MAX_LENGTH} characters.")
@@ -42,13 +49,15 @@ def secure(app: Flask, settings: WebSettings) -> None:
 
 
 def is_served(asked: Request, hosts: frozenset[str]) -> bool:
-    """Whether the request asks for one of `hosts`, whatever the port."""
-    if "*" in hosts:
-        return True
-    name, colon, port = asked.environ.get("HTTP_HOST", "").rpartition(":")
-    if not colon or not port.isdigit():
-        name = asked.environ.get("HTTP_HOST", "")
-    return name.lower() in hosts
+    """Return whether the request asks for one of `hosts`, whatever the port."""
+    return "*" in hosts or requested_host(asked) in hosts
+
+
+def requested_host(asked: Request) -> str:
+    """Return the host that the request asks for, in lower case, without a port; an IPv6 address keeps its brackets."""
+    host = str(asked.environ.get("HTTP_HOST", ""))
+    name, colon, port = host.rpartition(":")
+    return (name if colon and port.isdigit() else host).lower()
 
 
 def _with_headers(response: Response) -> Response:

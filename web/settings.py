@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_network
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+Network = IPv4Network | IPv6Network
+LOOPBACK_NETWORKS: tuple[Network, ...] = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,6 @@ class WebSettings:
     """How long a request waits for its turn."""
     remembered_bytes: int = 32 * 1024 * 1024
     """Answers that are kept in memory until the catalog changes."""
+    metrics: tuple[Network, ...] | None = None
+    """The networks that may read `/metrics`. None means this machine, or nobody behind proxies: there every request
+    comes from the proxy's machine."""

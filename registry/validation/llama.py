@@ -20,8 +20,9 @@ from registry.validation.session import LOOPBACK
 from registry.validation.surprise import estimate, kept
 
 PACKAGE = "xllamacpp"
+EXTRA = "validate"
+NOT_INSTALLED = f"llama.cpp is not installed here; it comes with the extra {EXTRA!r} of this program"
 METHOD = "token by token"
-HOW_TO_INSTALL = "llama.cpp is not installed here: pip install 'organ-registry[validate]'"
 
 MEMORY_SPARE_BYTES = 4 * 1024**3
 """Address space for the library, its threads, the context and its caches; measured: about 1.5 GB for a small model."""
@@ -47,7 +48,7 @@ class LlamaCpp:
         try:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
-            raise NoRuntime(HOW_TO_INSTALL) from None
+            raise NoRuntime(NOT_INSTALLED, EXTRA) from None
         self._identity = f"llama.cpp, {package} {version}, {METHOD}"
 
     @property
@@ -66,7 +67,7 @@ class LlamaCpp:
                 heard.line,
             )
         if heard.missing is not None:
-            raise NoRuntime(f"{HOW_TO_INSTALL} ({heard.missing})")
+            raise NoRuntime(f"{NOT_INSTALLED} ({heard.missing})", EXTRA)
         scores = tuple(
             _score(text.name, surprises) for text, surprises in zip(request.texts, heard.surprises, strict=False)
         )

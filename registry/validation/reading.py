@@ -23,7 +23,11 @@ Say = Callable[[str], None]
 
 
 class NoRuntime(OrganError):
-    """The runtime that was asked for is not here, or is not to be had by this name."""
+    """The requested runtime is missing; `extra` is the extra of this program that brings it, if one does."""
+
+    def __init__(self, message: str, extra: str | None = None) -> None:
+        super().__init__(message)
+        self.extra = extra
 
 
 class NoVerdict(OrganError):

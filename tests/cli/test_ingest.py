@@ -24,6 +24,21 @@ def test_a_model_is_taken_in_and_said_in_a_line(organ: Organ, model: Path) -> No
     assert ended.err == ""
 
 
+def test_files_of_a_folder_that_are_not_gguf_are_counted(organ: Organ, model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "downloaded"
+    folder.mkdir()
+    (folder / "UPPER.GGUF").write_bytes(model.read_bytes())
+    for name in ("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (folder / name).touch()
+    ended = organ.done("ingest", folder)
+    assert ended.out.startswith("local/UPPER@1: ")
+    (line,) = ended.err.splitlines()
+    assert line.startswith(
+        "skipped 3 files that are not GGUF, 2 of them safetensors. Convert a safetensors model first"
+    )
+    assert organ.done("ingest", "-q", folder).err == ""
+
+
 def test_the_same_file_again_says_that_nothing_was_added(filled: Organ, model: Path) -> None:
     assert filled.done("ingest", model).out == "local/little@1: known already, nothing added\n"
 
@@ -54,7 +69,7 @@ def test_a_bad_file_is_named_and_the_others_go_on(organ: Organ, model: Path, tmp
     assert ended.status == 1
     assert [line.partition(":")[0] for line in ended.lines] == ["local/little@1", "local/z-other@1"]
     assert ended.err.startswith(f"organ: {tmp_path / 'a-bad.gguf'}: ")
-    assert len(ended.err.splitlines()) == 1
+    assert [line.split()[0] for line in ended.err.splitlines()] == ["organ:", "skipped"]
 
 
 def test_a_name_can_be_chosen_for_one_model(organ: Organ, model: Path, tmp_path: Path) -> None:

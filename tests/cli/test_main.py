@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,6 +90,23 @@ def test_wrong_usage_ends_with_2_and_says_how_it_is_meant(
     assert not (tmp_path / "x.gguf").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("serch", "x"), "'serch'. Did you mean 'search'?"),
+        (("list",), "'list'. Did you mean 'models'?"),
+        (("import", "a.gguf"), "'import'. Did you mean 'ingest'?"),
+        (("admin", "quarntine"), "'quarntine'. Did you mean 'quarantine'?"),
+        (("token", "crate"), "'crate'. Did you mean 'create'?"),
+        (("frobnicate",), "'frobnicate'."),
+    ],
+)
+def test_a_mistyped_command_gets_the_nearest_one(arguments: tuple[str, ...], meant: str, organ: Organ) -> None:
+    ended = organ(*arguments)
+    assert ended.status == 2
+    assert ended.err.splitlines()[-1] == f"Error: no such command: {meant}"
+
+
 def test_no_command_at_all_shows_the_help(organ: Organ) -> None:
     ended = organ()
     assert ended.status == 2
@@ -131,7 +149,8 @@ def test_a_newer_database_is_refused_with_what_to_do(organ: Organ, registry: Reg
         session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
     ended = organ("models")
     assert ended.status == 1
-    assert ended.err.splitlines()[1] == "       try: pip install --upgrade organ-registry"
+    hint = ended.err.splitlines()[1]
+    assert re.fullmatch(r" {7}try: \S+ -m pip install --upgrade \S+", hint)
 
 
 def test_a_database_that_cannot_be_used_is_an_error_of_one_line(organ: Organ) -> None:

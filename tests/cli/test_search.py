@@ -151,6 +151,26 @@ def test_what_means_nothing_is_one_line(words: list[str], sentence: str, organ: 
     assert len(ended.err.splitlines()) <= 2
 
 
+@pytest.mark.parametrize(
+    ("command", "words", "made", "query"),
+    [
+        ("search", ["type:organ", "theta"], "=35", "theta>=35"),
+        ("search", ["θ"], "35.5", "θ>=35.5"),
+        ("models", ["size"], "=1M", "size>=1M"),
+    ],
+)
+def test_a_bound_that_the_shell_took_for_a_redirection_is_recognised(
+    command: str, words: list[str], made: str, query: str, organ: Organ, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert f"a bound needs quotes: '{words[-1]}>=35'" in organ.done(command, *words).err
+    (tmp_path / made).touch()
+    ended = organ(command, *words)
+    assert (ended.status, ended.out) == (2, "")
+    assert f"made the file '{made}' here. Remove it, and quote the query: '{query}'" in ended.err
+    assert organ(command, "type:organ" if command == "search" else "zoo").status == 0, "no field stands alone"
+
+
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "9223372036854775808", "many"])
 def test_a_page_has_from_one_to_a_thousand_organs(limit: str, organ: Organ) -> None:
     assert organ("search", "--limit", limit).status == 2

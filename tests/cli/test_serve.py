@@ -21,7 +21,9 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
     assert "choose another with --host and --port" in ended.err
 
 
-@pytest.mark.parametrize("arguments", [("--workers", 0), ("--threads", 1), ("--port", 0), ("--reload", "now")])
+@pytest.mark.parametrize(
+    "arguments", [("--workers", 0), ("--threads", 1), ("--port", 0), ("--reload", "now"), ("--metrics", "x")]
+)
 def test_numbers_that_make_no_server_are_wrong_usage(arguments: tuple[object, ...], tmp_path: Path) -> None:
     assert Organ(tmp_path / "home")("serve", *arguments).status == 2
 

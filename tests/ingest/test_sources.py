@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ingest.service import ingest_model
-from ingest.sources import ModelSource, find_hub_sources, find_sources
+from ingest.sources import ModelSource, find_hub_sources, find_sources, skipped_files
 from registry.errors import BadSource, BadSplit
 from registry.gguf import KeyValue, ValueType
 from registry.names import parse_model_name
@@ -72,6 +72,28 @@ def test_a_file_of_any_suffix_is_taken_when_it_is_named(tmp_path: Path) -> None:
 def test_a_folder_is_searched_through_for_gguf_files(tmp_path: Path) -> None:
     touch(tmp_path / "b.gguf", tmp_path / "deep" / "er" / "a.gguf", tmp_path / "notes.txt")
     assert names(find_sources([str(tmp_path)])) == ["local/b", "local/a"]
+
+
+def test_a_suffix_in_upper_case_is_one_too(tmp_path: Path) -> None:
+    touch(tmp_path / "UPPER.GGUF", tmp_path / "b.Gguf")
+    assert names(find_sources([str(tmp_path)])) == ["local/UPPER", "local/b"]
+
+
+def test_files_of_a_folder_that_are_not_taken_are_counted(tmp_path: Path) -> None:
+    touch(
+        *(tmp_path / name for name in ("a.gguf", "deep/b.GGUF", "notes.txt", "deep/c.SafeTensors", ".git/x", ".hidden"))
+    )
+    assert skipped_files([str(tmp_path), str(tmp_path / "deep"), str(tmp_path / "notes.txt")]) == (2, 1)
+    assert skipped_files([]) == skipped_files(["", str(tmp_path / "gone")]) == (0, 0)
+
+
+def test_safetensors_are_refused_with_what_to_do(registry: Registry, tmp_path: Path) -> None:
+    touch(tmp_path / "model.safetensors")
+    (source,) = find_sources([str(tmp_path / "model.safetensors")])
+    with pytest.raises(BadSource, match=r"convert_hf_to_gguf\.py FOLDER"):
+        ingest_model(registry, source)
+    with pytest.raises(BadSource, match=r"nothing there to ingest: .*convert_hf_to_gguf\.py FOLDER"):
+        find_sources([str(tmp_path)])
 
 
 def test_a_folder_that_is_named_like_a_file_is_searched_and_not_read(tmp_path: Path) -> None:

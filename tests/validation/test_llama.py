@@ -129,8 +129,11 @@ def test_too_little_memory_is_a_failure_and_not_an_error() -> None:
 
 
 def test_without_the_package_the_sentence_says_what_to_install() -> None:
-    with pytest.raises(NoRuntime, match=r"^llama.cpp is not installed here: pip install 'organ-registry\[validate\]'$"):
+    with pytest.raises(
+        NoRuntime, match=r"^llama.cpp is not installed here; it comes with the extra 'validate'"
+    ) as missing:
         LlamaCpp(package="no-such-package-as-this")
+    assert missing.value.extra == "validate"
 
 
 def test_the_identity_names_the_version() -> None:

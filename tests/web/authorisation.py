@@ -108,11 +108,15 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         POST /api/v1/assemblies
         POST /api/v1/organs/lookup
         POST /api/v1/plans
+        GET /api/models
         GET /api/models/<user>/<name>
+        GET /api/models/<user>/<name>/auth-check
+        GET /api/models/<user>/<name>/commits/<path:revision>
         GET /api/models/<user>/<name>/refs
         GET /api/models/<user>/<name>/revision/<path:revision>
         GET /api/models/<user>/<name>/tree/<revision>
         POST /api/models/<user>/<name>/paths-info/<revision>
+        GET /<user>/<name>/raw/<revision>/<path:path>
         GET /<user>/<name>/resolve/<revision>/<path:path>
         GET /v2/<user>/<name>/manifests/<tag>
         GET /

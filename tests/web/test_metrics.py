@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from registry.registry import Registry
 from tests.trips import ingest_file, little_model
 from web.app import create_app
 from web.metrics import BUCKETS_SECONDS
+from web.settings import WebSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,6 +85,43 @@ def asked(client: FlaskClient) -> dict[tuple[str, tuple[tuple[str, str], ...]], 
 
 def count(found: dict[tuple[str, tuple[tuple[str, str], ...]], float], name: str, **labels: str) -> float:
     return found.get((name, tuple(sorted(labels.items()))), 0.0)
+
+
+def status(registry: Registry, settings: WebSettings, peer: str, **headers: str) -> int:
+    """Of `/metrics`, asked from `peer`."""
+    client = create_app(registry, settings).test_client()
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return client.get("/metrics", headers=named, environ_base={"REMOTE_ADDR": peer}).status_code
+
+
+@pytest.mark.parametrize(
+    ("peer", "host", "expected"),
+    [
+        ("127.0.0.1", "localhost:8935", 200),
+        ("::1", "[::1]", 200),
+        ("::ffff:127.0.0.1", "10.0.0.7:8935", 200),
+        ("127.0.0.1", "elsewhere.example", 403),
+        ("10.0.0.9", "localhost", 403),
+        ("fe80::1%eth0", "localhost", 403),
+        ("", "localhost", 403),
+    ],
+)
+def test_metrics_are_for_this_machine_and_not_for_pages_of_other_sites(
+    peer: str, host: str, expected: int, registry: Registry
+) -> None:
+    assert status(registry, WebSettings(), peer, Host=host) == expected
+
+
+def test_metrics_behind_a_proxy_are_for_nobody_who_is_not_named(registry: Registry) -> None:
+    hosts = frozenset({"atlas.example"})
+    behind = WebSettings(hosts, proxies=1)
+    assert status(registry, behind, "127.0.0.1", Host="atlas.example", X_Forwarded_For="9.9.9.9") == 403
+    assert status(registry, behind, "127.0.0.1", Host="atlas.example") == 403
+    named = WebSettings(hosts, proxies=1, metrics=(ip_network("10.0.0.0/8"),))
+    assert status(registry, named, "127.0.0.1", Host="organs:8935", X_Forwarded_For="10.1.2.3") == 200
+    assert status(registry, named, "10.1.2.3", Host="organs:8935") == 200
+    assert status(registry, named, "127.0.0.1", Host="atlas.example", X_Forwarded_For="10.1.2.3, 9.9.9.9") == 403
+    assert status(registry, named, "127.0.0.1", Host="localhost") == 403, "the networks replace the default"
 
 
 def test_requests_are_counted_by_route_method_and_status(client: FlaskClient) -> None:

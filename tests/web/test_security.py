@@ -43,6 +43,21 @@ def test_a_body_has_an_end(little: FlaskClient) -> None:
     assert little.post("/organs", data=b"x" * (BODY_MAX_BYTES + 1)).status_code in (405, 413)
 
 
+@pytest.mark.parametrize("path", ["/api/v1/organs", "/organs.json", "/organs.csv", "/organs"])
+def test_an_address_that_is_too_long_is_refused_in_the_form_that_was_asked_for(path: str, little: FlaskClient) -> None:
+    answer = little.get(f"{path}?q={'a' * ADDRESS_MAX_LENGTH}")
+    assert answer.status_code == 414
+    if path.startswith("/api") or path.endswith(".json"):
+        assert answer.get_json()["status"] == 414
+        assert answer.get_json()["error"] == f"An address has at most {ADDRESS_MAX_LENGTH} characters."
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "10.0.0.7:8935", "[fd00::7]:8935", "organs", "organs.default.svc:80"])
+def test_probes_are_answered_under_an_address_or_a_services_name(host: str, little: FlaskClient) -> None:
+    assert little.get("/healthz", headers={"Host": host}).status_code == 200
+    assert little.get("/organs", headers={"Host": host}).status_code == 421
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "TRACE"])
 def test_pages_are_only_read(little: FlaskClient, method: str) -> None:
     answer = little.open("/organs", method=method)

@@ -228,9 +228,10 @@ def _metric(text: bytes, name: bytes) -> float:
 
 def test_other_names_than_those_of_this_machine_are_refused(live: Live) -> None:
     with pytest.raises(urllib.error.HTTPError) as caught:
-        live.get("/healthz", {"Host": "attacker.example"})
+        live.get("/organs", {"Host": "attacker.example"})
     assert caught.value.code == 421
     caught.value.close()
+    assert live.get("/healthz", {"Host": "10.0.0.7"}) == b'{"ok":true}\n', "probes ask by an address"
 
 
 def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(live: Live, place: Path) -> None:

@@ -39,13 +39,14 @@ def upload() -> Page:
     """Where files are dropped, and what is under way of who asks."""
     if not may_write(UPLOAD):
         return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _around)
-    namespace, owner_id = need(UPLOAD).name, asker_id()
+    who, owner_id = need(UPLOAD), asker_id()
     with reading() as session:
         under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
         uploads, finished = (uploads_values(some)["items"] for some in (under_way, _unused(session, owner_id)))
     waiting = submissions_values(submitting.own_submissions(SHOWN, None))["items"]
-    values = {"namespace": namespace, "uploads": uploads, "finished": finished, "waiting": waiting}
-    return Page("upload.html", values, lambda: _around() | {"quota": own_account()["quota"]})
+    values = {"namespace": who.name, "uploads": uploads, "finished": finished, "waiting": waiting}
+    quota = None if who.is_local else own_account()["quota"]  # no quota holds for work on this machine
+    return Page("upload.html", values, lambda: _around() | {"quota": quota, "is_local": who.is_local})
 
 
 @paged(pages, "/submissions/<submission>")
@@ -99,6 +100,7 @@ def _around() -> Values:
         "login": url_for("pages.login", next=url_for("pages.upload")),
         "origin": request.host_url.rstrip("/"),
         "quota": None,
+        "is_local": False,
     }
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.queries.jobs import active_jobs
 from registry.present.values import Values
-from registry.validation.llama import HOW_TO_INSTALL, PACKAGE
+from registry.validation.llama import NOT_INSTALLED, PACKAGE
 from web.writing import may_see_jobs, whose_jobs
 
 KIND = "validate"
@@ -27,4 +27,4 @@ def under_way(session: Session, name: str) -> list[Values]:
 
 def missing_runtime() -> str | None:
     """What to install before anything can be validated here; None where nothing is missing."""
-    return None if util.find_spec(PACKAGE) else HOW_TO_INSTALL
+    return None if util.find_spec(PACKAGE) else NOT_INSTALLED

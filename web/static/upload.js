@@ -66,6 +66,9 @@ class Sending {
   async run() {
     this.row.dataset.busy = "";
     try {
+      if (this.files.some((file) => /\.safetensors$/i.test(file.name))) {
+        throw new Refusal("Convert a safetensors model to GGUF first, with llama.cpp's convert_hf_to_gguf.py.");
+      }
       if (this.files.some((file) => !/\.gguf$/i.test(file.name))) throw new Refusal("A GGUF file ends in .gguf.");
       if (this.files.some((file) => file.size === 0)) throw new Refusal("The file is empty.");
       const uploads = [];

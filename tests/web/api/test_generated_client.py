@@ -1,0 +1,68 @@
+"""A client that a stranger's generator makes of the OpenAPI document asks this API."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from flask import Flask
+
+GENERATE = "from openapi_python_client.cli import app; app()"
+
+
+def item_schemas(value: Any, where: str = "") -> list[tuple[str, Any]]:
+    """Every schema of a list's items in `value`, with the place where it stands."""
+    named = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found = [one for key, below in named for one in item_schemas(below, f"{where}/{key}")]
+    if isinstance(value, dict) and "items" in value and not where.endswith("/properties"):
+        found.append((where, value["items"]))
+    return found
+
+
+def test_no_list_is_described_by_a_boolean(document: dict[str, Any]) -> None:
+    assert [where for where, one in item_schemas(document["components"]) if isinstance(one, bool)] == []
+
+
+def test_every_operation_can_be_refused_as_too_many(document: dict[str, Any]) -> None:
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            assert "429" in operation["responses"], (method, path)
+    for name in ("json-429", "words-429"):
+        assert "Retry-After" in document["components"]["responses"][name]["headers"]
+
+
+def test_a_generated_python_client_asks_the_api(
+    document: dict[str, Any], zoo_app: Flask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "openapi.json").write_text(json.dumps(document))
+    (tmp_path / "config.json").write_text(json.dumps({"post_hooks": []}))
+    package = "generated_organ_client"
+    arguments = ["--path", "openapi.json", "--config", "config.json", "--output-path", package, "--meta", "none"]
+    command = [sys.executable, "-c", GENERATE, "generate", *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Warning" not in done.stdout, done.stdout
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    client_class = importlib.import_module(package).Client
+    transport = httpx.WSGITransport(app=zoo_app)
+    client = client_class(
+        base_url="http://localhost", httpx_args={"transport": transport}, raise_on_unexpected_status=True
+    )
+
+    def ask(group: str, operation: str, /, **arguments: Any) -> Any:
+        module = importlib.import_module(f"{package}.api.{group}.{operation}")
+        return module.sync(client=client, **arguments)
+
+    listed = ask("models", "models", limit=2)
+    assert [type(one).__name__ for one in listed.items] == ["ModelSummary", "ModelSummary"]
+    namespace, _, name = listed.items[0].name.partition("@")[0].partition("/")
+    assert ask("models", "model", namespace=namespace, name=name).name == listed.items[0].name
+    assert ask("organs", "organs", q="type:organ", limit=1).next_ is not None
+    assert ask("organs", "organ", digest="0" * 64).status == 404
