@@ -11,7 +11,8 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── BadOrgan            an organ whose values cannot be computed with
 │   ├── BadQuery            a search that means nothing: the term, and the nearest one that would
 │   ├── BadRecipe           a recipe: the list of what is wrong with it, each with the field
-│   └── BadLock             a lock that is none, or not in canonical form
+│   ├── BadLock             a lock that is none, or not in canonical form
+│   └── TooCostly           more work than one request may ask for: the estimated seconds, and those that are allowed
 ├── BadSetting              a setting that means nothing here
 ├── NoSandbox               processes cannot be confined here as ORGAN_SANDBOX=require wants it: what is missing
 ├── UnsupportedDType        no kernel for this tensor type here
@@ -121,6 +122,23 @@ class BadRecipe(BadInput):
 
 class BadLock(BadInput):
     """A lock that is none, or not in canonical form."""
+
+
+class TooCostly(BadInput):
+    """More work than one request may ask for; both figures are seconds of processor time, `seconds` an estimate.
+
+    The estimate ends where it exceeds the limit: the whole would take at least that long.
+    """
+
+    CODE = "too-costly"
+
+    def __init__(self, seconds: float, limit_seconds: float, reason: str = "") -> None:
+        super().__init__(
+            f"this is too much work for one request: {reason or f'more than {limit_seconds:g} s of processor time'}; "
+            "name fewer or smaller models, or fewer steps"
+        )
+        self.seconds = seconds
+        self.limit_seconds = limit_seconds
 
 
 class BadSetting(OrganError):

@@ -23,6 +23,7 @@ from registry.errors import (
     OrganError,
     OverQuota,
     Removed,
+    TooCostly,
     TooMany,
     TooSlow,
     UnsupportedDType,
@@ -36,6 +37,7 @@ STATUS: tuple[tuple[type[OrganError], int], ...] = (
     (OverQuota, 413),
     (Removed, 410),
     (NotFound, 404),
+    (TooCostly, 413),
     (BadName, 404),
     (BadDigest, 404),
     (Ambiguous, 409),
@@ -71,7 +73,8 @@ def refused(error: OrganError) -> Response:
     if status >= 500:
         current_app.logger.error("%s", error, exc_info=error)
     sentence = str(error) if status != 500 else "The registry cannot answer just now; its log says why."
-    answer = error_answer(status, sentence, field=_field(error))
+    code = error.CODE if isinstance(error, TooCostly) else None
+    answer = error_answer(status, sentence, field=_field(error), code=code)
     if isinstance(error, TooMany):
         answer.headers["Retry-After"] = str(max(1, round(error.seconds)))
     return answer
@@ -84,12 +87,20 @@ def _field(error: OrganError) -> str | None:
 
 
 def error_answer(
-    status: int, sentence: str, *, field: str | None = None, errors: Sequence[tuple[str | None, str]] = ()
+    status: int,
+    sentence: str,
+    *,
+    field: str | None = None,
+    errors: Sequence[tuple[str | None, str]] = (),
+    code: str | None = None,
 ) -> Response:
-    """`sentence` under `status`; `field` is the parameter that it is about. `errors` has several such pairs."""
+    """Return a refusal; `field` is the parameter that it is about, `errors` has several pairs of field and sentence.
+
+    `code` names the kind for programs, where its status does not.
+    """
     if wants_json(request.path):
         listed = [{"field": name, "sentence": said} for name, said in errors or ((field, sentence),)]
-        answer = jsonify(ok=False, error=sentence, errors=listed, status=status)
+        answer = jsonify(ok=False, error=sentence, errors=listed, status=status, **({"code": code} if code else {}))
     elif wants_csv(request.path):
         answer = current_app.response_class(f"{sentence}\n", mimetype="text/plain")
     else:

@@ -23,6 +23,7 @@ from werkzeug.utils import cached_property
 
 from web.answers import registry
 from web.identity import COOKIE, SECURE_COOKIE, is_proxied
+from web.rates import ADDRESS_KEY
 from web.settings import WebSettings
 
 ANSWER_MAX_BYTES = 512 * 1024
@@ -107,6 +108,7 @@ def hide_headers(app: Flask) -> None:
         g.key = _key(environ)
         names = [name for name in environ if name in _ALSO_HIDDEN or _is_hidden_header(name)]
         g.hidden = {name: environ.pop(name) for name in names}
+        environ[ADDRESS_KEY] = g.hidden.get("REMOTE_ADDR")
         _reread_headers()
 
 

@@ -50,6 +50,8 @@ UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
 UPLOADS_PATH = "/api/v1/uploads"
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOG_IN = "pages.log_in"
+ADDRESS_KEY = "organ.client_address"
+"""Entry of the WSGI environment: the address of the client where `REMOTE_ADDR` is hidden."""
 ROWS = 8192
 """Of the table of counts: 65,536 of them in 2 MiB."""
 NETWORK_BITS = 64
@@ -194,9 +196,14 @@ def client_address() -> str:
 
 
 def client_ip() -> IPv4Address | IPv6Address | None:
-    """Return the address that the request comes from, behind as many proxies as are configured, or None."""
+    """Return the address that the request comes from, behind as many proxies as are configured, or None.
+
+    It is for counting and for refusing: no answer that is kept depends on it, so it is known also where `web.memory`
+    hides it from views.
+    """
+    known = request.environ.get(ADDRESS_KEY, request.remote_addr)
     try:
-        address = ip_address((request.remote_addr or "").partition("%")[0])
+        address = ip_address((known or "").partition("%")[0])
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None

@@ -10,6 +10,7 @@ from registry.catalog.queries.accounts import contributor_by_name
 from registry.catalog.queries.models import check_model_name
 from registry.catalog.queries.quota import check_model_fits
 from registry.catalog.register.accounts import LOCAL
+from registry.compose.cost import Budget, check_recipe
 from registry.compose.library import RegisteredLibrary
 from registry.compose.making import check_own, chimera_name, make
 from registry.compose.plan import Plan
@@ -24,6 +25,8 @@ RECIPE_TEXT_MAX_LENGTH = 256 * 1024
 DIGEST_LENGTH = 64
 PLAN_SECONDS = 10.0
 """What the plan of a recipe may take the database before its job is queued."""
+PLAN_COST_MAX = 10_000_000
+"""What a plan may cost before its job is queued, in microseconds: see `registry.compose.cost`."""
 PREPARED = 0.02
 """The share of a job that its plan takes, about."""
 
@@ -36,24 +39,29 @@ def waiting(recipe: Recipe) -> Values:
 def plan_kept(registry: Registry, arguments: Values, contributor: str) -> Values:
     """The arguments with a digest of what their recipe comes to.
 
-    Raises NotAllowed for a name in the namespace of somebody else, BadName, NotComposable, OverQuota, and what
-    is wrong with the base.
+    Raises NotAllowed for a name in the namespace of somebody else, BadName, NotComposable, OverQuota, TooCostly, and
+    what is wrong with the base.
     """
     recipe = _recipe(arguments)
     name = chimera_name(recipe, "chimera", contributor)
     check_own(name, contributor)
     with registry.catalog.reading() as session:
         check_model_name(session, name)
-    plan = planned(registry, recipe, PLAN_SECONDS)
+    plan = planned(registry, recipe, PLAN_SECONDS, Budget(PLAN_COST_MAX))
     plan.check()
     _check_quota(registry, plan, contributor)
     return {**arguments, "plan": plan.digest}
 
 
-def planned(registry: Registry, recipe: Recipe, seconds: float) -> Plan:
-    """What `recipe` comes to; raises NotFound, BadName for its base, TooSlow."""
+def planned(registry: Registry, recipe: Recipe, seconds: float, budget: Budget | None = None) -> Plan:
+    """Return what `recipe` comes to, within `seconds` and `budget`, from which a recipe is refused before it is read.
+
+    Raises NotFound, BadName for its base, TooSlow, TooCostly.
+    """
+    budget = budget or Budget()
     with registry.catalog.reading(seconds) as session:
-        return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs))
+        check_recipe(session, recipe, budget)
+        return plan_recipe(recipe, RegisteredLibrary(session, registry.blobs, budget), budget)
 
 
 def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: str) -> Values:

@@ -18,6 +18,7 @@ from registry.errors import (
     OrganError,
     OverQuota,
     Removed,
+    TooCostly,
     TooMany,
     Unreachable,
     UnsupportedDType,
@@ -48,6 +49,8 @@ def error_of(status: int, values: dict[str, Any], where: str, seconds: float = 0
         return _conflict(sentence, _reasons(values))
     if status == 429:
         return TooMany(sentence, seconds)
+    if values.get("code") == TooCostly.CODE:
+        return BadInput(sentence)
     kind = _KINDS.get(status, BadInput if 400 <= status < 500 else Unreachable)
     return kind(sentence)
 

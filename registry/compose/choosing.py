@@ -9,24 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from itertools import islice
 
 from registry.anatomy import Place
-from registry.catalog.search import FoundOrgan
+from registry.catalog.search import FoundOrgan, parse_query
 from registry.catalog.search.parse import nearest
 from registry.compose.finding import Finding, Severity
 from registry.compose.library import Library
 from registry.compose.parent import Parent, Part
 from registry.compose.phrases import runs
-from registry.compose.recipe import Graft, Recipe, Selection
+from registry.compose.recipe import Graft, Recipe, Selection, matches_slot
 from registry.compose.replacement import Replacement
-from registry.errors import OrganError, StoreError
+from registry.errors import OrganError, StoreError, TooCostly
 from registry.lineage import Slot
 
 LOOKED_AT_MAX = 20_000
 """Organs that a query's graft looks at, the best first."""
 NAMES_SHOWN_MAX = 5
+SLOTS_COMPARED_MAX = 1000
+"""Tensors of the base whose slots are compared with one that it has not."""
 
 GroupKey = tuple[str, int | None, str]
 """Tower, block and type: what is taken from one model."""
@@ -131,10 +132,10 @@ def _of_query(
     for part in places:
         groups.setdefault(_group(part.place), {})[part.slot] = part
     try:
-        found = list(islice(library.organs(query_of(base, graft)), LOOKED_AT_MAX))
-        winners = _winners(groups, found, library.in_common(base))
+        query = query_of(base, graft)
+        found, winners = _winners(_wanted(groups, query), library.organs(query), library.in_common(base))
         replacements = list(_replacements(base, graft, groups, winners, library))
-    except StoreError:
+    except (StoreError, TooCostly):
         raise
     except OrganError as error:
         chosen.refuse("bad-query", str(error), f"{at}.where")
@@ -161,16 +162,25 @@ def query_of(base: Parent, graft: Graft) -> str:
     return " ".join(term for term in terms if term)
 
 
-def _winners(
-    groups: dict[GroupKey, dict[Slot, Part]], found: Sequence[FoundOrgan], common: Mapping[Slot, Collection[str]]
-) -> dict[GroupKey, str]:
-    """For each group the first model, in the order of `found`, that has brought all of it.
+def _wanted(groups: Mapping[GroupKey, dict[Slot, Part]], query: str) -> dict[GroupKey, dict[Slot, Part]]:
+    """Return those of `groups` that the types in `query` allow."""
+    types = [choice for choice in parse_query(query).choices("type") if not choice.negated]
+    return {key: group for key, group in groups.items() if all(key[2] in choice.values for choice in types)}
 
-    What a model has in `common` with the base it need not bring: no query finds that.
+
+def _winners(
+    groups: Mapping[GroupKey, dict[Slot, Part]], organs: Iterator[FoundOrgan], common: Mapping[Slot, Collection[str]]
+) -> tuple[list[FoundOrgan], dict[GroupKey, str]]:
+    """Return the organs that were looked at, and for each group the first model that has brought all of it.
+
+    No more organs are looked at than decide all groups, and at most LOOKED_AT_MAX. What a model has in `common` with
+    the base it need not bring: no query finds that.
     """
+    found: list[FoundOrgan] = []
     lacking: dict[tuple[GroupKey, str], set[Slot]] = {}
     winners: dict[GroupKey, str] = {}
-    for organ in found:
+    for organ in islice(organs, LOOKED_AT_MAX):
+        found.append(organ)
         key = (organ.tower, organ.block, organ.type)
         group = groups.get(key, {})
         slot = (organ.tower, organ.block, organ.slot)
@@ -181,7 +191,9 @@ def _winners(
         lacking[key, organ.model].discard(slot)
         if not lacking[key, organ.model]:
             winners[key] = organ.model
-    return winners
+            if len(winners) == len(groups):
+                break
+    return found, winners
 
 
 def _replacements(
@@ -232,8 +244,9 @@ def refused_blocks(base: Parent, selection: Selection, at: str, chosen: Chosen) 
 
 def nothing_selected(base: Parent, selection: Selection) -> str:
     """Why no organ of `base` is selected, with the nearest slots that it has."""
-    slots = dict.fromkeys(part.place.slot for part in base.parts)
-    close = [nearest(slot, slots) for slot in selection.slots if not any(fnmatchcase(one, slot) for one in slots)]
+    slots = dict.fromkeys(islice((part.place.slot for part in base.parts), SLOTS_COMPARED_MAX))
+    absent = [slot for slot in selection.slots if not any(matches_slot(one, slot) for one in slots)]
+    close = [nearest(slot, slots) for slot in absent[:NAMES_SHOWN_MAX]]
     meant = ", ".join(dict.fromkeys(word for word in close if word))
     return f"{base.label} has no organ of that selection{f'; did you mean {meant}?' if meant else ''}"
 
@@ -242,7 +255,7 @@ def parent_or_finding(library: Library, text: str, code: str, at: str, chosen: C
     """The model that `text` means, or None and a finding. Raises StoreError."""
     try:
         return library.parent(text)
-    except StoreError:
+    except (StoreError, TooCostly):
         raise
     except OrganError as error:
         chosen.refuse(code, str(error), at)

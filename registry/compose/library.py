@@ -17,6 +17,7 @@ from registry.catalog.search import FoundOrgan, parse_query
 from registry.catalog.tables import Model
 from registry.catalog.vocabulary import shown_text
 from registry.chimera.layout import first_header
+from registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
 from registry.compose.parent import Parent, Part
 from registry.digest import Digest
 from registry.gguf import dtype_by_name
@@ -44,31 +45,36 @@ class Library(Protocol):
 
 @dataclass(slots=True)
 class RegisteredLibrary:
-    """The models of a registry, as one session sees them."""
+    """The models of a registry, as one session sees them. What is read is charged to `budget`, which may refuse it."""
 
     session: Session
     store: BlobStore
+    budget: Budget = field(default_factory=Budget)
     _held: dict[int, Parent] = field(default_factory=dict)
     _common: dict[int, Mapping[Slot, Collection[str]]] = field(default_factory=dict)
     _chimeras: frozenset[str] | None = None
 
     def parent(self, text: str) -> Parent:
-        """The model of that name, or whose bytes, file or lock has that digest."""
+        """Return the model of that name, or whose bytes, file or lock has that digest; raises TooCostly."""
         model = model_by_text(self.session, text)
         if model.id not in self._held:
+            self.budget.spend(read_cost(self.session, model))
             self._held[model.id] = self._read(model)
         return self._held[model.id]
 
     def organs(self, query: str) -> Iterator[FoundOrgan]:
         """All that `query` finds, a page at a time; organs of chimeras only where it names models.
 
-        Else what a recipe makes would be found by the same recipe the next time, and be made of itself.
+        Else what a recipe makes would be found by the same recipe the next time, and be made of itself. Raises
+        TooCostly.
         """
         asked = parse_query(query)
+        self.budget.spend(QUERY_COST)
         left_out = frozenset() if asked.choices("model") else self._names_of_chimeras()
         after = None
         while True:
             page = search_organs(self.session, asked, PAGE, after)
+            self.budget.spend(CANDIDATE_COST * len(page.items))
             yield from (organ for organ in page.items if organ.model not in left_out)
             if page.next is None:
                 return
@@ -79,7 +85,8 @@ class RegisteredLibrary:
         if base.model_id is None:
             return {}
         if base.model_id not in self._common:
-            self._common[base.model_id] = models_in_common(self.session, base.model_id)
+            self._common[base.model_id] = found = models_in_common(self.session, base.model_id)
+            self.budget.spend(COMMON_COST * sum(map(len, found.values())))
         return self._common[base.model_id]
 
     def _names_of_chimeras(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ from registry.compose.choosing import (
 )
 from registry.compose.compatibility import check_adapter, check_replacements
 from registry.compose.computation import Computation, Ingredient
+from registry.compose.cost import Budget, steps_cost
 from registry.compose.filename import file_stem
 from registry.compose.finding import Finding, Severity
 from registry.compose.header import LICENCE_KEY, dropped_keys, set_entries
@@ -27,7 +28,7 @@ from registry.compose.predicting import likely_degraded, predicted
 from registry.compose.purifying import meant_by, selected_for
 from registry.compose.recipe import Purification, Recipe
 from registry.compose.replacement import Replacement
-from registry.errors import NotFound, OrganError, StoreError, UnsupportedDType
+from registry.errors import NotFound, OrganError, StoreError, TooCostly, UnsupportedDType
 from registry.transform import encoded_dtype
 from registry.transform.purify import KEEP_DEFAULT
 
@@ -35,13 +36,15 @@ MISSING_SHOWN_MAX = 10
 """Models that are named as not there, where the base is not."""
 
 
-def plan_recipe(recipe: Recipe, library: Library) -> Plan:
-    """What `recipe` comes to, with everything that is wrong with it.
+def plan_recipe(recipe: Recipe, library: Library, budget: Budget | None = None) -> Plan:
+    """Return what `recipe` comes to, with everything that is wrong with it.
 
-    Raises what `library` raises for the base; a NotFound names whatever else of the recipe is not there. What else is
-    wrong is among the findings.
+    Raises what `library` raises for the base; a NotFound names all models of the recipe that are not there. Raises
+    TooCostly where `budget` does not allow the work. What else is wrong is among the findings.
     """
     base = _base(recipe, library)
+    if budget is not None:
+        budget.spend(steps_cost(recipe, len(base.parts)))
     chosen = choose(base, recipe, library)
     parts = {part.name: PlannedPart(part, part, None) for part in base.parts}
     for one in chosen.replacements:
@@ -66,7 +69,7 @@ def _missing(recipe: Recipe, library: Library, first: str) -> list[str]:
     for name in dict.fromkeys(named):
         try:
             library.parent(name)
-        except StoreError:
+        except (StoreError, TooCostly):
             raise
         except NotFound as error:
             said.append(str(error))
@@ -134,7 +137,7 @@ class _Draft:
         candidates = {name: (part.source, part.donor or self.base) for name, part in self.parts.items()}
         try:
             names = selected_for(step, candidates, self.library)
-        except StoreError:
+        except (StoreError, TooCostly):
             raise
         except OrganError as error:
             self.chosen.refuse("bad-query", str(error), f"{at}.where")

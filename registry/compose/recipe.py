@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 
 from registry.anatomy import Place
 from registry.transform import PurifyMethod as PurifyMethod
@@ -31,7 +30,7 @@ class Selection:
         """Whether `place` is selected."""
         if self.types and place.type.value not in self.types:
             return False
-        if self.slots and not any(fnmatchcase(place.slot, slot) for slot in self.slots):
+        if self.slots and not any(matches_slot(place.slot, slot) for slot in self.slots):
             return False
         return not self.blocks or (place.block is not None and _within(place.block, self.blocks))
 
@@ -91,6 +90,26 @@ class Recipe:
     metadata: tuple[MetadataChange, ...] = ()
     name: str | None = None
     """What the chimera will be registered as; None for a name by convention."""
+
+
+def matches_slot(slot: str, pattern: str) -> bool:
+    """Return whether `slot` is `pattern`, in which each `*` stands for any text.
+
+    The pattern is not compiled: a recipe may have thousands of patterns, and each is held against few slots.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return slot == pattern
+    *middle, last = rest
+    begin, end = len(first), len(slot) - len(last)
+    if begin > end or not slot.startswith(first) or not slot.endswith(last):
+        return False
+    for piece in middle:
+        found = slot.find(piece, begin, end)
+        if found < 0:
+            return False
+        begin = found + len(piece)
+    return True
 
 
 def _within(block: int, ranges: Sequence[BlockRange]) -> bool:

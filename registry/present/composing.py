@@ -22,6 +22,7 @@ from registry.compose.finding import Severity
 from registry.compose.library import Library
 from registry.compose.parent import Parent, Part
 from registry.compose.plan import PlannedPart
+from registry.errors import TooCostly
 from registry.lineage import Organ, Similarity, Slot, similarity
 from registry.names import parse_model_name
 from registry.present.changes import findings_values
@@ -109,13 +110,18 @@ def candidates_values(session: Session, base: Parent, cell: Cell, order: str) ->
 def adapters_values(session: Session, base: Parent, library: Library) -> list[Values]:
     """The newest adapters that can be merged into `base`, with what is to be said of each.
 
-    Only adapters that state the base's architecture are looked at. Raises StoreError.
+    Only adapters that state the base's architecture are looked at, as many as the budget of `library` allows. Raises
+    StoreError.
     """
     newest = search_models(session, parse_query("kind:adapter", MODELS), NEWEST_ADAPTERS).items
     same = [model.full_name for model in newest if model.architecture == base.header.architecture]
     found = []
     for name in same[:ADAPTERS_EXAMINED_MAX]:
-        findings = check_adapter(base, library.parent(name))
+        try:
+            adapter = library.parent(name)
+        except TooCostly:
+            break
+        findings = check_adapter(base, adapter)
         if not any(one.severity is Severity.REFUSE for one in findings):
             found.append({"model": name, "findings": findings_values(findings, ())})
     return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 import pytest
 
+from registry.catalog.search import FoundOrgan
 from registry.compose import choosing
 from registry.compose.choosing import Chosen, choose, query_of
 from registry.compose.parent import Parent, Part
@@ -226,3 +227,21 @@ def test_a_blob_that_cannot_be_read_is_no_finding() -> None:
 
     with pytest.raises(CorruptBlob):
         choose(base(), _recipe("[{from: x}]"), Broken(()))
+
+
+def test_no_more_organs_are_looked_at_than_decide_all_groups_that_the_query_may_find() -> None:
+    order = [(donor(), name) for block in range(2) for name in ffn(block)]
+    shelf = Shelf((base(), donor()), [found_organ(*_part(*one)) for one in (*order, *order)])
+    looked_at = []
+
+    class Counting(Shelf):
+        def organs(self, query: str) -> Iterator[FoundOrgan]:
+            for organ in shelf.organs(query):
+                looked_at.append(organ)
+                yield organ
+
+    for grafts in ("[{where: 'type:organ', blocks: 0-1}]", "[{where: 'theta>=1', type: organ, blocks: 0-1}]"):
+        looked_at.clear()
+        made = choose(base(), _recipe(grafts), Counting(shelf.parents))
+        assert taken(made) == dict.fromkeys([*ffn(0), *ffn(1)], "local/d1@1")
+        assert len(looked_at) == len(order)

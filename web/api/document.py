@@ -59,7 +59,7 @@ _REFUSALS: Mapping[int, str] = {
     410: "The model was removed: the sentence says when and why.",
     412: "The file is not the one that `If-Match` names.",
     411: "The length of the body is not told.",
-    413: "The body is too large.",
+    413: "The body is too large, or what it asks for is too much work: `code` is `too-costly` then.",
     414: "The address is too long.",
     415: "The body is of another type than is wanted here, or is packed.",
     429: "Asked too often; `Retry-After` has the seconds.",

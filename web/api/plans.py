@@ -6,18 +6,16 @@ import json
 
 from flask import request
 
-from ingest.jobs.compose import planned
 from registry.catalog.queries.composing import model_by_text
 from registry.catalog.queries.fitting import fitting_models
 from registry.compose.finding import Finding, Severity
-from registry.compose.library import RegisteredLibrary
 from registry.compose.reading import read_recipe, recipe_findings
 from registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, NotFound
 from registry.present.compatibility import compatibility_values
 from registry.present.composing import fitting_values
 from registry.present.plan import findings_values, plan_values
 from registry.present.values import Values
-from web.answers import reading, registry
+from web.answers import reading
 from web.api.blueprint import ROOT
 from web.api.operation import operation
 from web.api.parameters import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO
@@ -25,6 +23,7 @@ from web.api.recipes import asked_recipe
 from web.api.refusals import Refused
 from web.asked import asked_limit, asked_switch
 from web.asking import planner
+from web.planning import cut_lists, pair_for_client, plan_for_client
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0
@@ -44,21 +43,28 @@ RECIPE_EXAMPLE = json.dumps(
     parameters=(EVERY_PART, LOCK_TOO),
     body="RecipeGiven",
     answer="PlannedRecipe",
+    refusals=(429,),
     example=RECIPE_EXAMPLE,
 )
 def plan() -> Values:
     """What it comes to: findings, sizes, a prediction, and what becomes of every organ that changes. Nothing is made or
-    written. A recipe that is refused is told so by its findings, with 200; without a base there is no plan.
+    written. A recipe that is refused is told so by its findings, with 200; without a base there is no plan. Its cost is
+    estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000 rows.
     """
     every_part, with_lock = asked_switch("every_part"), asked_switch("lock")
     return planned_values(asked_recipe(), every_part=every_part, with_lock=with_lock)
 
 
-def planned_values(given: Values, *, every_part: bool = False, with_lock: bool = False) -> Values:
-    """The plan of a recipe that came as `recipe` or `recipe_text`, or None and the findings that keep it from one."""
-    text = given["recipe_text"] if "recipe_text" in given else json.dumps(given["recipe"])
+def planned_values(inputs: Values, *, every_part: bool = False, with_lock: bool = False) -> Values:
+    """Return the plan of the recipe in `recipe` or `recipe_text`, or None and the findings that keep it from one.
+
+    Raises TooCostly, TooMany, TooSlow.
+    """
+    text = inputs["recipe_text"] if "recipe_text" in inputs else json.dumps(inputs["recipe"])
     try:
-        found = planned(registry(), read_recipe(text), PLAN_SECONDS)
+        recipe = read_recipe(text)
+        with reading(PLAN_SECONDS) as session:
+            found, _ = plan_for_client(session, recipe)
     except BadRecipe as error:
         return _without_plan(recipe_findings(error))
     except (NotFound, Ambiguous, BadName, BadDigest) as error:
@@ -66,7 +72,7 @@ def planned_values(given: Values, *, every_part: bool = False, with_lock: bool =
     values = plan_values(found, every_part=every_part, contributor=planner())
     if with_lock:
         values["lock"] = found.lock().canonical() if found.can_be_made and not found.computations else None
-    return {"can_be_made": found.can_be_made, "findings": values.pop("findings"), "plan": values}
+    return cut_lists({"can_be_made": found.can_be_made, "findings": values.pop("findings"), "plan": values})
 
 
 @operation(
@@ -75,7 +81,7 @@ def planned_values(given: Values, *, every_part: bool = False, with_lock: bool =
     summary="Whether organs of one model fit into another",
     parameters=(BASE, DONOR),
     answer="Compatibility",
-    refusals=(404, 409, 410),
+    refusals=(404, 409, 410, 429),
     example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
 )
 def compatibility() -> Values:
@@ -84,9 +90,8 @@ def compatibility() -> Values:
     """
     names = [_asked_name("base"), _asked_name("donor")]
     with reading(PLAN_SECONDS) as session:
-        library = RegisteredLibrary(session, registry().blobs)
-        base, donor = (library.parent(name) for name in names)
-        return compatibility_values(base, donor)
+        base, donor = pair_for_client(session, *names)
+        return cut_lists(compatibility_values(base, donor))
 
 
 @operation(
@@ -109,7 +114,7 @@ def fitting() -> Values:
 
 
 def _without_plan(findings: list[Finding]) -> Values:
-    return {"can_be_made": False, "findings": findings_values(findings, ()), "plan": None}
+    return cut_lists({"can_be_made": False, "findings": findings_values(findings, ()), "plan": None})
 
 
 def _asked_name(parameter: str) -> str:

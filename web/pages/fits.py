@@ -10,17 +10,17 @@ from registry.catalog.queries.fitting import fitting_models
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.search import MODELS, parse_query
 from registry.catalog.tables import Model
-from registry.compose.library import RegisteredLibrary
 from registry.compose.selecting import TYPES
 from registry.errors import Ambiguous, BadDigest, BadName, NotFound
 from registry.present.compatibility import compatibility_values
 from registry.present.composing import fitting_values
 from registry.present.values import Values
-from web.answers import Page, paged, plain_page, reading, registry, settings
+from web.answers import Page, paged, plain_page, reading, settings
 from web.errors import status_of
 from web.pages.blueprint import pages
 from web.pages.composing import compose_address, twin
 from web.pages.lineage import offered_names
+from web.planning import cut_lists, pair_for_client
 
 FITTING_MAX, OTHERS_MAX = 50, 20
 ENDPOINT = "pages.compose_fits"
@@ -48,8 +48,7 @@ def _found(session: Session, base: str, donor: str) -> Values:
     found = fitting_models(session, row.id, FITTING_MAX)
     told = None
     if donor:
-        library = RegisteredLibrary(session, registry().blobs)
-        told = compatibility_values(library.parent(base), library.parent(donor))
+        told = cut_lists(compatibility_values(*pair_for_client(session, base, donor)))
     fitting = {one.name for one in found.items}
     newest = search_models(session, parse_query("kind:model", MODELS), FITTING_MAX).items
     others = [one for one in newest if one.id != row.id and one.full_name not in fitting]

@@ -9,10 +9,8 @@ from flask import abort, g
 
 from registry.catalog.queries.fitting import fitting_models
 from registry.compose.finding import Finding
-from registry.compose.library import RegisteredLibrary
 from registry.compose.parent import Parent
 from registry.compose.plan import Plan
-from registry.compose.planning import plan_recipe
 from registry.compose.reading import recipe_findings
 from registry.compose.recipe import ENCODINGS, PurifyMethod, Recipe
 from registry.compose.selecting import TYPES
@@ -29,11 +27,12 @@ from registry.present.composing import (
 from registry.present.plan import plan_values
 from registry.present.script import script
 from registry.present.values import Values
-from web.answers import Page, plain_page, reading, registry, settings
+from web.answers import Page, plain_page, reading, settings
 from web.asking import planner
 from web.errors import error_answer
 from web.pages.cells import cell_grid, letters
 from web.pages.composing import ORDERS, Asked, cell_graft, compose_address, parsed_cell, replacing, type_graft
+from web.planning import cut_lists, plan_for_client
 
 FITTING_SHOWN = 12
 FILE_NAME = "recipe.yaml"
@@ -62,7 +61,7 @@ class Workbench:
 def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Workbench:
     """The plan of what is asked and all beside it. Steps that cannot be read are findings, and 400.
 
-    Raises NotFound, BadName and the like for the base, BadQuery for a cell, TooSlow, StoreError.
+    Raises NotFound, BadName and the like for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
     """
     unread: list[Finding] = []
     try:
@@ -72,8 +71,7 @@ def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Wo
             abort(error_answer(400, str(error), errors=error.reasons))
         recipe, unread, status = asked.readable(), recipe_findings(error), 400
     with reading(settings().search_seconds) as session:
-        library = RegisteredLibrary(session, registry().blobs)
-        plan = plan_recipe(recipe, library)
+        plan, library = plan_for_client(session, recipe)
         adapters = adapters_values(session, plan.base, library)
     values = {
         "base": plan.base.label,
@@ -87,7 +85,7 @@ def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Wo
         "fitting": _fitting(plan.base),
         "candidates": _candidates(plan.base, asked) if asked.cell else None,
     }
-    return Workbench(asked, recipe, plan, values, problem, status)
+    return Workbench(asked, recipe, plan, cut_lists(values), problem, status)
 
 
 def _fitting(base: Parent) -> Values | None:

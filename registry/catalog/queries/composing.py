@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
 from registry.anatomy import OrganType, Place, Tower
-from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.models import find_model, model_by_name
 from registry.catalog.records import OrganKey
 from registry.catalog.tables import (
     Blob,
@@ -26,7 +26,7 @@ from registry.catalog.tables import (
 from registry.catalog.upsert import batches
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest, looks_like_prefix, parse_prefix
-from registry.errors import Ambiguous, NotFound
+from registry.errors import Ambiguous, BadDigest, BadName, NotFound
 from registry.measure.zmeasure import METHOD
 from registry.names import parse_model_name
 
@@ -78,6 +78,12 @@ def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
     ]
 
 
+def header_bytes_of(session: Session, model_id: int) -> int:
+    """Return the size of the header of a model's first file."""
+    statement = select(ModelFile.header_bytes).where(ModelFile.model_id == model_id, ModelFile.position == 0)
+    return session.scalar(statement) or 0
+
+
 def model_by_digest(session: Session, prefix: str) -> Model:
     """The model whose bytes, whose file or whose lock has a digest that begins with `prefix`; the oldest visible one.
 
@@ -110,6 +116,14 @@ def model_by_text(session: Session, text: str) -> Model:
     Raises BadName, BadDigest, NotFound, Ambiguous.
     """
     return model_by_digest(session, text) if is_digest(text) else model_by_name(session, parse_model_name(text))
+
+
+def find_model_by_text(session: Session, text: str) -> Model | None:
+    """Return the model that a person means, or None; no nearest name is looked for, which takes long."""
+    try:
+        return model_by_digest(session, text) if is_digest(text) else find_model(session, parse_model_name(text))
+    except (NotFound, Ambiguous, BadName, BadDigest):
+        return None
 
 
 def model_with_header(session: Session, header: Digest) -> Model | None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.removed import removal, removed_versions
+from registry.catalog.search.parse import nearest
 from registry.catalog.tables import (
     Blob,
     Chimera,
@@ -46,15 +46,8 @@ class Segment:
 
 
 def model_by_name(session: Session, name: ModelName) -> Model:
-    """The visible or yanked model of that name: the version that is asked for, else the newest visible one, else the
-    newest. Raises NotFound, and Removed, which is one, for what was taken away."""
-    statement = select(Model).where(
-        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
-    )
-    if name.version is not None:
-        statement = statement.where(Model.version == name.version)
-    order = (Model.state != "visible", Model.version.desc())
-    model = session.scalars(statement.order_by(*order).limit(1)).one_or_none()
+    """Return what `find_model` does; raises NotFound with the nearest name, and Removed for what was taken away."""
+    model = find_model(session, name)
     if model is None:
         removed = removed_versions(session, name)
         if removed:
@@ -89,8 +82,22 @@ def _near_name(name: ModelName, known: Sequence[str]) -> str | None:
     Namespaces are not compared: every name of a namespace would look alike.
     """
     by_name = {full.partition("/")[2].casefold(): full for full in reversed(known)}
-    close = get_close_matches(name.name.casefold(), list(by_name), n=1, cutoff=NEAR_NAME)
-    return by_name[close[0]] if close else None
+    close = nearest(name.name, by_name, NEAR_NAME)
+    return by_name[close] if close else None
+
+
+def find_model(session: Session, name: ModelName) -> Model | None:
+    """Return the visible or yanked model of that name, or None.
+
+    It is the version in `name`, else the newest visible one, else the newest.
+    """
+    statement = select(Model).where(
+        Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES)
+    )
+    if name.version is not None:
+        statement = statement.where(Model.version == name.version)
+    order = (Model.state != "visible", Model.version.desc())
+    return session.scalars(statement.order_by(*order).limit(1)).one_or_none()
 
 
 def _names(session: Session) -> list[str]:

@@ -6,6 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
+from heapq import nlargest
+from itertools import pairwise
 
 from registry.catalog.search.fields import ALIASES, ORGANS, SORT_ALIASES, SYNONYMS, Field, Kind, Vocabulary
 from registry.catalog.search.numbers import parse_bound, parse_numbers
@@ -22,6 +24,10 @@ VALUES_MAX = 100
 VALUE_MAX_LENGTH = 200
 WORDS_MAX = 50
 """Each is a look-up of its own."""
+COMPARED_MAX_LENGTH = 200
+"""Characters of a word whose nearest one is looked for: the longest name of a model has 193."""
+LIKELY_MAX = 20
+"""Words that it is compared with letter by letter."""
 
 LIKE, UNIQUE, SORT = "like", "unique", "sort"
 _TERM = re.compile(r"(?P<minus>-?)(?P<field>[^\W\d][\w]*)(?P<operator>>=|<=|[:=<>])(?P<value>.*)", re.DOTALL)
@@ -73,11 +79,26 @@ def parse_query(text: str, vocabulary: Vocabulary = ORGANS, default_sort: str | 
     )
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `word` was probably meant to be."""
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the one of `known` that `word` was probably meant to be: alike by `cutoff` at least, 0 to 1.
+
+    Comparing two words takes up to a millisecond where somebody chose them for that, so no more than LIKELY_MAX are
+    compared, those that share most pairs of letters with `word`, and no long word.
+    """
+    if len(word) > COMPARED_MAX_LENGTH:
+        return None
     by_fold = {one.casefold(): one for one in known}
-    close = get_close_matches(word.casefold(), list(by_fold), n=1, cutoff=0.6)
+    folded = word.casefold()
+    likely = list(by_fold)
+    if len(likely) > LIKELY_MAX:
+        pairs = _pairs(folded)
+        likely = nlargest(LIKELY_MAX, likely, key=lambda one: len(pairs & _pairs(one)))
+    close = get_close_matches(folded, likely, n=1, cutoff=cutoff)
     return by_fold[close[0]] if close else None
+
+
+def _pairs(word: str) -> set[tuple[str, str]]:
+    return set(pairwise(word))
 
 
 def _tokens(text: str) -> Iterator[str]:

@@ -179,6 +179,11 @@ _TYPE_FIT: dict[str, Schema] = {
     "findings": list_of(ref("CompositionFinding")),
 }
 
+LEFT_OUT = values_by_name(
+    "How many rows were left out, by the name of the list, where there are very many: `organs` are names in findings.",
+    COUNT,
+)
+
 CHIMERA_SCHEMAS: dict[str, Schema] = {
     "CompositionFinding": record("What is to be said before anything is made.", _FINDING),
     "Parent": record("A model that gave something, or received.", _PARENT),
@@ -191,6 +196,7 @@ CHIMERA_SCHEMAS: dict[str, Schema] = {
             "can_be_made": FLAG,
             "findings": list_of(ref("CompositionFinding"), "Refusals first, then warnings."),
             "plan": nullable(ref("Plan")),
+            "left_out": LEFT_OUT,
         },
     ),
     "Compatibility": record(
@@ -200,6 +206,7 @@ CHIMERA_SCHEMAS: dict[str, Schema] = {
             "donor": MODEL_NAME,
             "types": list_of(record("One type.", _TYPE_FIT)),
             "findings": list_of(ref("CompositionFinding")),
+            "left_out": LEFT_OUT,
         },
     ),
     "Fitting": record(

@@ -93,7 +93,9 @@ REPORT_SCHEMAS: dict[str, Schema] = {
             "error": described(TEXT, "One sentence for a person."),
             "errors": list_of(record("One thing that is wrong.", _ERROR)),
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
+            "code": described(TEXT, "Its kind for programs, where the status does not say it: `too-costly`."),
         },
+        optional=("code",),
     ),
     "Document": {"type": "object", "description": "This document.", "required": ["openapi", "info", "paths"]},
 }

@@ -1,0 +1,159 @@
+"""What planning costs: estimated before anything is read, charged while it is done, refused where it is too much."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import event, update
+
+from registry.catalog.search import parse
+from registry.catalog.search.parse import LIKELY_MAX, nearest
+from registry.catalog.tables import Model, ModelFile
+from registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
+from registry.compose.library import RegisteredLibrary
+from registry.compose.plan import Plan
+from registry.compose.planning import plan_recipe
+from registry.compose.reading import read_recipe
+from registry.compose.recipe import Recipe, matches_slot
+from registry.errors import TooCostly
+from registry.registry import Registry
+from tests.homes import Homes, three_models
+
+LIMIT = 2_000_000
+
+
+@pytest.fixture
+def kin(registry: Registry, homes: Homes) -> Registry:
+    """A registry with `base`, its fine-tune `tuned` and a `stranger`."""
+    homes.into(registry, three_models)
+    return registry
+
+
+@pytest.fixture
+def statements(kin: Registry) -> Iterator[list[str]]:
+    """The statements that the registry is asked."""
+    asked: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        asked.append(statement)
+
+    event.listen(kin.catalog.reader, "before_cursor_execute", note)
+    yield asked
+    event.remove(kin.catalog.reader, "before_cursor_execute", note)
+
+
+def recipe(*grafts: dict[str, Any], **more: Any) -> Recipe:
+    return read_recipe(json.dumps({"base": "base", "grafts": list(grafts), **more}))
+
+
+def plan(kin: Registry, asked: Recipe, budget: Budget) -> Plan:
+    with kin.catalog.reading() as session:
+        check_recipe(session, asked, budget)
+        return plan_recipe(asked, RegisteredLibrary(session, kin.blobs, budget), budget)
+
+
+def make_large(kin: Registry, name: str, tensors: int) -> None:
+    """Let the catalog say that a model has so many tensors."""
+    with kin.catalog.writing() as session:
+        session.execute(update(Model).where(Model.name == name).values(tensors=tensors))
+
+
+@pytest.mark.parametrize("name", ["base", "tuned"])
+def test_line_130_a_recipe_of_large_models_is_refused_before_any_of_their_tensors_is_read(
+    kin: Registry, statements: list[str], name: str
+) -> None:
+    make_large(kin, name, 100_000)
+    with pytest.raises(TooCostly, match="more than 2 s of processor time") as raised:
+        plan(kin, recipe({"from": "tuned", "type": "organ"}), Budget(LIMIT))
+    assert raised.value.seconds > 2
+    assert not [one for one in statements if "placements" in one]
+
+
+def test_line_130_a_header_of_many_bytes_counts(kin: Registry) -> None:
+    with kin.catalog.writing() as session:
+        session.execute(update(ModelFile).values(header_bytes=1 << 30))
+    with pytest.raises(TooCostly):
+        plan(kin, recipe({"from": "tuned", "type": "organ"}), Budget(LIMIT))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"grafts": [{"from": f"donor-{number}", "type": "organ"} for number in range(MODELS_MAX)]},
+        {"grafts": [{"from": f"local/missing-{number}", "type": "organ"} for number in range(100)]},
+        {"grafts": [{"where": f"theta>={number / 100}"} for number in range(300)]},
+        {"purify": [{"method": "fractal", "where": f"theta>={number / 100}"} for number in range(300)]},
+        {"grafts": [{"from": "tuned", "slot": [f"x{step}*{slot}" for slot in range(950)]} for step in range(20)]},
+    ],
+    ids=["models", "missing models", "queries of grafts", "queries to purify", "patterns"],
+)
+def test_line_130_many_steps_are_refused_before_the_first(
+    kin: Registry, statements: list[str], steps: dict[str, Any]
+) -> None:
+    make_large(kin, "base", 200)
+    asked = read_recipe(json.dumps({"base": "base", **steps}))
+    with pytest.raises(TooCostly):
+        plan(kin, asked, Budget(LIMIT))
+    assert not [one for one in statements if "placements" in one]
+    assert len(statements) < 2 * MODELS_MAX
+
+
+def test_line_130_what_a_query_finds_is_charged_when_it_is_read(kin: Registry) -> None:
+    asked = recipe({"where": "type:organ model:tuned", "blocks": 0})
+    budget = Budget(LIMIT)
+    with kin.catalog.reading() as session:
+        least = check_recipe(session, asked, budget)
+    assert any(part.acts for part in plan(kin, asked, budget).parts)
+    assert least < budget.spent < LIMIT
+    make_large(kin, "tuned", 100_000)
+    with pytest.raises(TooCostly):
+        plan(kin, asked, Budget(LIMIT))
+
+
+def test_an_honest_recipe_costs_a_small_part_of_what_is_allowed(kin: Registry) -> None:
+    budget = Budget(LIMIT)
+    found = plan(kin, recipe({"from": "tuned", "type": "organ"}, {"where": "type:norm"}), budget)
+    assert found.can_be_made or found.findings
+    assert 0 < budget.spent < LIMIT / 20
+
+
+def test_a_budget_without_a_limit_refuses_nothing(kin: Registry) -> None:
+    make_large(kin, "base", 10**9)
+    assert plan(kin, recipe({"from": "tuned", "type": "organ"}), Budget()).parts
+
+
+def test_line_130_two_large_models_are_not_compared_by_type(kin: Registry, statements: list[str]) -> None:
+    with kin.catalog.reading() as session:
+        assert 0 < check_pair(session, "base", "tuned", Budget(LIMIT)) < LIMIT / 20
+    make_large(kin, "tuned", 100_000)
+    with kin.catalog.reading() as session, pytest.raises(TooCostly):
+        check_pair(session, "base", "tuned", Budget(LIMIT))
+    assert not [one for one in statements if "placements" in one]
+
+
+@given(st.text("ab_*", max_size=8), st.text("ab_", max_size=8))
+def test_a_pattern_of_slots_means_what_it_means_to_a_shell(pattern: str, slot: str) -> None:
+    assert matches_slot(slot, pattern) is fnmatchcase(slot, pattern)
+
+
+def test_line_130_of_very_many_names_only_the_likely_ones_are_compared_letter_by_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared = []
+    compare: Callable[..., list[str]] = parse.get_close_matches
+
+    def noted(word: str, likely: list[str], **options: Any) -> list[str]:
+        compared.append(len(likely))
+        return compare(word, likely, **options)
+
+    monkeypatch.setattr(parse, "get_close_matches", noted)
+    names = [f"acme/model-{number:05}-chat" for number in range(3000)]
+    assert nearest("acme/coder-instrct", [*names, "acme/Coder-Instruct"]) == "acme/Coder-Instruct"
+    assert nearest("x" * 1000, names) is None
+    assert compared == [LIKELY_MAX]

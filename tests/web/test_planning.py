@@ -1,0 +1,122 @@
+"""Planning over HTTP: too much work is refused on every face, planning is counted by address, long lists are cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from flask import Flask
+from flask.testing import FlaskClient
+from sqlalchemy import update
+from werkzeug.test import TestResponse
+
+from registry.catalog.tables import Model
+from registry.registry import Registry
+from tests.homes import Homes
+from tests.web.accounts import bearing, form_token, logged_in, new_token
+from tests.web.conftest import little_models
+from web import planning
+from web.app import create_app
+from web.planning import ANONYMOUS_PLANNING, NAMES_MAX, PLANNING, cut_lists
+from web.rates import rates
+
+RECIPE = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ"}]}
+FORM = {"base": "local/base", "graft": "from:local/tuned type:organ", "name": "ada/chimera"}
+PAGE = "base=local/base&graft=from:local/tuned%20type:organ"
+FACES = {
+    "the API": lambda client: client.post("/api/v1/plans", json=RECIPE),
+    "the API with YAML": lambda client: client.post("/api/v1/plans", json={"yaml": json.dumps(RECIPE)}),
+    "two models": lambda client: client.get("/api/v1/compatibility?base=local/base&donor=local/tuned"),
+    "the page": lambda client: client.get(f"/compose?{PAGE}"),
+    "its twin": lambda client: client.get(f"/compose.json?{PAGE}"),
+    "the page of two models": lambda client: client.get("/compose/fits?base=local/base&donor=local/tuned"),
+}
+"""All ways for anybody to plan."""
+Ask = Callable[[FlaskClient], TestResponse]
+
+
+@pytest.fixture
+def app(registry: Registry, homes: Homes) -> Flask:
+    homes.into(registry, little_models)
+    return create_app(registry)
+
+
+def make_large(registry: Registry, tensors: int) -> None:
+    """Let the catalog say that the models have so many tensors."""
+    with registry.catalog.writing() as session:
+        session.execute(update(Model).values(tensors=tensors))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_line_130_too_much_work_is_refused_on_every_face(app: Flask, registry: Registry, face: str) -> None:
+    client, ask = app.test_client(), FACES[face]
+    assert ask(client).status_code == 200
+    make_large(registry, 65_536)
+    answer = ask(client)
+    assert answer.status_code == 413
+    assert "more than 2 s of processor time" in answer.text
+    assert len(answer.data) < 2000
+    if answer.is_json:
+        assert answer.get_json()["code"] == "too-costly"
+
+
+def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, registry: Registry) -> None:
+    token = bearing(new_token(registry, "ada"))
+    client = app.test_client()
+    make_large(registry, 15_000)
+    assert client.post("/api/v1/plans", json=RECIPE).status_code == 413
+    assert client.post("/api/v1/plans", json=RECIPE, headers=token).status_code == 200
+    make_large(registry, 100_000)
+    for path in ("/api/v1/plans", "/api/v1/chimeras"):
+        answer = client.post(path, json=RECIPE, headers=token)
+        assert (answer.status_code, answer.get_json()["code"]) == (413, "too-costly")
+        assert "more than 10 s" in answer.get_json()["error"]
+    browser = logged_in(app, new_token(registry, "bob"))
+    field = form_token(browser, "/account")
+    assert browser.post("/compose", data=FORM | {"form_token": field}).status_code == 413
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_line_130_planning_of_one_address_is_counted_on_every_face(app: Flask, face: str) -> None:
+    client, ask = app.test_client(), FACES[face]
+    with app.app_context():
+        rates().hit(ANONYMOUS_PLANNING, "127.0.0.1", cost=ANONYMOUS_PLANNING.amount - 1)
+    answer = ask(client)
+    assert answer.status_code == 429
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
+    client.environ_base["REMOTE_ADDR"] = "192.0.2.2"
+    assert ask(client).status_code == 200
+
+
+def test_planning_with_an_account_is_counted_by_contributor(app: Flask, registry: Registry) -> None:
+    ada, bob = (bearing(new_token(registry, name)) for name in ("ada", "bob"))
+    client = app.test_client()
+    with app.app_context():
+        rates().hit(PLANNING, "1", cost=PLANNING.amount)
+        rates().hit(PLANNING, "2", cost=PLANNING.amount)
+        rates().hit(ANONYMOUS_PLANNING, "127.0.0.1", cost=ANONYMOUS_PLANNING.amount)
+    statuses = [client.post("/api/v1/plans", json=RECIPE, headers=token).status_code for token in (ada, bob)]
+    assert 429 in statuses
+
+
+def test_long_lists_are_cut_and_say_how_much_was_left_out(app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = app.test_client()
+    whole = client.post("/api/v1/plans?every_part=1", json=RECIPE).get_json()
+    assert whole["left_out"] == {}
+    monkeypatch.setattr(planning, "ROWS_MAX", 2)
+    monkeypatch.setattr(planning, "NAMES_MAX", 1)
+    cut = client.post("/api/v1/plans?every_part=1", json=RECIPE).get_json()
+    names = sum(len(one["organs"]) - 1 for one in whole["findings"][:2] if len(one["organs"]) > 1)
+    assert cut["left_out"]["parts"] == len(whole["plan"]["parts"]) - 2
+    assert cut["left_out"]["findings"] == len(whole["findings"]) - 2
+    assert cut["left_out"]["organs"] == names
+    assert cut["plan"]["parts"] == whole["plan"]["parts"][:2]
+    assert (cut["plan"]["organs"], cut["plan"]["changed"]) == (whole["plan"]["organs"], whole["plan"]["changed"])
+
+
+def test_findings_of_types_are_cut_too() -> None:
+    finding = {"organs": ["x"] * (NAMES_MAX + 5)}
+    values: dict[str, Any] = {"types": [{"findings": [dict(finding)]}], "findings": [dict(finding)]}
+    assert cut_lists(values)["left_out"] == {"organs": 10}
