@@ -34,8 +34,8 @@ from registry.gguf import DType
 from registry.measure import Measurement, Read, required_reads
 from registry.sandbox.process import Limits, Result, Sandbox, run_python
 
-ADDRESS_SPACE_BYTES = 3 * 1024**3
-"""What threads and numpy set aside without using it is about one GiB of it."""
+ADDRESS_SPACE_BYTES = 2 * 1024**3
+"""It sets about 0.3 GiB aside; samples of the largest tensors take 0.4 GiB, large headers less."""
 CPU_SECONDS_LEAST, CPU_BYTES_A_SECOND = 120, 4_000_000
 """Parsing and measuring take about a tenth of that."""
 WALL_SECONDS_LEAST, WALL_BYTES_A_SECOND = 300, 1_000_000

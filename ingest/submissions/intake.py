@@ -60,8 +60,8 @@ from registry.registry import Registry
 UNDER_WAY = ("checking", "publishing")
 INSPECTED_SHARE = 0.05
 """Of the progress of a job that also publishes: reading the headers, about."""
-BUFFERS = 16
-"""Of 4 MiB each: half of what `organ ingest` takes. The process that works at jobs goes on living."""
+BUFFERS = 12
+"""Of 4 MiB each. It bounds the memory of the process that works at jobs, which goes on living."""
 OUR_FAULT = "It could not be inspected, and that is our fault, not yours. What you sent is kept: submit it again."
 REMOVED_MEANWHILE = "An administrator removed it while it was inspected."
 CANCELLED = "The job that inspected it was cancelled."

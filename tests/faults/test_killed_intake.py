@@ -1,0 +1,81 @@
+"""A job that is killed at any transaction of a submission: the next run of the job ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy.orm import Session
+
+from registry.catalog.engine import Catalog
+from registry.registry import Registry
+from tests.faults.cases import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep
+from tests.submitting import asked_for, attended, found, whole
+from tests.trips import assembled, little_model
+
+STEPS_MAX = 60
+
+
+class KillingCatalog(Catalog):
+    """A catalog whose process is killed before or behind the commit of one of its writing transactions."""
+
+    def __init__(self, catalog: Catalog, steps: int) -> None:
+        super().__init__(catalog.reader, catalog.writer)
+        object.__setattr__(self, "steps_left", [steps])
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        with super().writing() as session:
+            yield session
+            session.flush()
+            self._step()
+        self._step()
+
+    def _step(self) -> None:
+        self.steps_left[0] -= 1  # type: ignore[attr-defined]
+        if not self.steps_left[0]:  # type: ignore[attr-defined]
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_a_submission_whose_job_is_killed_at_any_commit_is_published_by_the_next_run(tmp_path: Path) -> None:
+    data = little_model("Killed")
+    killed = 0
+    for steps in range(1, STEPS_MAX):
+        home = tmp_path / f"home{steps}"
+        with Registry.open(home) as registry:
+            submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)])
+        if not _killed(home, submission_id, steps):
+            break
+        killed += 1
+        with Registry.open(home) as registry:
+            after = attended(registry, submission_id)
+            assert (after.row.state, after.row.reason) == ("published", None), steps
+            let_leases_expire(registry)
+            for _ in range(2):
+                let_time_pass(registry)
+                run_sweep(registry)
+            assert assembled(registry, "ann/tiny", home / "out")[0].read_bytes() == data
+            assert len(registry.models().items) == 1, steps
+            assert_no_orphans(registry)
+            read_all(registry)
+    assert killed >= 10, "as many commits as an intake has, before and behind each"
+    with Registry.open(home) as registry:
+        assert found(registry, submission_id).row.state == "published"
+
+
+def _killed(home: Path, submission_id: int, steps: int) -> bool:
+    """Whether a process that works at the submission was killed after so many steps."""
+    pid = os.fork()
+    if not pid:
+        with Registry.open(home) as registry:
+            killing = Registry(registry.settings, KillingCatalog(registry.catalog, steps), registry.blobs)
+            attended(killing, submission_id)
+            os._exit(0)
+    status = os.waitpid(pid, 0)[1]
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
