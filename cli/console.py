@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import click
@@ -38,6 +38,9 @@ from registry.errors import (
     SchemaTooNew,
     StoreUnwritable,
 )
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 _INVISIBLE = r"\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff"
 _CONTROL = re.compile(rf"[\x00-\x1f{_INVISIBLE}]")
@@ -136,9 +139,28 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], number
         console.print(Text(line, "bold" if heading else ""), soft_wrap=True)
 
 
+class ProgressBar:
+    """A bar on stderr, advanced by calling it with a number of bytes."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def __call__(self, size_bytes: int) -> None:
+        self._progress.advance(self._task, size_bytes)
+
+    @contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Take the bar off the screen while the block runs, so that it can ask something there."""
+        self._progress.stop()
+        try:
+            yield
+        finally:
+            self._progress.start()
+
+
 @contextmanager
-def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Advance]:
-    """A bar on stderr while the block runs, if somebody is there to see it. Gives the function that advances it."""
+def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[ProgressBar]:
+    """Show a bar on stderr while the block runs, if stderr is a terminal."""
     from rich.progress import (  # not for commands that show none
         BarColumn,
         DownloadColumn,
@@ -154,8 +176,7 @@ def progress_bar(label: str, total_bytes: int, *, quiet: bool) -> Iterator[Advan
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=quiet or not console.is_terminal
     )
     with progress:
-        task = progress.add_task(label, total=total_bytes)
-        yield lambda size: progress.advance(task, size)
+        yield ProgressBar(progress, progress.add_task(label, total=total_bytes))
 
 
 @contextmanager

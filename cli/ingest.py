@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cli.console import plain, print_json_line, progress_bar
+from cli.console import ProgressBar, plain, print_json_line, progress_bar
 from cli.place import folder_registry
 from ingest.opening import open_files
-from ingest.service import Outcome, ingest_all, total_bytes
+from ingest.service import Outcome, always, ingest_all, never, total_bytes
 from ingest.sources import CONVERT, ModelSource, Skipped, find_hub_sources, find_sources, skipped_files
-from registry.errors import BadSource, OrganError
+from registry.errors import BadSource, NameTaken, OrganError
 from registry.names import parse_model_name
 from registry.present.text import size_text
 from registry.settings import DEBUG_VARIABLE
@@ -25,16 +27,26 @@ from registry.settings import DEBUG_VARIABLE
 @click.argument("paths", nargs=-1, metavar="FILE...")
 @click.option("--name", help="NAMESPACE/NAME for a single model; by default local/ and the file's name.")
 @click.option("--hf-cache", is_flag=True, help="Also every GGUF in the Hugging Face cache of this machine.")
+@click.option("--new-version", is_flag=True, help="Add a file whose name is taken as the next version of that name.")
 @click.option("--dry-run", is_flag=True, help="Say what would be ingested, and store nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model, a line each.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the models' names only.")
-def ingest(paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bool, as_json: bool, quiet: bool) -> int:
+def ingest(
+    paths: tuple[str, ...],
+    name: str | None,
+    hf_cache: bool,
+    new_version: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+) -> int:
     """Take GGUF files apart: store each organ once, measure it, register the model.
 
     FILE is a file, a folder (searched through), a pattern, any shard of a split set, or an organ directory as
     `organ extract` writes it, also one whose organs were edited since. A file that is refused is
     named and the others go on; the exit status is 1 then. The same file again adds nothing, and an ingest that was
-    cut short goes on.
+    cut short goes on. If another file has the name already, you are asked whether this one is its next version;
+    without a terminal it is refused, unless --new-version is given.
     """
     sources = _sources(paths, hf_cache)
     chosen = None if name is None else parse_model_name(name)
@@ -47,7 +59,9 @@ def ingest(paths: tuple[str, ...], name: str | None, hf_cache: bool, dry_run: bo
         return _preview(named, as_json=as_json, quiet=quiet)
     failed = 0
     with folder_registry() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
-        for outcome in ingest_all(registry, sources, chosen, advance):
+        asks = not (as_json or quiet) and sys.stdin.isatty() and sys.stderr.isatty()
+        decide = always if new_version else partial(_ask, advance) if asks else never
+        for outcome in ingest_all(registry, sources, chosen, advance, decide):
             failed += outcome.error is not None
             _print(outcome, as_json=as_json, quiet=quiet)
     if not quiet:
@@ -60,6 +74,13 @@ def _print_skipped(skipped: Skipped) -> None:
     if skipped.files:
         converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
         click.echo(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
+
+
+def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
+    """Ask the person at the terminal."""
+    question = f"The name {taken.name} is taken by {taken.taken_by}, which is another file. Add this one as version"
+    with bar.hidden():
+        return click.confirm(plain(f"{question} {taken.version}?"), default=False, err=True)
 
 
 def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:
@@ -117,7 +138,7 @@ def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
     if outcome.error is not None and os.environ.get(DEBUG_VARIABLE):
         raise outcome.error
     if report is None:
-        click.echo(f"organ: {plain(outcome.error)}", err=True)
+        click.echo(f"organ: {plain(_sentence(outcome))}", err=True)
     elif quiet:
         click.echo(report.model)
     elif not report.created:
@@ -133,6 +154,17 @@ def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
             click.echo(f"  note: {plain(note)}", err=True)
 
 
+def _sentence(outcome: Outcome) -> str:
+    """Why a file was refused, with what to do."""
+    error = outcome.error
+    if isinstance(error, NameTaken):
+        return (
+            f"{outcome.source.label}: {error}; give --new-version to add it as version {error.version}, or --name for "
+            "another name"
+        )
+    return str(error)
+
+
 def _values(outcome: Outcome) -> dict[str, Any]:
     report = outcome.report
     values = {} if report is None else asdict(report)
@@ -141,5 +173,5 @@ def _values(outcome: Outcome) -> dict[str, Any]:
         "model": None if report is None else report.model,
         "organs": None if report is None else report.organs,
         "new": None if report is None else report.new_blobs,
-        "error": None if outcome.error is None else str(outcome.error),
+        "error": None if outcome.error is None else _sentence(outcome),
     } | values

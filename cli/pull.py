@@ -13,7 +13,7 @@ from cli.console import plain, print_json, print_path
 from cli.fetching import Fetched, fetch_files, fetch_shards, fetch_with_its_base
 from cli.place import named_remote
 from cli.targets import check_free
-from ingest.service import ingest_model
+from ingest.service import always, ingest_model
 from ingest.sources import find_sources
 from registry.client.checking import check_lock
 from registry.client.fetching import FileToFetch
@@ -142,7 +142,7 @@ def _ingested(model: ModelName, files: Sequence[Path]) -> str:
     """The name under which one's own registry has it now."""
     (source,) = find_sources([str(files[0])])
     with Registry.open() as registry:
-        return ingest_model(registry, source, replace(model, version=None)).model
+        return ingest_model(registry, source, replace(model, version=None), new_version=always).model
 
 
 def _print(values: Values, *, as_json: bool, quiet: bool) -> None:

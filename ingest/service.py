@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 
+from sqlalchemy.orm import Session
+
 from ingest.dissect import DissectedFile
 from ingest.opening import notes_of, open_files, source_size_bytes
 from ingest.pipeline import Gathered, Pipeline
@@ -14,13 +16,18 @@ from ingest.records import model_record
 from ingest.sources import ModelSource
 from ingest.stages import Stages
 from ingest.tasks import BUFFERS, Measurer, Progress
-from registry.catalog.queries.models import check_model_name
+from registry.catalog.queries.models import (
+    check_model_name,
+    has_visible_model_of_size,
+    newest_reachable,
+    next_version,
+)
 from registry.catalog.records import ModelRecord
 from registry.catalog.register.ingests import begin_ingest, end_ingest
-from registry.catalog.register.models import Registered, register_model
+from registry.catalog.register.models import Registered, register_model, registered_already
 from registry.catalog.tables import Model
 from registry.digest import Digest
-from registry.errors import DiskFull, OrganError, StoreUnwritable
+from registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
 from registry.names import ModelName
 from registry.registry import Registry
 from registry.relatives import record_relatives, resolve_declared
@@ -47,6 +54,20 @@ class IngestReport:
     """About what it was read from, not about the model: an organ directory whose organs were edited."""
 
 
+NewVersion = Callable[[NameTaken], bool]
+"""Decides whether a model becomes the next version of a name that stands for other bytes. False refuses it."""
+
+
+def never(_taken: NameTaken) -> bool:
+    """Refuse every model whose name is taken."""
+    return False
+
+
+def always(_taken: NameTaken) -> bool:
+    """Let a model become the next version of a name that is taken."""
+    return True
+
+
 def _as_it_is(record: ModelRecord) -> ModelRecord:
     return record
 
@@ -64,6 +85,8 @@ class Intake:
     name: ModelName
     keep_name: bool = True
     """Whether the same bytes under another name are another model."""
+    new_version: NewVersion = never
+    """Whether the model may become the next version of a name that is taken."""
     settle: Callable[[ModelRecord], ModelRecord] = _as_it_is
     """The record, before it is registered: checked, and with what is said of it beside its header."""
     registered: Callable[[Model], None] = _show_nobody
@@ -84,15 +107,20 @@ class Outcome:
 
 
 def ingest_all(
-    registry: Registry, sources: Iterable[ModelSource], name: ModelName | None = None, progress: Progress | None = None
+    registry: Registry,
+    sources: Iterable[ModelSource],
+    name: ModelName | None = None,
+    progress: Progress | None = None,
+    new_version: NewVersion = never,
 ) -> Iterator[Outcome]:
     """Ingest `sources` one after another; a bad one does not stop the next. `name` is for a single source.
 
+    `new_version` decides about a model whose name is taken by another file: see `ingest_model`.
     Raises DiskFull and StoreUnwritable, which no other source would fare better with.
     """
     for source in sources:
         try:
-            yield Outcome(source, ingest_model(registry, source, name, progress), None)
+            yield Outcome(source, ingest_model(registry, source, name, progress, new_version), None)
         except (DiskFull, StoreUnwritable):
             raise
         except OrganError as error:
@@ -100,13 +128,20 @@ def ingest_all(
 
 
 def ingest_model(
-    registry: Registry, source: ModelSource, name: ModelName | None = None, progress: Progress | None = None
+    registry: Registry,
+    source: ModelSource,
+    name: ModelName | None = None,
+    progress: Progress | None = None,
+    new_version: NewVersion = never,
 ) -> IngestReport:
     """Take one model apart, store and measure its organs, register it.
 
-    Its name is `name`, or the one that its file suggests. The same bytes add nothing. Raises BadInput for what is
-    refused, StoreError when the store cannot take it; then nothing is registered. Interrupted, it goes on where it
-    was when run again.
+    Its name is `name`, or the one that its file suggests. The same bytes add nothing. Other bytes under a name that is
+    taken become its next version if `new_version` says so (`always`, or a function that asks a person); it is called
+    before anything is stored wherever the size tells the two files apart, else before the model is registered.
+
+    Raises BadInput for what is refused, NameTaken, StoreError when the store cannot take it; then nothing is
+    registered. Interrupted, it goes on where it was when run again.
     """
     stages = Stages()
     with registry.catalog.reading() as session:
@@ -114,7 +149,7 @@ def ingest_model(
     with ExitStack() as opened:
         with stages.timed("open"):
             files = open_files(opened, source)
-        intake = Intake(source.label, name or source.name, keep_name=name is not None)
+        intake = Intake(source.label, name or source.name, keep_name=name is not None, new_version=new_version)
         return ingest_files(registry, files, intake, progress, stages)
 
 
@@ -127,10 +162,12 @@ def ingest_files(
 ) -> IngestReport:
     """The same for the open files of one model, in order; raises what `ingest_model` does, and what `settle` raises."""
     stages = stages or Stages()
+    names = _NameCheck(registry, intake)
+    names.check_size(sum(file.header.file_size_bytes for file in files))
     with registry.catalog.writing() as session:
         ingest_id = begin_ingest(session, intake.label)
     try:
-        return _ingest(registry, files, ingest_id, intake, stages, progress or _no_progress)
+        return _ingest(registry, files, ingest_id, intake, stages, progress or _no_progress, names)
     except BaseException as error:
         state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         # What brought us here is what the caller must hear, also when not even this can be written any more.
@@ -151,13 +188,16 @@ def _ingest(
     intake: Intake,
     stages: Stages,
     progress: Progress,
+    names: _NameCheck,
 ) -> IngestReport:
     pipeline = Pipeline(registry, ingest_id, files, stages, progress, intake.measurer, intake.buffers)
     gathered = pipeline.run()
     for file in files:
         file.source.check_unchanged()
     record = intake.settle(model_record(intake.name, files, gathered))
+    names.check_digest(record)
     with registry.catalog.writing() as session:
+        names.check_again(session, record)
         with stages.timed("register"):
             registered = register_model(session, record, keep_name=intake.keep_name)
         if registered.created and registered.model.state == "visible":
@@ -194,3 +234,45 @@ def _report(
 
 def _no_progress(_size_bytes: int) -> None:
     """Nobody watches."""
+
+
+class _NameCheck:
+    """Asks once whether a model may become the next version of a name that another file has. Raises NameTaken."""
+
+    def __init__(self, registry: Registry, intake: Intake) -> None:
+        self._registry, self._intake = registry, intake
+        self._allowed_over: int | None = None
+        """The id of the newest version about which the answer was yes."""
+
+    def check_size(self, size_bytes: int) -> None:
+        """Ask before anything is stored. A file of the size of a registered one may be that one: its digest decides."""
+        with self._registry.catalog.reading() as session:
+            taken = None if has_visible_model_of_size(session, size_bytes) else self._taken(session)
+        self._ask(taken)
+
+    def check_digest(self, record: ModelRecord) -> None:
+        """Ask before the model is registered, unless it is registered already."""
+        with self._registry.catalog.reading() as session:
+            taken = None if registered_already(session, record, self._intake.keep_name) else self._taken(session)
+        self._ask(taken)
+
+    def check_again(self, session: Session, record: ModelRecord) -> None:
+        """Refuse a model whose name was taken since: in the transaction that registers it nobody can be asked."""
+        if registered_already(session, record, self._intake.keep_name) is None and (taken := self._taken(session)):
+            newest, error = taken
+            if newest != self._allowed_over and self._intake.new_version is not always:
+                raise error
+
+    def _taken(self, session: Session) -> tuple[int, NameTaken] | None:
+        newest = newest_reachable(session, self._intake.name)
+        if newest is None:
+            return None
+        name, version = self._intake.name, next_version(session, self._intake.name)
+        return newest.id, NameTaken(f"{name.namespace}/{name.name}", newest.full_name, version)
+
+    def _ask(self, taken: tuple[int, NameTaken] | None) -> None:
+        if taken is None or taken[0] == self._allowed_over:
+            return
+        if not self._intake.new_version(taken[1]):
+            raise taken[1]
+        self._allowed_over = taken[0]

@@ -35,6 +35,7 @@ OrganError                  everything below; its text is one sentence for a per
 ├── Busy                    another process holds the lock that this one needs
 │   └── QueueFull           as many jobs wait as may
 ├── Conflict                what is asked for does not go with how things stand: the state, or another who is at it
+│   └── NameTaken           a name that stands for other bytes: the name, by which model, the version that is next
 ├── Unreachable             a registry elsewhere that does not answer, or not as a registry does
 │   └── BadReply            it answers something else than it promised: other bytes, another length, another form
 ├── TooSlow                 a question to the database that was stopped: the seconds that it was given
@@ -268,6 +269,17 @@ class QueueFull(Busy):
 
 class Conflict(OrganError):
     """What is asked for does not go with how things stand, or another is at it just now."""
+
+
+class NameTaken(Conflict):
+    """A model was to be registered under a name that stands for other bytes, and a new version was not asked for."""
+
+    def __init__(self, name: str, taken_by: str, version: int) -> None:
+        super().__init__(f"the name {name} is taken by {taken_by}, which is another file")
+        self.name = name
+        self.taken_by = taken_by
+        self.version = version
+        """What the model would get under that name."""
 
 
 class Unreachable(OrganError):

@@ -202,6 +202,18 @@ def is_another_encoding(first: Mapping[Slot, Organ], second: Mapping[Slot, Organ
     return all(value >= least[slot] for slot, value in found.by_organ.items())
 
 
+def relation_to_parent(stated: str, measured: str | None, bits: float, parent_bits: float) -> str:
+    """Return the relation of a model to the parent that it declares as `stated`.
+
+    If the two were measured to be one set of weights in two encodings (`is_another_encoding`, recorded as `quantized`),
+    the one with fewer bits a value is `quantized` from the other, and the other only a `relative`: whatever was stated.
+    Where the weights do not tell, the statement stands.
+    """
+    if measured != "quantized" or stated not in ("finetune", "quantized", "relative"):
+        return stated
+    return "quantized" if bits < parent_bits else "relative"
+
+
 @lru_cache(maxsize=1024)
 def _is_matrix(shape: tuple[int, ...]) -> bool:
     return sum(length > 1 for length in shape) >= 2

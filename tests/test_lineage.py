@@ -20,6 +20,7 @@ from registry.lineage import (
     correlations,
     is_another_encoding,
     probes,
+    relation_to_parent,
     similarity,
 )
 from registry.measure import fingerprint
@@ -304,3 +305,22 @@ def test_a_fine_tune_is_no_other_encoding() -> None:
     longer = encoded(own, "Q8_0", 0.005) | {("text", None, "output"): organ("embed", SHAPE, print_of(8))}
     assert not is_another_encoding(own, longer, similarity(own, longer))
     assert not is_another_encoding({}, {}, similarity({}, {}))
+
+
+@pytest.mark.parametrize(
+    ("stated", "measured", "bits", "relation"),
+    [
+        ("finetune", "quantized", 8.5, "quantized"),
+        ("finetune", "quantized", 16.0, "relative"),
+        ("quantized", "quantized", 32.0, "relative"),
+        ("relative", "quantized", 8.5, "quantized"),
+        ("finetune", "relative", 8.5, "finetune"),
+        ("finetune", None, 8.5, "finetune"),
+        ("adapter", "quantized", 8.5, "adapter"),
+        ("grafted", "quantized", 8.5, "grafted"),
+    ],
+)
+def test_the_relation_to_a_parent_is_what_was_measured_where_the_weights_tell(
+    stated: str, measured: str | None, bits: float, relation: str
+) -> None:
+    assert relation_to_parent(stated, measured, bits, 16.0) == relation

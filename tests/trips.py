@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import func, select
 
-from ingest.service import IngestReport, ingest_model
+from ingest.service import IngestReport, always, ingest_model
 from ingest.sources import find_sources
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.tables import Base
@@ -64,9 +64,9 @@ def token_array(tokens: list[bytes], kind: str = "tokens") -> KeyValue:
 
 
 def ingest_file(registry: Registry, path: Path, name: str | None = None) -> IngestReport:
-    """Ingest the one model that `path` names."""
+    """Ingest the one model that `path` names; under a name that is taken, as its next version."""
     (source,) = find_sources([str(path)])
-    return ingest_model(registry, source, None if name is None else parse_model_name(name))
+    return ingest_model(registry, source, None if name is None else parse_model_name(name), new_version=always)
 
 
 def assembled(registry: Registry, model: str, folder: Path) -> list[Path]:

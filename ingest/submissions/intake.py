@@ -26,7 +26,7 @@ from ingest.dissect import DissectedFile, dissect
 from ingest.opening import in_order
 from ingest.publishing import publish_model
 from ingest.records import model_digest
-from ingest.service import Intake, ingest_files
+from ingest.service import Intake, always, ingest_files
 from ingest.submissions.cleanup import remove_uploads_of
 from ingest.submissions.findings import REFUSE, Finding, finding_of, findings_json
 from ingest.submissions.inspection import Inspection, Refused, StartInspector, Stopped, confined_inspector
@@ -35,6 +35,7 @@ from ingest.submissions.neighbours import (
     FOR_ADMINISTRATORS,
     base_findings,
     digest_findings,
+    name_findings,
     organ_findings,
     unfit_for_its_base,
 )
@@ -56,6 +57,7 @@ from registry.digest import Digest
 from registry.errors import BadInput, OrganError, UnsupportedDType
 from registry.names import ModelName
 from registry.registry import Registry
+from registry.relatives.declared import stated_relation
 
 UNDER_WAY = ("checking", "publishing")
 INSPECTED_SHARE = 0.05
@@ -226,8 +228,10 @@ def _review(
     child = identity_of(header, submission.name, proposal)
     with registry.catalog.reading() as session:
         found += base_findings(session, proposal.base, organs, child, declared_parents(header))
-        if all(digest is not None for digest in digests):
-            digest = model_digest([one for one in digests if one is not None])
+        known = [one for one in digests if one is not None]
+        digest = model_digest(known) if len(known) == len(digests) else None
+        found += name_findings(session, submission.name, digest)
+        if digest is not None:
             found += digest_findings(session, digest, submission.name, submission.contributor_id)
     return found
 
@@ -271,6 +275,7 @@ def _register(
     intake = Intake(
         label=f"submitted by {submission.contributor}",
         name=submission.name,
+        new_version=always,  # the inspection has a finding about it
         settle=settle,
         registered=lambda model: models.append(model.id),
         measurer=inspection,
@@ -288,14 +293,15 @@ def _register(
 def _with_stated(record: ModelRecord, submission: _Submission) -> ModelRecord:
     """Return the record with what its contributor states, kept back until it is published."""
     stated = submission.stated
-    relation = "adapter" if record.kind == "adapter" else "finetune"
+    base = stated.base or ""
+    relation = stated_relation(record.kind, base, ((parent.text, parent.relation) for parent in record.parents))
     return replace(
         record,
         title=stated.title or record.title,
         description=stated.description or record.description,
         license=stated.license or record.license,
         tags=record.tags if stated.tags is None else stated.tags,
-        parents=record.parents if stated.base is None else (ParentRecord(stated.base, relation),),
+        parents=record.parents if stated.base is None else (ParentRecord(base, relation),),
         contributor=submission.contributor,
         state="quarantined",
     )

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from sqlalchemy.orm import Session
 
 from ingest.submissions.findings import NOTE, REFUSE, WARN, Finding
-from registry.catalog.queries.models import model_by_name, visible_model_with_digest
+from registry.catalog.queries.models import (
+    model_by_name,
+    newest_reachable,
+    next_version,
+    visible_model_with_digest,
+)
 from registry.catalog.queries.published import removed_with_digest, yanked_with_digest
 from registry.catalog.queries.relatives import parents_of
 from registry.catalog.queries.shared_organs import models_with_most_organs_of
@@ -122,6 +127,17 @@ def digest_findings(session: Session, digest: Digest, name: ModelName, contribut
     if yanked is not None:
         sentence = f"An administrator yanked {yanked.full_name}, which has the same bytes, and will look at this one."
         yield Finding(WARN, YANKED, sentence)
+
+
+def name_findings(session: Session, name: ModelName, digest: Digest | None) -> Iterator[Finding]:
+    """Say that the model becomes a new version of a name that another file has, before the model is registered."""
+    newest = newest_reachable(session, name)
+    if newest is not None and (digest is None or visible_model_with_digest(session, digest, name) is None):
+        sentence = (
+            f"This becomes version {next_version(session, name)} of {newest.namespace}/{newest.name}, whose version "
+            f"{newest.version} is another file. Under another name it would be a model of its own."
+        )
+        yield Finding(NOTE, "new-version", sentence)
 
 
 def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[Finding]:

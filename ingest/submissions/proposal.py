@@ -10,7 +10,7 @@ from ingest.dissect import DissectedFile, places
 from ingest.records import is_complete, kind_of
 from ingest.submissions.findings import NOTE, WARN, Finding
 from ingest.submissions.manifest import StatedMetadata
-from registry.compose.licences import AND, terms_of
+from registry.compose.licences import AND, differing_licence, terms_of
 from registry.gguf import Header
 from registry.names import ModelName
 from registry.relatives.declared import IDENTITY_KEYS, DeclaredParent, Identity, folded, numbered_parents
@@ -81,7 +81,7 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
             yield Finding(WARN, "unassemblable", sentence)
         for flag in file.flags:
             yield Finding(NOTE, "odd-file", _sentence(flag))
-    yield from _of_licence(proposed.license)
+    yield from _of_licence(proposed.license, header.text("general.license"))
     yield from _of_name(header, name)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:
         sentence = "It has only some of the organs that its header announces, and names no base that has the others."
@@ -96,7 +96,10 @@ def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Propo
         yield Finding(NOTE, "chat-template", sentence)
 
 
-def _of_licence(licence: str | None) -> Iterator[Finding]:
+def _of_licence(licence: str | None, in_header: str | None) -> Iterator[Finding]:
+    differing = differing_licence(licence, in_header)
+    if differing is not None:
+        yield Finding(WARN, "license-differs", differing)
     if licence is None:
         sentence = "No licence is stated: nobody may use it then. Give one, such as Apache-2.0 or CC-BY-4.0."
         yield Finding(WARN, "no-license", sentence)

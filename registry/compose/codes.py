@@ -14,5 +14,6 @@ WARNINGS = {
     "context-differs": "the donor was trained for another context length",
     "activation-differs": "the donor's feed-forward was trained with another activation",
     "tokenizer-differs": "tokens are numbered otherwise",
+    "parent-yanked": "a model that its publisher or an administrator has yanked",
     "licences-conflict": "licences that do not go together, or allow no derivatives",
 }

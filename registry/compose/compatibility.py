@@ -20,12 +20,14 @@ from registry.compose.licences import combined_licence
 from registry.compose.parent import Parent
 from registry.compose.relatedness import relatedness
 from registry.compose.replacement import Replacement, by_donor
+from registry.relatives.findings import withdrawal_sentence
 
 __all__ = [
     "TypeFit",
     "check_adapter",
     "check_pair",
     "check_replacements",
+    "check_yanked",
     "fit_by_type",
 ]
 
@@ -60,14 +62,29 @@ def check_pair(base: Parent, donor: Parent) -> list[Finding]:
     one.
     """
     licences = combined_licence({base.label: base.license, donor.label: donor.license}).findings
+    of_both = [*check_yanked((base, donor)), *licences]
     if donor.header.text("general.type") == "adapter":
-        return _each_once([*_of_base(base), *check_adapter(base, donor), *licences])
+        return _each_once([*_of_base(base), *check_adapter(base, donor), *of_both])
     facts = facts_of(base), facts_of(donor)
     nothing = Taken(frozenset(), frozenset())
     found = [*_of_base(base), *differences(*facts, nothing, (base.label, donor.label))]
     for fit in fit_by_type(base, donor, facts):
         found += fit.findings
-    return _each_once([*found, *licences])
+    return _each_once([*found, *of_both])
+
+
+def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
+    """Return a warning for each of the parents, the base first, that was yanked.
+
+    A yanked model is still found by its name, so that nothing breaks that was made of it; it should not be used anew.
+    """
+    base = parents[0].label
+    return [
+        Finding(Severity.WARN, "parent-yanked", sentence, base=base, donor="" if parent.label == base else parent.label)
+        for parent in parents
+        if parent.yanked is not None
+        for _, sentence in [withdrawal_sentence(parent.label, "yanked", *parent.yanked)]
+    ]
 
 
 def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeFit]:

@@ -105,8 +105,15 @@ class RegisteredLibrary:
             unassemblable=tuple(json.loads(model.unassemblable)),
             complete=model.complete,
             model_id=model.id,
+            yanked=_yanked(model),
             licence_said=_licence_said(model, read.header.text("general.license")),
         )
+
+
+def _yanked(model: Model) -> tuple[str | None, str] | None:
+    if model.state != "yanked":
+        return None
+    return None if model.changed_at is None else model.changed_at.date().isoformat(), model.state_reason or ""
 
 
 def _licence_said(model: Model, in_header: str | None) -> str | None:

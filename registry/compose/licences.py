@@ -84,6 +84,19 @@ _DISPUTED = frozenset({frozenset(("gpl-2.0", "apache-2.0"))})
 """Copyleft that does not take this permissive licence in."""
 
 
+def differing_licence(stated: str | None, in_header: str | None) -> str | None:
+    """Return a sentence if the licence that is stated for a model is not the one in its file's header.
+
+    Spelling is no difference: `Apache 2.0` is `apache-2.0`. None if either says nothing.
+    """
+    if not stated or not in_header or _spelled(stated) == _spelled(in_header):
+        return None
+    return (
+        f"The stated licence is {stated[:TEXT_MAX]!r}, but the header of the file says {in_header[:TEXT_MAX]!r}. "
+        "Check which one holds."
+    )
+
+
 def terms_of(licence: str) -> Terms | None:
     """What `licence` (as a header writes it, in any case) is known for; None for one that is not known here."""
     name = _folded(licence)
@@ -205,9 +218,13 @@ def _one_holds_all(first: Terms, second: Terms) -> bool:
     return other & ~with_copyleft == Terms.PERMISSIVE
 
 
+def _spelled(licence: str) -> str:
+    return re.sub(r"[\s_]+", "-", licence.strip().lower())
+
+
 def _folded(licence: str) -> str:
     """Lower case, without what SPDX puts behind; a `2.0 or later` is as good as 3.0."""
-    name = re.sub(r"[\s_]+", "-", licence.strip().lower())
+    name = _spelled(licence)
     if name in ("gpl-2.0-or-later", "gpl-2.0+"):
         return "gpl-3.0"
     return name.removesuffix("-only").removesuffix("-or-later").removesuffix("+")

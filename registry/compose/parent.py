@@ -66,6 +66,8 @@ class Parent:
     complete: bool = True
     model_id: int | None = None
     """Its row, where it is registered."""
+    yanked: tuple[str | None, str] | None = None
+    """The day on which it was yanked, and why; None for a model that is not."""
     licence_said: str | None = None
     """What its contributor says beside its header; None where that is nothing else."""
     by_name: Mapping[str, Part] = field(init=False, repr=False, compare=False)

@@ -14,7 +14,7 @@ from registry.compose.choosing import (
     refused_blocks,
     shown_names,
 )
-from registry.compose.compatibility import check_adapter, check_replacements
+from registry.compose.compatibility import check_adapter, check_replacements, check_yanked
 from registry.compose.computation import Computation, Ingredient
 from registry.compose.cost import Budget, steps_cost
 from registry.compose.filename import file_stem
@@ -172,6 +172,7 @@ def _finished(draft: _Draft) -> Plan:
         *check_replacements(base, draft.chosen.replacements),
         *_re_encoded(parts),
         *_metadata_findings(base, parents, recipe),
+        *check_yanked(parents),
         *licence.findings,
     ]
     if not any(part.acts for part in parts) and not any(one.severity is Severity.REFUSE for one in findings):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
@@ -20,11 +20,13 @@ from registry.catalog.queries.verdicts import verdicts_of
 from registry.catalog.records import OrganKey
 from registry.catalog.register.organs import shape_text
 from registry.catalog.tables import Chimera, Model, ModelFile, Placement, Verdict
+from registry.compose.finding import Finding, Severity
 from registry.compose.keeping import kept_recipe
 from registry.compose.licences import combined_licence
 from registry.compose.writing import recipe_values, recipe_yaml
 from registry.present.card import card
 from registry.present.changes import ACTS, changes_values, findings_values
+from registry.present.relatives import withdrawn_findings
 from registry.present.script import script
 from registry.present.usage import Usage
 from registry.present.values import Values
@@ -47,7 +49,9 @@ def chimera_values(session: Session, model: Model) -> Values | None:
         "recipe_yaml": recipe_yaml(recipe),
         "parents": parents,
         "license": combined_licence({one["model"]: one["license"] for one in parents}).text,
-        "findings": findings_values(json.loads(chimera.findings), recipe.accept),
+        "findings": findings_values(
+            [*_withdrawn(session, parents, chimera), *json.loads(chimera.findings)], recipe.accept
+        ),
         "prediction": json.loads(chimera.prediction),
         "changes": changes_values(parts),
         "parts": parts,
@@ -57,6 +61,18 @@ def chimera_values(session: Session, model: Model) -> Values | None:
         "python": script(recipe, file.name),
     }
     return values | {"card": card(model, [(file.name, file)], values)}
+
+
+def _withdrawn(session: Session, parents: Sequence[Values], chimera: Chimera) -> list[Finding]:
+    """Return a finding for each parent that was yanked or removed since, other than those that the plan warned of."""
+    base, *_ = names = [one["model"] for one in parents]
+    told = {one["sentence"] for one in json.loads(chimera.findings)}
+    return [
+        Finding(Severity.WARN, one["code"], one["sentence"], base=base, donor=name if name != base else "")
+        for one in withdrawn_findings(session, names)
+        for name in one["models"]
+        if one["sentence"] not in told
+    ]
 
 
 def made_values(session: Session, digest: str) -> list[Values]:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lock
 from registry.catalog.queries.composing import chimera_of
 from registry.catalog.queries.models import model_by_name
+from registry.catalog.queries.removed import withdrawn_models
 from registry.catalog.queries.verdicts import newest_verdicts
 from registry.catalog.tables import Chimera, Model, Verdict
 from registry.errors import BadName, NotFound
@@ -22,7 +23,11 @@ from registry.present.values import Values
 def chimeras_values(session: Session, page: ChimeraPage) -> Values:
     """A page of chimeras, each with its newest verdict."""
     verdicts = newest_verdicts(session, [model.id for model, _ in page.items])
+    parents = {model.id: json.loads(chimera.origins)["parents"] for model, chimera in page.items}
+    gone = withdrawn_models(session, {name for names in parents.values() for name in names})
     items = [_summary(model, chimera, verdicts.get(model.id)) for model, chimera in page.items]
+    for item, names in zip(items, parents.values(), strict=True):
+        item["withdrawn_parents"] = [name for name in names if name in gone]
     return {"items": items, "next": page.next}
 
 

@@ -102,6 +102,7 @@ def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], k
                 "name": model.full_name,
                 "title": model.title,
                 "kind": model.kind,
+                "state": model.state,
                 "mean_theta": model.mean_theta,
                 "generation": generations[model.id],
             }

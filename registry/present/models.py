@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.edits import LICENSE_MAX
 from registry.catalog.queries.composing import chimera_of
 from registry.catalog.queries.contributors import contributor_name
 from registry.catalog.queries.model_search import ModelPage
@@ -20,12 +22,16 @@ from registry.catalog.queries.models import (
 )
 from registry.catalog.queries.totals import running_totals
 from registry.catalog.search.fields import CHIMERA
-from registry.catalog.tables import Model, Placement
+from registry.catalog.tables import Model, ModelMetadata, Placement
+from registry.catalog.vocabulary import shown_text
+from registry.compose.header import LICENCE_KEY
 from registry.compose.keeping import kept_recipe
+from registry.compose.licences import differing_licence
 from registry.compose.writing import recipe_values
 from registry.present.facts import facts
 from registry.present.relatives import lineage_values
 from registry.present.values import Values
+from registry.relatives.findings import finding_values
 
 
 def model_summary(model: Model, *, composed: bool = False) -> Values:
@@ -64,6 +70,8 @@ def model_page(session: Session, model: Model) -> Values:
     ingest = ingest_of(session, model.id)
     metadata, placements = metadata_of(session, model.id), placements_of(session, model.id)
     composed = bool(composed_among(session, [model.id]))
+    lineage = lineage_values(session, model)
+    lineage["findings"] = [*_licence_findings(model, metadata), *lineage["findings"]]
     return model_summary(model, composed=composed) | {
         "contributor": contributor_name(session, model.contributor_id),
         "description": model.description,
@@ -85,8 +93,15 @@ def model_page(session: Session, model: Model) -> Values:
         "placements": [_placed(*row) for row in placements],
         "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
         "composed": _composed(session, model),
-        **lineage_values(session, model),
+        **lineage,
     }
+
+
+def _licence_findings(model: Model, metadata: Sequence[ModelMetadata]) -> list[Values]:
+    """Return a finding if the listed licence is not that of the header: its contributor stated or edited another."""
+    in_header = next((row.value for row in metadata if row.key == LICENCE_KEY), None)
+    sentence = differing_licence(model.license, None if in_header is None else shown_text(in_header, LICENSE_MAX))
+    return [] if sentence is None else [finding_values("warn", "license-differs", sentence)]
 
 
 def _composed(session: Session, model: Model) -> Values | None:

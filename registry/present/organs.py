@@ -42,7 +42,7 @@ def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Value
             for other, _ in rows[1:]
         ],
         "places": [
-            {"model": model.full_name} | placement_values(placement)
+            {"model": model.full_name, "model_state": model.state} | placement_values(placement)
             for one, _ in rows
             for placement, model in places_of_organ(session, one.id)
         ],

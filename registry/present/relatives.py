@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from registry.catalog.queries.composing import chimera_of
 from registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
+from registry.catalog.queries.removed import withdrawn_models
 from registry.catalog.tables import Lineage, Model
 from registry.lineage import CLOSE, is_another_encoding, similarity
 from registry.present.values import Values
-from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained
+from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained, withdrawn
 
 EDGES_SHOWN = 200
 PARENTS_COMPARED = 8
@@ -34,8 +38,33 @@ def lineage_values(session: Session, model: Model) -> Values:
     return {
         "lineage": values[:EDGES_SHOWN],
         "lineage_left_out": max(0, len(values) - EDGES_SHOWN),
-        "findings": findings(model.kind, list(declared.values()), undeclared, len(measured)),
+        "findings": [
+            *withdrawn_findings(session, parent_names(session, model, shown, others)),
+            *findings(model.kind, list(declared.values()), undeclared, len(measured)),
+        ],
     }
+
+
+def parent_names(
+    session: Session, model: Model, edges: Sequence[Lineage], others: Mapping[int, Model]
+) -> dict[str, None]:
+    """Return the full names of the registered parents: those that are declared or recorded, and those of a chimera,
+    which stay known when a parent is removed."""
+    chimera = chimera_of(session, model.id)
+    composed = [] if chimera is None else json.loads(chimera.origins)["parents"]
+    parents = [edge.parent_model_id or 0 for edge in edges if _direction(edge, model) == "parent"]
+    return dict.fromkeys([*composed, *(others[one].full_name for one in parents if one in others)])
+
+
+def withdrawn_findings(session: Session, names: Collection[str]) -> list[Values]:
+    """Return a finding for each of the models `names` that was yanked or removed."""
+    found = withdrawn_models(session, names)
+    gone = [(name, found[name]) for name in names if name in found]
+    return [withdrawn(name, model.state, _day(model.changed_at), model.state_reason) for name, model in gone]
+
+
+def _day(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.date().isoformat()
 
 
 def _other(edge: Lineage, model: Model) -> int | None:

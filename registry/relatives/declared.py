@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from registry.catalog.words import folded_words
@@ -113,3 +113,16 @@ def _same_address(address: str, identity: Identity) -> bool:
 def _agreement(first: str, second: str) -> bool | None:
     """Whether two texts say the same; None when one of them says nothing."""
     return folded(first) == folded(second) if folded(first) and folded(second) else None
+
+
+def stated_relation(kind: str, base: str, declared: Iterable[tuple[str, str]]) -> str:
+    """Return the relation to the `base` that a contributor states for a model of `kind`, before weights are compared.
+
+    `declared` are the texts and relations of the parents in the header: the header's word counts for a parent that it
+    names itself, so that a quantisation stays one.
+    """
+    if kind == "adapter":
+        return "adapter"
+    wanted = folded(base.partition("@")[0].rpartition("/")[2])
+    named = (relation for text, relation in declared if folded(text.rpartition("/")[2]) == wanted)
+    return next(named, "finetune")

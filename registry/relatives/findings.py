@@ -54,11 +54,23 @@ def findings(kind: str, declared: Sequence[Declared], undeclared: Mapping[str, f
     if undeclared:
         found.append(_close_and_undeclared(undeclared))
     if kind == "adapter" and not declared:
-        found.append(_finding("warn", "no-base-named", "This adapter does not say which model it belongs to."))
+        found.append(finding_values("warn", "no-base-named", "This adapter does not say which model it belongs to."))
     if kind == "model" and not declared and not relatives:
         sentence = "It declares no parent, and no registered model has similar weights at the same places."
-        found.append(_finding("info", "no-known-relatives", sentence))
+        found.append(finding_values("info", "no-known-relatives", sentence))
     return found
+
+
+def withdrawal_sentence(name: str, state: str, day: str | None, reason: str | None) -> tuple[str, str]:
+    """Return the code and the sentence of the finding about a parent in the state `yanked` or `removed`."""
+    when = f" on {day}" if day else ""
+    return f"parent-{state}", f"The parent {name} was {state}{when}: {(reason or 'no reason was given').rstrip('.')}."
+
+
+def withdrawn(name: str, state: str, day: str | None, reason: str | None) -> Finding:
+    """Return the finding that a parent was yanked or removed after the model was made, or before."""
+    code, sentence = withdrawal_sentence(name, state, day, reason)
+    return finding_values("warn", code, sentence, [name])
 
 
 def unexplained(
@@ -85,25 +97,25 @@ def _of_declared(kind: str, one: Declared) -> list[Finding]:
         sentence = f"It names {one.text!r} as its parent, which is not registered here: that cannot be checked."
         if one.relation in SELF_RELATIONS:
             sentence = f"It names itself, {one.text!r}, as quantisations often do; the original is not registered here."
-        return [_finding("info", "parent-not-registered", sentence)]
+        return [finding_values("info", "parent-not-registered", sentence)]
     if kind != "model" or one.kinship is None or one.is_encoding or one.kinship is Kinship.CLOSE:
         return []
     if one.kinship is Kinship.INCOMPARABLE:
         sentence = f"It names {one.model} as its parent, but no two matrices of the two have one shape at one place."
-        return [_finding("info", "parent-not-comparable", sentence, [one.model])]
+        return [finding_values("info", "parent-not-comparable", sentence, [one.model])]
     alike = f"{one.score:.2f} over {one.organ_count} of {one.matrix_count} matrices"
     if one.kinship is Kinship.UNRELATED:
         sentence = (
             f"It names {one.model} as its parent, but their weights at the same places are not related: "
             f"the mean correlation is {alike}."
         )
-        return [_finding("warn", "parent-unrelated", sentence, [one.model], one.score)]
+        return [finding_values("warn", "parent-unrelated", sentence, [one.model], one.score)]
     sentence = (
         f"It names {one.model} as its parent; their weights at the same places are only loosely alike: the mean "
         f"correlation is {alike}, where quantisations down to 4 bits and light fine-tunes have {CLOSE} and more."
     )
     severity = "warn" if one.relation == "quantized" else "info"
-    return [_finding(severity, "parent-loosely-related", sentence, [one.model], one.score)]
+    return [finding_values(severity, "parent-loosely-related", sentence, [one.model], one.score)]
 
 
 def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
@@ -111,10 +123,11 @@ def _close_and_undeclared(undeclared: Mapping[str, float]) -> Finding:
     listed = ", ".join(f"{name} ({undeclared[name]:.3f})" for name in names[:NAMES_SHOWN])
     more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
     sentence = f"Its weights are closely alike to those of {listed}{more}, and nothing that either declares says why."
-    return _finding("warn", "close-relative-not-declared", sentence, names, undeclared[names[0]])
+    return finding_values("warn", "close-relative-not-declared", sentence, names, undeclared[names[0]])
 
 
-def _finding(
+def finding_values(
     severity: str, code: str, sentence: str, models: Sequence[str] = (), score: float | None = None
 ) -> Finding:
+    """Return a finding about a model as plain values."""
     return {"severity": severity, "code": code, "sentence": sentence, "models": list(models), "score": score}

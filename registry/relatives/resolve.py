@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from registry.catalog.queries.relatives import (
     declared_edges_with,
     declared_texts_to,
+    measured_relation,
     metadata_texts,
     models_by_id,
     organs_by_slot,
@@ -25,7 +26,7 @@ from registry.catalog.register.relatives import lead_declared_edge
 from registry.catalog.tables import Lineage, Model
 from registry.catalog.vocabulary import shown_text
 from registry.catalog.words import folded_words
-from registry.lineage import Organ, Slot, similarity
+from registry.lineage import Organ, Slot, relation_to_parent, similarity
 from registry.relatives.declared import (
     IDENTITY_KEYS,
     PARENT_KEYS,
@@ -69,6 +70,19 @@ def resolve_declared(session: Session, newcomer: Model) -> None:
         parent = _best(known, child, declared)
         if parent != edge.parent_model_id:
             lead_declared_edge(session, edge, parent)
+    for edge in edges:
+        _derive_relation(session, edge)
+
+
+def _derive_relation(session: Session, edge: Lineage) -> None:
+    """Record a declared parent as what was measured: a quantisation that was stated to be a fine-tune is one."""
+    if edge.child_model_id is None or edge.parent_model_id is None:
+        return
+    models = models_by_id(session, {edge.child_model_id, edge.parent_model_id})
+    child, parent = models.get(edge.child_model_id), models.get(edge.parent_model_id)
+    if child is not None and parent is not None:
+        measured = measured_relation(session, child.id, parent.id)
+        edge.relation = relation_to_parent(edge.relation, measured, _bits_a_value(child), _bits_a_value(parent))
 
 
 def models_meant(session: Session, child: Identity, declared: DeclaredParent) -> list[Model]:

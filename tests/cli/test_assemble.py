@@ -41,7 +41,7 @@ def test_what_is_there_is_not_replaced_unless_forced(options: list[str], filled:
 
 def test_a_version_is_chosen_by_its_number(filled: Organ, out: Path, model: Path) -> None:
     model.write_bytes(little_model(seed=1))
-    filled.done("ingest", model)
+    filled.done("ingest", "--new-version", model)
     filled.done("assemble", "little", "-o", out / "newest.gguf")
     filled.done("assemble", "little@1", "-o", out / "first.gguf")
     assert (out / "newest.gguf").read_bytes() == little_model(seed=1)

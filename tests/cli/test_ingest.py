@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -173,3 +177,55 @@ def test_line_104_hostile_metadata_is_printed_harmless(organ: Organ, tmp_path: P
         printed = organ.done(*command).out
         assert not set(printed) & set("\x1b\x9b\u202e")
     assert organ.done("show", "a", "--json").values["title"] == hostile
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """Another model in a file of the name of the first."""
+    (tmp_path / "elsewhere").mkdir()
+    path = tmp_path / "elsewhere" / "little.gguf"
+    path.write_bytes(little_model(blocks=3))
+    return path
+
+
+def test_another_file_under_a_taken_name_is_refused_without_a_terminal(
+    filled: Organ, model: Path, stranger: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere" / "more.gguf").write_bytes(little_model(seed=4))
+    ended = filled("ingest", stranger.parent)
+    assert (ended.status, [line.partition(":")[0] for line in ended.lines]) == (1, ["local/more@1"])
+    assert ended.err == (
+        f"organ: {stranger}: the name local/little is taken by local/little@1, which is another file; give "
+        "--new-version to add it as version 2, or --name for another name\n"
+    )
+    refused = filled("ingest", "--json", stranger)
+    assert (refused.status, refused.values["model"]) == (1, None)
+    assert "give --new-version" in refused.values["error"]
+    assert filled("ingest", "-q", "--name", "local/other", stranger).out == "local/other@1\n"
+    assert filled.done("ingest", model).out == "local/little@1: known already, nothing added\n"
+
+
+def test_with_new_version_it_becomes_the_next_version(filled: Organ, model: Path, stranger: Path) -> None:
+    assert filled.done("ingest", "-q", "--new-version", stranger).out == "local/little@2\n"
+    for known in (stranger, model):
+        assert "known already" in filled.done("ingest", known).out
+
+
+@pytest.mark.parametrize(("answer", "added"), [("y", True), ("n", False), ("", False)])
+def test_on_a_terminal_it_is_asked_whether_this_is_a_new_version(
+    filled: Organ, stranger: Path, answer: str, added: bool
+) -> None:
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "cli", "ingest", str(stranger)]
+    environment = {**os.environ, "ORGAN_HOME": str(filled.home), "TERM": "dumb"}
+    running = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, env=environment)
+    os.close(terminal)
+    os.write(controller, f"{answer}\n".encode())
+    said = b""
+    with suppress(OSError):  # the terminal is gone when the command has ended
+        while part := os.read(controller, 65536):
+            said += part
+    out = running.communicate(timeout=60)[0].decode()
+    os.close(controller)
+    assert b"The name local/little is taken by local/little@1" in said
+    assert (running.returncode, "local/little@2: " in out) == (0 if added else 1, added)

@@ -130,7 +130,7 @@ def test_a_description_is_shown_in_its_lines_and_of_versions_how_many_organs_dif
     changed = file_bytes(block_metadata(), [*block_tensors(seed=2)[:-1], block_tensors(seed=1)[-1]])
     for data in (file_bytes(block_metadata(), block_tensors(seed=2)), changed):
         (tmp_path / "twice.gguf").write_bytes(data)
-        filled.done("ingest", tmp_path / "twice.gguf")
+        filled.done("ingest", "--new-version", tmp_path / "twice.gguf")
     with registry.catalog.writing() as session:
         model = model_by_name(session, parse_model_name("local/twice"))
         edit_model(session, model, Edits(description="# What\n\n\tlicence  mit\x1b[2J"), "local")

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from ingest.service import IngestReport, ingest_all, ingest_model, total_bytes
+from ingest.service import IngestReport, always, ingest_all, ingest_model, total_bytes
 from ingest.sources import find_sources
 from registry.catalog.queries.blobs import blobs_by_digest
 from registry.catalog.tables import Blob, BlobLease, Fingerprint, Ingest, Measurement, Model, Organ, Placement
 from registry.digest import digest_of
-from registry.errors import BadGguf, BadName
+from registry.errors import BadGguf, BadName, NameTaken
 from registry.gguf import TensorSpec, ValueType, dtype_by_name
 from registry.names import ModelName
 from registry.registry import Registry
@@ -70,7 +70,7 @@ def test_a_new_name_that_stock_clients_refuse_is_not_registered_and_an_old_one_g
     with registry.catalog.writing() as session:  # as an earlier version of this program named it
         session.execute(update(Model).where(Model.name == "a").values(name="a--b"))
     (third,) = find_sources([str(write(tmp_path, little_model(seed=2), "x.gguf"))])
-    assert ingest_model(registry, third, ModelName("local", "a--b")).model == "local/a--b@2"
+    assert ingest_model(registry, third, ModelName("local", "a--b"), new_version=always).model == "local/a--b@2"
 
 
 # What is added.
@@ -472,3 +472,61 @@ def test_a_file_of_the_reference_writer_is_taken(registry: Registry, tmp_path: P
         assert set(blobs_by_digest(session, [digest_of(values.tobytes())])) == {digest_of(values.tobytes())}
     (back,) = assembled(registry, "reference", tmp_path / "back")
     assert back.read_bytes() == path.read_bytes()
+
+
+def test_another_file_under_a_taken_name_is_refused_before_anything_is_stored(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingest_file(registry, write(tmp_path, little_model()))
+    before = row_counts(registry)
+    (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
+    with pytest.raises(NameTaken, match="the name local/a is taken by local/a@1") as refused:
+        ingest_model(registry, source)
+    assert refused.value.version == 2
+    assert row_counts(registry) == before
+
+
+def test_another_file_of_the_same_size_is_told_by_its_digest_and_registered_under_no_name(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingest_file(registry, write(tmp_path, little_model()))
+    (source,) = find_sources([str(write(tmp_path, little_model(seed=1)))])
+    with pytest.raises(NameTaken):
+        ingest_model(registry, source)
+    assert row_counts(registry)["models"] == 1
+    asked: list[NameTaken] = []
+    report = ingest_model(registry, source, new_version=lambda taken: not asked.append(taken))
+    assert (report.model, len(asked)) == ("local/a@2", 1)
+    assert not ingest_model(registry, source).created, "the same file again is no question"
+
+
+def test_the_question_about_a_name_is_asked_once(registry: Registry, tmp_path: Path) -> None:
+    ingest_file(registry, write(tmp_path, little_model()))
+    (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
+    asked: list[NameTaken] = []
+    assert ingest_model(registry, source, new_version=lambda taken: not asked.append(taken)).model == "local/a@2"
+    assert len(asked) == 1
+
+
+def test_a_file_that_is_known_under_another_name_takes_no_name(registry: Registry, tmp_path: Path) -> None:
+    ingest_file(registry, write(tmp_path, little_model()))
+    ingest_file(registry, write(tmp_path, little_model(blocks=3), "b.gguf"))
+    (source,) = find_sources([str(write(tmp_path, little_model(blocks=3)))])
+    report = ingest_model(registry, source)
+    assert (report.model, report.created) == ("local/b@1", False)
+
+
+def test_a_name_that_was_taken_while_the_file_was_read_is_refused(registry: Registry, tmp_path: Path) -> None:
+    (source,) = find_sources([str(write(tmp_path, little_model()))])
+    other = tmp_path / "other"
+    other.mkdir()
+    seen: list[int] = []
+
+    def take_the_name(size_bytes: int) -> None:
+        if not seen:
+            seen.append(size_bytes)
+            ingest_file(registry, write(other, little_model(blocks=3)))
+
+    with pytest.raises(NameTaken):
+        ingest_model(registry, source, progress=take_the_name)
+    assert row_counts(registry)["models"] == 1

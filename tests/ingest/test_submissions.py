@@ -34,7 +34,7 @@ from registry.registry import Registry
 from registry.store import BlobWriter
 from tests.builders import array, file_bytes, raw_file, text, unsigned
 from tests.faults.cases import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
-from tests.kin import parent_entries
+from tests.kin import kin_file, kin_tensors, parent_entries
 from tests.submitting import (
     asked_for,
     assert_nothing_is_left,
@@ -504,3 +504,46 @@ def test_every_reason_is_told_at_once_and_a_manifest_reads_back() -> None:
     good = parse_manifest({"files": [FILE], "metadata": {"base": "acme/base", "tags": ["a", "a", ""]}})
     assert good.stated == StatedMetadata(base="acme/base", tags=("a",))
     assert parse_manifest(json.loads(good.files_json())).files == good.files
+
+
+@pytest.mark.parametrize(("child", "parent", "relation"), [("Q8_0", "F16", "quantized"), ("F16", "Q8_0", "relative")])
+def test_a_base_that_is_stated_is_recorded_as_what_was_measured(
+    registry: Registry, tmp_path: Path, child: str, parent: str, relation: str
+) -> None:
+    ingested(registry, tmp_path, "acme/base", kin_file("Some", kin_tensors(dtype=parent)))
+    sent = whole(registry, "ann", kin_file("Other", kin_tensors(dtype=child)))
+    name = published(registry, "ann/other", [sent], base="acme/base")
+    edges = [one for one in registry.model(name).relatives if one.model == "acme/base@1"]
+    assert {(one.evidence, one.relation) for one in edges} == {("declared", relation), ("measured", "quantized")}
+
+
+def test_a_fine_tune_stays_one(registry: Registry, tmp_path: Path) -> None:
+    ingested(registry, tmp_path, "acme/base", kin_file("Some", kin_tensors()))
+    sent = whole(registry, "ann", kin_file("Other", kin_tensors(alike=0.995, dtype="Q8_0")))
+    name = published(registry, "ann/other", [sent], base="acme/base")
+    declared = [one for one in registry.model(name).relatives if one.evidence == "declared"]
+    assert [one.relation for one in declared] == ["finetune"]
+
+
+def test_a_licence_that_is_not_the_headers_is_a_finding_when_it_is_inspected_and_when_it_is_published(
+    registry: Registry,
+) -> None:
+    """The header says apache-2.0."""
+    sent = whole(registry, "ann", BASE)
+    for licence in (None, "Apache-2.0"):
+        submission_id = asked_for(registry, "ann/same", [sent], publish=False, license=licence)
+        attended(registry, submission_id, publish=False)
+        assert "license-differs" not in codes(registry, submission_id), licence
+    publish(registry, "ann", submission_id, StatedMetadata(license="MIT"))
+    kept = json.loads(attended(registry, submission_id).row.findings)
+    (sentence,) = (one["sentence"] for one in kept if one["code"] == "license-differs")
+    assert "'MIT'" in sentence
+    assert "'apache-2.0'" in sentence
+
+
+def test_a_new_version_of_a_name_is_a_finding_and_the_same_file_is_none(registry: Registry, tmp_path: Path) -> None:
+    ingested(registry, tmp_path, "ann/tiny", BASE)
+    for data, is_new in ((BASE, False), (little_model("Base", seed=3), True)):
+        submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", data)], publish=False)
+        attended(registry, submission_id, publish=False)
+        assert ("new-version" in codes(registry, submission_id)) is is_new

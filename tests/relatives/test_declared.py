@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from registry.relatives.declared import PARENTS_MAX, DeclaredParent, Identity, Match, match, numbered_parents
+from registry.relatives.declared import (
+    PARENTS_MAX,
+    DeclaredParent,
+    Identity,
+    Match,
+    match,
+    numbered_parents,
+    stated_relation,
+)
 
 ZOO = Identity("local", "Zoo-A-v1.0-F16", "Zoo A", "llama", "Organ Registry", "v1.0", "https://example.org/zoo/a")
 
@@ -63,3 +71,18 @@ def test_parents_are_read_in_order_and_a_number_may_be_left_out() -> None:
     }
     found = [(number, parent.text) for number, parent in numbered_parents(texts)]
     assert found == [(0, "First"), (2, "Org/Third 2"), (3, "https://example.org/x")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "relation"),
+    [
+        ("model", "acme/Some-Base", "quantized"),
+        ("model", "acme/some base@2", "quantized"),
+        ("model", "acme/other", "finetune"),
+        ("adapter", "acme/Some-Base", "adapter"),
+    ],
+)
+def test_a_stated_base_that_the_header_names_too_has_the_relation_that_the_header_gives(
+    kind: str, base: str, relation: str
+) -> None:
+    assert stated_relation(kind, base, [("Elsewhere/Some Base", "quantized")]) == relation

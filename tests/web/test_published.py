@@ -225,3 +225,27 @@ def test_the_forms_yank_and_restore_and_are_for_owners_and_administrators_alone(
     assert bob.get(f"/models/{MODEL}/edit").status_code == 403
     answer = app.test_client().get(f"/models/{MODEL}/edit")
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=/models/ada/weaver/edit")
+
+
+def test_a_licence_that_is_edited_to_another_than_the_headers_is_said_on_the_page_and_in_the_api(
+    ada: FlaskClient, anybody: FlaskClient
+) -> None:
+    for licence, is_said in (("mit", True), ("apache-2.0", False), ("", False)):
+        edited = ada.patch(f"{API}/{MODEL}", json={"license": licence})
+        assert edited.status_code == 200
+        findings = anybody.get(f"{API}/{MODEL}").get_json()["findings"]
+        assert ("license-differs" in [one["code"] for one in findings]) is is_said, licence
+        page = anybody.get(f"/models/{MODEL}").text
+        assert ("The stated licence is &#39;mit&#39;, but the header" in page) is is_said, licence
+
+
+def test_a_base_that_is_edited_is_recorded_as_what_was_measured(
+    ada: FlaskClient, registry: Registry, tmp_path: Path
+) -> None:
+    path = tmp_path / "coarse.gguf"
+    path.write_bytes(kin_file("Coarse", kin_tensors(alike=0.8, dtype="Q8_0")))
+    ingest_file(registry, path, "ada/coarse")
+    assert ada.patch(f"{API}/ada/coarse", json={"base": "local/base"}).status_code == 200
+    edges = ada.get(f"{API}/ada/coarse").get_json()["lineage"]
+    (edge,) = (one for one in edges if one["direction"] == "parent")
+    assert (edge["model"], edge["relation"], edge["evidence"]) == ("local/base@1", "quantized", "declared")

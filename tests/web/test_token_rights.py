@@ -58,7 +58,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
         yield opened
 
 
-def family(registry: Registry, scopes: Collection[str], days: int = 30) -> Family:
+def family(registry: Registry, scopes: tuple[str, ...], days: int = 30) -> Family:
     """Tokens of a contributor of their own. Children are written as rows: their parent may lack the scope `tokens`."""
     name = f"user{next(_numbers)}"
     parent = new_token(registry, name, *SCOPES, days=60)
@@ -212,7 +212,7 @@ def test_the_account_page_lists_and_offers_what_its_token_may(app: Flask, regist
         values, page = browser.get("/account.json").get_json(), parsed(browser.get("/account").text)
         assert len(values["tokens"]) == listed, scopes
         actions = [one.attributes["action"] for one in page.named("form")]
-        assert sum(action.endswith("/revoke") for action in actions) == revocable, scopes
+        assert sum((action or "").endswith("/revoke") for action in actions) == revocable, scopes
         assert ("/account/tokens" in actions) is ("tokens" in scopes)
     choices = [one.attributes["value"] for one in page.named("option")]
     assert choices == [""], "its token has less than 30 days left"

@@ -12,6 +12,7 @@ from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.names import ModelName, parse_model_name
 from registry.present.published import descendants_values, published_values, versions_values
 from registry.present.values import Values
+from registry.relatives import resolve_declared
 from web.answers import reading, registry, settings
 from web.api.blueprint import ROOT
 from web.api.body import asked_object
@@ -86,6 +87,8 @@ def edit(namespace: str, name: str) -> Values:
     with registry().catalog.writing() as session:
         model = model_to_edit(session, wanted)
         edit_model(session, model, edits, _asker())
+        if model.state == "visible":
+            resolve_declared(session, model)
         return published_values(session, model)
 
 

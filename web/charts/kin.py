@@ -24,6 +24,7 @@ class Member:
     is_here: bool
     theta: float | None = None
     kind: str = "model"
+    is_yanked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,10 @@ class Branch:
 
 def family_tree(family: Values) -> Family:
     """`family` as `registry.present.kinship` gives it."""
-    members = [Member(one["name"], one["generation"], True, one["mean_theta"], one["kind"]) for one in family["models"]]
+    members = [
+        Member(one["name"], one["generation"], True, one["mean_theta"], one["kind"], one["state"] == "yanked")
+        for one in family["models"]
+    ]
     places = {member.name: place for place, member in enumerate(members)}
     ties, groups, scores = [], Groups(), _scores(family["edges"])
     for edge in family["edges"]:

@@ -12,6 +12,7 @@ from registry.errors import Conflict
 from registry.names import ModelName, parse_model_name
 from registry.present.published import published_values
 from registry.present.values import Values
+from registry.relatives import resolve_declared
 from web.answers import Page, paged, plain_page, reading, registry, settings
 from web.forms import writing_form
 from web.identity import ANY, identity, need
@@ -44,6 +45,8 @@ def save_model(namespace: str, name: str) -> str | Page:
         if not wrong:
             try:
                 edit_model(session, model, edits, _asker())
+                if model.state == "visible":
+                    resolve_declared(session, model)
             except Conflict as error:  # the one thing that only the registry knows: it would be its own base
                 wrong.append(("base", f"{str(error)[:1].upper()}{str(error)[1:]}."))
     if wrong:

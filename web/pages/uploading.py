@@ -11,7 +11,6 @@ from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, StatedMet
 from ingest.submissions.serialize import manifest_of
 from ingest.uploads import sessions
 from registry.catalog.clock import now
-from registry.catalog.queries.belongings import next_version
 from registry.catalog.queries.submissions import UNDER_WAY, FoundSubmission, open_submissions
 from registry.catalog.queries.uploads import finished_files, open_uploads
 from registry.catalog.tables import Upload
@@ -128,12 +127,10 @@ def _again(number: int, problems: Sequence[str]) -> Page:
 def _about(found: FoundSubmission) -> Values:
     """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
     sender, row = None if found.contributor == identity().name else found.contributor, found.row
-    about: Values = {"sender": sender, "made": None, "next_version": None, "is_kept": False}
+    about: Values = {"sender": sender, "made": None, "is_kept": False}
     with reading(settings().search_seconds) as session:
         if found.model is not None and found.model.state != "removed":
             about["made"] = submitted_values(session, [(row, found.contributor, found.model)])[0]
-        if row.state == "ready":
-            about["next_version"] = next_version(session, row.namespace, row.name)
         if row.state == "withdrawn" and sender is None:
             files = _unused(session, row.contributor_id)
             about["is_kept"] = any(file.created_at <= row.created_at for file in files)

@@ -9,7 +9,6 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Model, Submission, Upload
-from registry.catalog.vocabulary import REACHABLE_STATES
 
 SHOWN_MAX = 100
 """Of each kind that are listed; the newest."""
@@ -45,12 +44,3 @@ def submissions_of(session: Session, contributor_id: int) -> Sequence[tuple[Subm
     statement = select(Submission, Model).outerjoin(Model, Model.id == Submission.model_id)
     own = statement.where(Submission.contributor_id == contributor_id)
     return [(row[0], row[1]) for row in session.execute(own.order_by(Submission.id.desc()).limit(SHOWN_MAX))]
-
-
-def next_version(session: Session, namespace: str, name: str) -> int | None:
-    """The version that other bytes get under a name that stands in the catalog; None where none stands there."""
-    named = (Model.namespace == namespace, Model.name == name)
-    stands = select(Model.id).where(*named, Model.state.in_(REACHABLE_STATES)).limit(1)
-    if session.scalar(stands) is None:
-        return None
-    return (session.scalar(select(func.max(Model.version)).where(*named)) or 0) + 1

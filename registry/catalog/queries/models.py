@@ -113,6 +113,24 @@ def visible_model_with_digest(session: Session, digest: Digest, name: ModelName 
     return session.scalars(statement.order_by(Model.id).limit(1)).one_or_none()
 
 
+def newest_reachable(session: Session, name: ModelName) -> Model | None:
+    """Return the newest version under that name that is visible or yanked; None for a name that is free."""
+    named = (Model.namespace == name.namespace, Model.name == name.name, Model.state.in_(REACHABLE_STATES))
+    return session.scalars(select(Model).where(*named).order_by(Model.version.desc()).limit(1)).one_or_none()
+
+
+def next_version(session: Session, name: ModelName) -> int:
+    """Return the version that other bytes get under that name: the numbers of removed versions are not used again."""
+    named = (Model.namespace == name.namespace, Model.name == name.name)
+    return (session.scalar(select(func.max(Model.version)).where(*named)) or 0) + 1
+
+
+def has_visible_model_of_size(session: Session, size_bytes: int) -> bool:
+    """Return whether a visible model has files of that many bytes together."""
+    same = select(Model.id).where(Model.state == "visible", Model.size_bytes == size_bytes).limit(1)
+    return session.scalar(same) is not None
+
+
 def quarantined_model(session: Session, digest: Digest, name: ModelName, contributor: str) -> Model | None:
     """The quarantined model of exactly these bytes and that name that `contributor` sent; the oldest of several."""
     statement = select(Model).join(Contributor, Contributor.id == Model.contributor_id)

@@ -64,12 +64,8 @@ def measurements_of(session: Session, organ_id: int) -> Sequence[Measurement]:
 
 
 def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequence[Row[Placement, Model]]:
-    """Where the organ sits in visible models, oldest first."""
-    statement = (
-        select(Placement, Model)
-        .join(Model, Model.id == Placement.model_id)
-        .where(Placement.organ_id == organ_id, Placement.visible)
-        .order_by(Placement.id)
-        .limit(limit)
-    )
-    return session.execute(statement).all()
+    """Where the organ sits in visible models, oldest first; in yanked ones if no visible model has it."""
+    statement = select(Placement, Model).join(Model, Model.id == Placement.model_id)
+    statement = statement.where(Placement.organ_id == organ_id).order_by(Placement.id).limit(limit)
+    visible = session.execute(statement.where(Placement.visible)).all()
+    return visible or session.execute(statement.where(Model.state == "yanked")).all()

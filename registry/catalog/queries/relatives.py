@@ -111,6 +111,12 @@ def parents_of(session: Session, model_ids: Collection[int], evidence: Sequence[
     return found
 
 
+def measured_relation(session: Session, first_id: int, second_id: int) -> str | None:
+    """Return the relation that was measured between two models, whichever came first; None if they are not alike."""
+    ends = (Lineage.child_model_id == max(first_id, second_id), Lineage.parent_model_id == min(first_id, second_id))
+    return session.scalar(select(Lineage.relation).where(*ends, Lineage.evidence == "measured").limit(1))
+
+
 def declared_texts_to(session: Session, model_ids: Collection[int]) -> Iterator[str]:
     """The texts of the declared edges that lead to no registered model, then those that lead to one of `model_ids`.
 

@@ -53,9 +53,7 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     The same bytes under the same name are not registered twice; with `keep_name` false, nor under another name. A
     name that stands for other bytes gets the next version.
     """
-    same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
-    if same is None and record.state == "quarantined":
-        same = quarantined_model(session, record.digest, record.name, record.contributor)
+    same = registered_already(session, record, keep_name)
     if same is not None:
         return Registered(same, created=False)
     wanted = _digests(record)
@@ -82,6 +80,14 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     record_event(session, record.contributor, action, model.full_name, model_id=model.id)
     session.flush()
     return Registered(model, created=True)
+
+
+def registered_already(session: Session, record: ModelRecord, keep_name: bool) -> Model | None:
+    """Return the model that `register_model` would return instead of registering a new one, or None."""
+    same = visible_model_with_digest(session, record.digest, record.name if keep_name else None)
+    if same is None and record.state == "quarantined":
+        same = quarantined_model(session, record.digest, record.name, record.contributor)
+    return same
 
 
 def insert_words(session: Session, model: Model, tags: Sequence[str]) -> None:

@@ -71,7 +71,10 @@ _METADATA = record(
 _LINEAGE: dict[str, Schema] = {
     "lineage": list_of(ref("Edge"), "Parents, then children, then measured relatives, the most alike first."),
     "lineage_left_out": described(COUNT, "Edges beyond the first 200."),
-    "findings": list_of(ref("Finding"), "Where what is declared and what is measured disagree."),
+    "findings": list_of(
+        ref("Finding"),
+        "Where declared and measured disagree; parents that were yanked or removed.",
+    ),
 }
 _EDGE: dict[str, Schema] = {
     "direction": {"type": "string", "enum": ["parent", "child", "relative"]},

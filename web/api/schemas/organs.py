@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from registry.catalog.vocabulary import BLOB_STATES
+from registry.catalog.vocabulary import BLOB_STATES, REACHABLE_STATES
 from registry.present.meanings import MEANINGS
 from web.api.schemas.values import (
     BLOCK,
@@ -84,7 +84,10 @@ ORGAN_SCHEMAS: dict[str, Schema] = {
         "An organ at its place in the model that was asked for.",
         {**_PLACE, **_READINGS, "shape": SHAPE, "digest": DIGEST},
     ),
-    "Place": record("Where an organ sits.", {"model": MODEL_NAME, **_PLACE, **_READINGS}),
+    "Place": record(
+        "Where an organ sits.",
+        {"model": MODEL_NAME, "model_state": {"type": "string", "enum": list(REACHABLE_STATES)}, **_PLACE, **_READINGS},
+    ),
     "Measurement": record(
         "What one method read. What it does not give is left out; oddities are said only where there are any.",
         _MEASUREMENT,
