@@ -26,7 +26,6 @@ from registry.present.administration import removal_values, submitted_values, wa
 from registry.present.events import events_values
 from registry.present.text import count_text, size_text, theta_text
 from registry.present.values import Values
-from registry.sandbox.process import has_own_network
 from registry.sandbox.protections import Protection, kernel, protections
 from registry.settings import Settings
 
@@ -203,7 +202,6 @@ def doctor(as_json: bool) -> int:
         "llama.cpp": protections(here, port=True, writing=False, processes=False),
     }
     folder = _folder_protection(settings.home)
-    alone = _network_protection()
     if as_json:
         values = {who: [asdict(one) for one in found] for who, found in confined.items()}
         print_json(
@@ -211,7 +209,6 @@ def doctor(as_json: bool) -> int:
                 "kernel": asdict(here),
                 "sandbox": settings.sandbox,
                 "processes": values,
-                "network": asdict(alone),
                 "folder": asdict(folder),
             }
         )
@@ -219,21 +216,11 @@ def doctor(as_json: bool) -> int:
         abi = f"Landlock ABI {here.landlock_abi}" if here.landlock_abi else "no Landlock"
         click.echo(f"{abi}, {'with' if here.has_seccomp else 'without'} seccomp, ORGAN_SANDBOX={settings.sandbox}\n")
         rows = [(who, one) for who, found in confined.items() for one in found]
-        rows += [("llama.cpp", alone), ("the registry", folder)]
+        rows.append(("the registry", folder))
         cells = [(who, one.name, "yes" if one.is_there else "no", one.sentence) for who, one in rows]
         print_table(("process", "protection", "here", "what follows"), cells)
-    refused = settings.requires_sandbox and not all(one.is_there for found in confined.values() for one in found)
-    return EXIT_FAILED if refused or not folder.is_there else 0
-
-
-def _network_protection() -> Protection:
-    """Whether llama.cpp's server is on a network of its own. Nothing requires that: many systems forbid it."""
-    if has_own_network():
-        return Protection("own network", True, "Its port is on a network of its own, which nothing else reaches.")
-    sentence = (
-        "It can bind its port on every address, and reach that port of other machines: Landlock knows no addresses."
-    )
-    return Protection("own network", False, sentence)
+    missing = [one for found in confined.values() for one in found if one.is_required and not one.is_there]
+    return EXIT_FAILED if (settings.requires_sandbox and missing) or not folder.is_there else 0
 
 
 def _folder_protection(home: Path) -> Protection:

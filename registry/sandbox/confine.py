@@ -1,6 +1,7 @@
 """A program of its own: confines itself, then becomes the program that it is given.
 
     python -I -S confine.py '{"limits": {...}, "sandbox": {...}, "parent": 1234}' PROGRAM ARGUMENT ...
+    python -I -S confine.py '{"probe": true}'       prints what this system allows
 
 `process` starts it and writes its orders. What is set in between fork and exec by Python is not safe where there are
 threads, so a program does it; it imports little, so that it starts in a few milliseconds. What it sets outlives the
@@ -56,11 +57,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main() -> None:
     """Carry out the orders of the command line; does not return."""
-    orders, program, *arguments = json.loads(sys.argv[1]), *sys.argv[2:]
+    orders = json.loads(sys.argv[1])
+    if orders.get("probe"):
+        _probe()
+    program, *arguments = sys.argv[2:]
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold the model, and take minutes to write
     if orders.get("supervise"):
         _supervise(orders)
-    if orders.get("own_network") and not _take_own_network() and orders["own_network"] == "required":
+    if orders.get("own_network") and not _take_own_network():
         _end("the process cannot have a network of its own", CANNOT_CONFINE)
     try:
         secret = _confine(orders)
@@ -72,6 +76,14 @@ def main() -> None:
         seccomp.execute(program, [program, *arguments], os.environb, secret)
     except OSError as error:
         _end(f"{program}: {error.strerror}", CANNOT_START)
+
+
+def _probe() -> NoReturn:
+    """Print what can be used here, a line of JSON each, as it is found: what surrounds us may kill for asking."""
+    for name, find in (("has_seccomp", seccomp.is_available), ("landlock_abi", landlock.abi)):
+        os.write(1, json.dumps({name: find()}).encode() + b"\n")
+    os.write(1, json.dumps({"has_own_network": _take_own_network()}).encode() + b"\n")
+    os._exit(0)
 
 
 def _confine(orders: dict[str, Any]) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from registry.errors import OrganError
-from registry.sandbox.protections import Kernel, check_protections, kernel, protections
+from registry.sandbox.protections import CONFINE, Kernel, check_protections, kernel, protections
 
 OUTPUT_MAX_BYTES = 1024 * 1024
 LOG_MAX_BYTES = 16 * 1024
@@ -58,7 +58,6 @@ _NULL = Path(os.devnull)
 _PACKAGES = ("registry", "ingest", "migrations")
 _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 
-_CONFINE = Path(__file__).with_name("confine.py")
 _LIMIT_OF_SIGNAL = {
     signal.SIGXCPU: "processor time",
     signal.SIGALRM: "time",
@@ -146,7 +145,7 @@ def run_confined(
     began = time.monotonic()
     try:
         process = subprocess.Popen(  # noqa: S603 - no shell; the command is the caller's business
-            [sys.executable, "-I", "-S", "-B", str(_CONFINE), json.dumps(orders), program, *command[1:]],
+            [sys.executable, "-I", "-S", "-B", str(CONFINE), json.dumps(orders), program, *command[1:]],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -196,15 +195,6 @@ def run_python(
     )
 
 
-def has_own_network() -> bool:
-    """Return whether a process that is granted a port gets it on a network that nothing else reaches."""
-    if not kernel().is_linux:
-        return False
-    orders = json.dumps({"own_network": "required"})
-    command = [sys.executable, "-I", "-S", "-B", str(_CONFINE), orders, sys.executable, "-I", "-S", "-c", ""]
-    return not subprocess.run(command, check=False, capture_output=True).returncode  # noqa: S603 - our own program
-
-
 @cache
 def _python_places() -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Where a child that is Python looks for modules, and what it may read of that."""
@@ -223,7 +213,7 @@ def _orders(here: Kernel, limits: Limits, sandbox: Sandbox, program: str, *, sup
     return {
         "parent": os.getpid(),
         "supervise": supervised,
-        "own_network": here.is_linux and sandbox.port is not None and not sandbox.processes,
+        "own_network": here.has_own_network and sandbox.port is not None and not sandbox.processes,
         "limits": {
             "address_space_bytes": limits.address_space_bytes,
             "cpu_seconds": limits.cpu_seconds,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from registry.errors import NoSandbox
 from registry.sandbox import landlock, seccomp
+
+CONFINE = Path(__file__).with_name("confine.py")
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +27,8 @@ class Kernel:
     landlock_abi: int
     """0 where there is no Landlock."""
     has_seccomp: bool
+    has_own_network: bool
+    """Whether a process may have a network of its own: as root, or by a user namespace."""
     is_linux: bool
 
 
@@ -31,12 +39,24 @@ class Protection:
     name: str
     is_there: bool
     sentence: str
+    is_required: bool = True
+    """Whether it must be there where ORGAN_SANDBOX is `require`."""
 
 
 @cache
 def kernel() -> Kernel:
-    """Return what this kernel, and what is around this process (a container's own filter), allow."""
-    return Kernel(landlock.abi(), seccomp.is_available(), sys.platform.startswith("linux"))
+    """Return what this kernel, and what surrounds this process (a container, systemd's own filter), allow.
+
+    A process of its own finds out, because systemd's filter kills for a system call that is not in its list.
+    """
+    found: dict[str, Any] = {"landlock_abi": 0, "has_seccomp": False, "has_own_network": False}
+    if not sys.platform.startswith("linux"):
+        return Kernel(**found, is_linux=False)
+    command = [sys.executable, "-I", "-S", "-B", str(CONFINE), json.dumps({"probe": True})]
+    answer = subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - our own program
+    for line in answer.stdout.splitlines():
+        found |= json.loads(line)
+    return Kernel(**found, is_linux=True)
 
 
 def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> tuple[Protection, ...]:
@@ -76,6 +96,13 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
             "It is killed with its process group; a process that left the group stays. Linux has a way to find it.",
         ),
     ]
+    if port:
+        sentences = (
+            "Its port is on a network of its own, which nothing else reaches.",
+            "It can bind its port on every address, and reach that port of other machines: Landlock has no addresses.",
+        )
+        own = here.has_own_network and not processes
+        found.insert(2, replace(_protection("own network", own, *sentences), is_required=False))
     if writing or not filtered:
         sentences = (
             "Outside of its folders no file is cut short.",
@@ -87,7 +114,7 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
 
 def check_protections(found: tuple[Protection, ...], *, required: bool) -> None:
     """Log what is missing, once in this process. Raises NoSandbox where all of it is `required`."""
-    missing = [one for one in found if not one.is_there]
+    missing = [one for one in found if one.is_required and not one.is_there]
     if required and missing:
         raise NoSandbox([f"{one.name}: {one.sentence}" for one in missing])
     for one in missing:

@@ -238,7 +238,8 @@ def test_the_doctor_ends_with_1_where_the_sandbox_is_required_and_something_is_m
     organ: Organ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     organ.home.chmod(0o700)
-    monkeypatch.setattr(admin_commands, "kernel", lambda: Kernel(landlock_abi=0, has_seccomp=True, is_linux=True))
+    here = Kernel(landlock_abi=0, has_seccomp=True, has_own_network=False, is_linux=True)
+    monkeypatch.setattr(admin_commands, "kernel", lambda: here)
     ended = organ.done("admin", "doctor")
     assert "It can read and write every file that its user can." in ended.out
     monkeypatch.setenv("ORGAN_SANDBOX", "require")

@@ -20,7 +20,7 @@ from tests.sandbox.escape import KINDS, ROOT, SECRETS, try_to_escape, world
 
 QUICK_ENDS = ("become a shell", "call the kernel as a 32 bit program")
 PYTHON = Sandbox(read=(Path(sys.base_prefix), Path(sys.prefix)))
-NOTHING_BUT_LINUX = Kernel(landlock_abi=0, has_seccomp=False, is_linux=True)
+NOTHING_BUT_LINUX = Kernel(landlock_abi=0, has_seccomp=False, has_own_network=False, is_linux=True)
 
 
 def python(code: str, sandbox: Sandbox = PYTHON) -> process.Result:
@@ -185,6 +185,14 @@ def test_what_is_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
 def test_what_is_missing_depends_on_the_kernel_and_on_what_is_granted(
     abi: int, port: bool, processes: bool, missing: list[str]
 ) -> None:
-    here = Kernel(landlock_abi=abi, has_seccomp=True, is_linux=True)
+    here = Kernel(landlock_abi=abi, has_seccomp=True, has_own_network=False, is_linux=True)
     found = protections.protections(here, port=port, writing=abi in (0, 2), processes=processes)
-    assert [one.name for one in found if not one.is_there] == missing
+    assert [one.name for one in found if one.is_required and not one.is_there] == missing
+
+
+def test_a_system_that_kills_for_asking_has_no_landlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "confine.py"
+    killed = "import os\nos.write(1, b'{\"has_seccomp\": true}\\n')\nos.kill(os.getpid(), 31)\n"
+    program.write_text(killed)
+    monkeypatch.setattr(protections, "CONFINE", program)
+    assert protections.kernel.__wrapped__() == Kernel(0, has_seccomp=True, has_own_network=False, is_linux=True)
