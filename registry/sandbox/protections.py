@@ -71,9 +71,11 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
         ),
         _protection(
             "network",
-            abi >= landlock.ABI_TCP or (filtered and not port),
+            filtered and (abi >= landlock.ABI_TCP or not port),
             "It uses the one TCP port that was chosen for it." if port else "It opens no sockets.",
-            "It can bind and reach every TCP port: rules for ports came with Linux 6.7 (Landlock ABI 4).",
+            "It can bind and reach every TCP port: rules for ports came with Linux 6.7 (Landlock ABI 4)."
+            if filtered
+            else "It can open sockets that Landlock does not see, and without Linux 6.7 every TCP port.",
         ),
         _protection(
             "system calls",
