@@ -23,7 +23,7 @@ from web.made import made
 from web.memory import hide_headers, remember_answers
 from web.metrics import count_requests, metrics
 from web.pages import pages
-from web.rates import SharedCounts, limit_rates
+from web.rates import SharedCounts, limit_rates, limit_reading
 from web.security import secure
 from web.settings import WebSettings
 from web.shown import FILTERS
@@ -60,6 +60,7 @@ def create_app(registry: Registry, settings: WebSettings | None = None, counts: 
     recognise(app)
     limit_rates(app, counts or SharedCounts())
     remember_answers(app, settings)
+    limit_reading(app)
     take_turns(app, settings)
     for blueprint in (pages, api, health, metrics, downloads, made, hub):
         app.register_blueprint(blueprint)

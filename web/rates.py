@@ -1,6 +1,7 @@
 """Request rates: how often an address or a contributor may ask, counted by all workers of a server together.
 
-What exceeds a rate is refused by 429 before its body is read. Requests that only read are not counted.
+What exceeds a rate is refused by 429 before its body is read. Of requests that only read, the time is counted that the
+processor takes.
 
 Tokens. A token that is malformed or mistyped is refused without the catalog and costs nothing. Any other is looked up,
 so a good token is accepted whatever else comes from its address. Each unknown one counts for its address and for its
@@ -23,9 +24,9 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from mmap import mmap
 from tempfile import TemporaryFile
 from threading import Lock
-from time import time
+from time import thread_time, time
 
-from flask import Flask, current_app, request
+from flask import Flask, Response, current_app, g, request
 from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
@@ -45,9 +46,15 @@ WRITES = RateLimitItemPerMinute(600, namespace="write")
 """By contributor: requests that are no GET, such as lookups."""
 ANONYMOUS_WRITES = RateLimitItemPerMinute(120, namespace="anonymous-write")
 """By address: the same requests without an account, such as plans and lookups."""
+READING = RateLimitItemPerMinute(30_000, namespace="reading")
+"""By address: milliseconds of processor time for requests that read, without an account, and not from memory."""
+ACCOUNT_READING = RateLimitItemPerMinute(120_000, namespace="account-reading")
+"""By contributor: the same."""
 UPLOADS = RateLimitItemPerMinute(6000, namespace="upload")
 """By contributor: requests below /api/v1/uploads. A model of a thousand tensors is three thousand of them."""
 UPLOADS_PATH = "/api/v1/uploads"
+WORKING_BLUEPRINTS = frozenset({"pages", "api", "hub"})
+"""Blueprints whose answers are worked out. Downloads take little processor time, and have places of their own."""
 READING_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LOG_IN = "pages.log_in"
 ADDRESS_KEY = "organ.client_address"
@@ -171,14 +178,49 @@ class Rates:
     def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
         """Count `cost` for `client`; raise TooMany where that is more than `rate` allows."""
         if not self._limiter.hit(rate, client, cost=cost):
-            seconds = max(1.0, self._counts.get_expiry(rate.key_for(client)) - time())
-            raise TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
+            raise self._too_many(rate, client)
+
+    def check(self, rate: RateLimitItem, client: str) -> None:
+        """Raise TooMany where `rate` allows `client` no more."""
+        if not self._limiter.test(rate, client):
+            raise self._too_many(rate, client)
+
+    def add(self, rate: RateLimitItem, client: str, cost: int) -> None:
+        """Count `cost` for `client`, for what has been done already."""
+        self._counts.incr(rate.key_for(client), rate.get_expiry(), cost)
+
+    def _too_many(self, rate: RateLimitItem, client: str) -> TooMany:
+        seconds = max(1.0, self._counts.get_expiry(rate.key_for(client)) - time())
+        return TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
 
 
 def limit_rates(app: Flask, counts: Storage) -> None:
     """Count what is sent to `app`, and refuse what is too much by 429 before its body is read."""
     app.extensions[RATES_KEY] = Rates(counts)
     app.before_request(_count)
+
+
+def limit_reading(app: Flask) -> None:
+    """Count the processor time of requests that read, and refuse those of a client that has taken too much by 429.
+
+    Call it after answers from memory are looked up: those cost nothing.
+    """
+
+    @app.before_request
+    def begin() -> None:
+        g.reader = None
+        if request.method in READING_METHODS and request.blueprint in WORKING_BLUEPRINTS:
+            reader = _reader()
+            if reader is not None:
+                rates().check(*reader)
+                g.reader, g.began_work = reader, thread_time()
+
+    @app.after_request
+    def end(answer: Response) -> Response:
+        if g.get("reader") is not None:
+            rate, client = g.reader
+            rates().add(rate, client, max(1, round(1000 * (thread_time() - g.began_work))))
+        return answer
 
 
 def rates() -> Rates:
@@ -208,6 +250,16 @@ def client_ip() -> IPv4Address | IPv6Address | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
+
+
+def _reader() -> tuple[RateLimitItem, str] | None:
+    """Return for whom the work of a request that reads is counted; None for a client of this machine."""
+    from web.identity import identity
+
+    client = identity()
+    if client.account is not None:
+        return ACCOUNT_READING, str(client.account.contributor_id)
+    return None if client.is_local else (READING, client_address())
 
 
 def _count() -> None:

@@ -74,6 +74,9 @@ class _Generous(Rates):
     def hit(self, rate: RateLimitItem, client: str, cost: int = 1) -> None:
         """Count nothing."""
 
+    def check(self, rate: RateLimitItem, client: str) -> None:
+        """Refuse nothing."""
+
 
 class Tally:
     """Counts the answers of an application by their status."""

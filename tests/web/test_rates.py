@@ -32,6 +32,7 @@ from web.rates import (
     FAILED_TOKENS,
     LOG_INS,
     PAGE_TOKENS,
+    READING,
     UPLOADS,
     WRITES,
     Rates,
@@ -217,11 +218,36 @@ def test_line_130_what_an_address_sends_without_an_account_is_counted_before_its
     assert client.post(LOOKUP, json=NO_ORGANS, environ_base=elsewhere).status_code == 200
 
 
+def test_line_130_an_address_that_reads_what_takes_long_is_refused_and_others_are_not(app: Flask) -> None:
+    client = app.test_client()
+    assert client.get("/models").status_code == 200
+    with app.app_context():
+        rates().add(READING, "127.0.0.1", READING.amount)
+    for path in ("/organs", "/organs.json", "/api/v1/models", "/api/models/local/base"):
+        answer = client.get(path)
+        assert answer.status_code == 429, path
+    assert client.get("/models").headers["X-Answered"] == "memory", "what costs nothing is not refused"
+    assert client.get("/healthz").status_code == 200
+    assert client.get("/organs", environ_base={"REMOTE_ADDR": "192.0.2.2"}).status_code == 200
+
+
+def test_line_130_the_time_that_an_answer_took_is_counted(app: Flask, registry: Registry) -> None:
+    client, token = app.test_client(), bearing(new_token(registry, "ada"))
+    with app.app_context():
+        rates().add(READING, "127.0.0.1", READING.amount - 1)
+    assert client.get("/organs").status_code == 200
+    assert client.get("/models").status_code == 429
+    answer = client.get("/api/v1/models", headers=token)
+    assert answer.status_code == 200, "an account has a count of its own"
+
+
 def test_who_works_at_this_machine_is_not_counted(registry: Registry) -> None:
     app = create_app(registry, WebSettings(personal=True))
     with app.app_context():
         rates().hit(ANONYMOUS_WRITES, "127.0.0.1", cost=ANONYMOUS_WRITES.amount)
+        rates().add(READING, "127.0.0.1", READING.amount)
     assert app.test_client().post(LOOKUP, json=NO_ORGANS).status_code == 200
+    assert app.test_client().get("/organs").status_code == 200
 
 
 def test_what_a_contributor_sends_is_counted_before_its_body_is_read(app: Flask, registry: Registry) -> None:
