@@ -57,30 +57,30 @@ class LlamaCpp:
 
     def read(self, request: Request, say: Say) -> Reading:
         """Load the model in a confined process, score the texts, let it write. Raises NoRuntime, NoSandbox."""
-        heard = _Heard(say)
+        answers = _Answers(say)
         with _reserved_port() as port:
             result = run_python(
                 "registry.validation.probe",
                 self._limits_for(request),
                 self._sandbox_for(request, port),
-                self._asked(request, port),
-                heard.line,
+                self._input(request, port),
+                answers.take_line,
             )
-        if heard.missing is not None:
-            raise NoRuntime(f"{NOT_INSTALLED} ({heard.missing})", EXTRA)
+        if answers.missing is not None:
+            raise NoRuntime(f"{NOT_INSTALLED} ({answers.missing})", EXTRA)
         scores = tuple(
-            _score(text.name, surprises) for text, surprises in zip(request.texts, heard.surprises, strict=False)
+            _score(text.name, surprises) for text, surprises in zip(request.texts, answers.surprises, strict=False)
         )
-        failure = None if heard.is_done and len(scores) == len(request.texts) else _failure(result, heard)
-        return Reading(failure, scores, heard.written, heard.by_chat_template, result.log, result.seconds)
+        failure = None if answers.is_done and len(scores) == len(request.texts) else _failure(result, answers)
+        return Reading(failure, scores, answers.written, answers.by_chat_template, result.log, result.seconds)
 
     def _sandbox_for(self, request: Request, port: int) -> Sandbox:
         """The files of the model and its adapters, and the port that llama.cpp's server listens on."""
         adapters = (adapter.path for adapter in request.adapters)
         return Sandbox(read=(*model_files(request.model), *adapters), port=port, required=self._requires_sandbox)
 
-    def _asked(self, request: Request, port: int) -> bytes:
-        asked = {
+    def _input(self, request: Request, port: int) -> bytes:
+        values = {
             "model": str(request.model.absolute()),
             "adapters": [[str(adapter.path.absolute()), adapter.scale] for adapter in request.adapters],
             "texts": [text.text for text in request.texts],
@@ -90,26 +90,26 @@ class LlamaCpp:
             "wall_seconds": self._limits.wall_seconds,
             "port": port,
         }
-        return json.dumps(asked).encode()
+        return json.dumps(values).encode()
 
     def _limits_for(self, request: Request) -> Limits:
-        """The limits given, and where they leave something open, what is generous for this model."""
-        given = self._limits
+        """The limits of this runtime; where one is not set, a generous one for this model."""
+        own = self._limits
         size_bytes = _size_bytes(request.model)
         cores = os.cpu_count() or 1
         return Limits(
-            given.wall_seconds,
-            given.cpu_seconds or int(given.wall_seconds * cores) + 1,
-            given.address_space_bytes or MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES,
-            given.file_size_bytes or 0,  # it has nothing to write
-            given.output_max_bytes,
-            given.niceness,
+            own.wall_seconds,
+            own.cpu_seconds or int(own.wall_seconds * cores) + 1,
+            own.address_space_bytes or MEMORY_PER_MODEL * size_bytes + MEMORY_SPARE_BYTES,
+            own.file_size_bytes or 0,  # it has nothing to write
+            own.output_max_bytes,
+            own.niceness,
         )
 
 
 @dataclass(slots=True)
-class _Heard:
-    """What the child has said so far. What is no line of the protocol is ignored."""
+class _Answers:
+    """What the child has printed so far; lines that are not of the protocol are ignored."""
 
     say: Say
     surprises: list[list[float]] = field(default_factory=list)
@@ -120,13 +120,13 @@ class _Heard:
     refused: str | None = None
     missing: str | None = None
 
-    def line(self, line: bytes) -> None:
+    def take_line(self, line: bytes) -> None:
         try:
-            told = json.loads(line)
+            values = json.loads(line)
         except (ValueError, RecursionError):
             return
-        if isinstance(told, dict):
-            for key, value in told.items():
+        if isinstance(values, dict):
+            for key, value in values.items():
                 self._take(key, value)
 
     def _take(self, key: str, value: Any) -> None:
@@ -149,18 +149,18 @@ def _score(name: str, surprises: list[float]) -> Score:
     return Score(name, found.perplexity, found.standard_error, found.tokens, kept(surprises))
 
 
-def _failure(result: Result, heard: _Heard) -> Failure:
-    """Why there is no answer, with the line of the log that tells most."""
-    doing = "with the model loaded" if heard.is_loaded else "while it loaded the model"
+def _failure(result: Result, answers: _Answers) -> Failure:
+    """Why there is no score, with the line of the log that says most."""
+    doing = "with the model loaded" if answers.is_loaded else "while it loaded the model"
     if result.stopped is not None:
         return Failure(FailureKind.STOPPED, f"the runtime was stopped {doing}: {result.stopped}")
     line = telling_line(result.log)
-    if heard.refused is not None:
-        generic = line if line and not heard.is_loaded else heard.refused
+    if answers.refused is not None:
+        generic = line if line and not answers.is_loaded else answers.refused
         return Failure(FailureKind.REFUSED, f"llama.cpp refused it: {_short(generic)}")
     how = result.signal_name or f"it ended with {result.code}"
-    told = f": {_short(line)}" if line else ""
-    return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {doing}{told}")
+    said = f": {_short(line)}" if line else ""
+    return Failure(FailureKind.CRASHED, f"the runtime crashed ({how}) {doing}{said}")
 
 
 def telling_line(log: str) -> str | None:
