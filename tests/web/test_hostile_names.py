@@ -1,0 +1,325 @@
+"""Hostile names on every page: whatever a stranger can store is inert in each page, twin, sheet, drawing and list.
+
+A registry is filled with texts that attack whoever shows them, wherever a text can be stored. Then every rule of the
+URL map that answers GET is asked, and every list of the command line. A new rule fails the test until `PAGES` has it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from flask.testing import FlaskClient
+from werkzeug.test import TestResponse
+
+from registry.catalog.actions import Action
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.register.accounts import add_contributor, create_token
+from registry.catalog.register.contributors import contributor_id
+from registry.catalog.register.events import record_event
+from registry.catalog.register.states import hide_model, remove_model
+from registry.catalog.register.submissions import add_submission
+from registry.catalog.register.uploads import add_upload
+from registry.gguf import ValueType
+from registry.names import parse_model_name
+from registry.registry import Registry
+from registry.reports.sheet import FORMULA_STARTS
+from tests.builders import array, file_bytes, text
+from tests.cli.running import Organ
+from tests.homes import Homes
+from tests.kin import parent_entries
+from tests.trips import block_tensors, ingest_file, weights
+from tests.web.conftest import hostile_models
+from tests.web.pages import Parsed, parsed
+from web.app import create_app
+from web.settings import WebSettings
+
+MARK = "zqx"
+"""Stands in every hostile text, so that it is known where one is shown."""
+ACTIVE = f"{MARK}\"'><script>alert(1)</script><svg onload=alert(1)><img src=x onerror=alert(1)>"
+ADDRESS = f"javascript:alert('{MARK}')"
+TERMINAL = f"{MARK}\x1b[31m\x1b]0;owned\x07\x9b2J\rover\u202egnp.exe\u2066\u200b\ufeff\u2028"
+TEMPLATE = f"{MARK}{{{{ 7191*7 }}}}{{% for _ in range(10**9) %}}{{% endfor %}}${{7191*7}}<%= 7191*7 %>"
+HEADERS = f"{MARK}\r\nSet-Cookie: owned=1\r\n\r\n<h1>"
+FORMULAS = tuple(f'{start}HYPERLINK("http://{MARK}.example")' for start in ("=", "+", "-", "@", "\t=", "\r="))
+LONG = MARK + "x" * 100_000
+COCKTAIL = f"{ACTIVE}{ADDRESS}{TERMINAL}{TEMPLATE}{HEADERS}"
+TEXTS = (COCKTAIL, ADDRESS, FORMULAS[0], LONG)
+INVISIBLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+"""What a terminal obeys or does not show; only the line feed is left."""
+NUMBER = re.compile(r"-?[0-9.e+-]+")
+UPLOAD = "hostileUpload000000000"
+
+PAGES = """
+    /
+    /index.json
+    /account .json
+    /admin .json /contributors /contributors.json /events /events.csv /events.json /quarantine /quarantine.json
+    /api .json /models
+    /api/models/<user>/<name> /auth-check /commits/<path:revision> /refs /revision/<path:revision> /tree/<revision>
+    /api/models/<user>/<name>/tree/<revision>/<path:path>
+    /<user>/<name>/raw/<revision>/<path:path>
+    /<user>/<name>/resolve/<revision>/<path:path>
+    /v2/<user>/<name>/manifests/<tag>
+    /api/v1 /account /account/tokens /assemblies /compare /compatibility /facets /fitting /headers/<header>
+    /api/v1/openapi.json
+    /api/v1/plans
+    /api/v1/admin/contributors
+    /api/v1/admin/events
+    /api/v1/admin/quarantine
+    /api/v1/chimeras /<lock>
+    /api/v1/contributors /<contributor>
+    /api/v1/jobs /<job>
+    /api/v1/models /lookup
+    /api/v1/models/<namespace>/<name> /descendants /lineage /organs /versions
+    /api/v1/organs /<digest> /lookup
+    /api/v1/reports /<section> /models/<namespace>/<name>
+    /api/v1/submissions /<submission>
+    /api/v1/uploads /<upload> /lookup
+    /chimeras .csv .json /<lock> /<lock>.json
+    /chimeras/<lock>/<any("recipe.yaml","lock.json","card.md","Modelfile"):text>
+    /compare .csv .json
+    /compose .json /fits /fits.json
+    /contributors .csv .json /<contributor> /<contributor>.json
+    /healthz
+    /jobs .json /<job> /<job>.json /<job>/files/<file>
+    /lineage .csv .json
+    /login .json
+    /metrics
+    /models .csv .json
+    /models/<namespace>/<name> .csv .gguf .json /depth.svg /edit /edit.json /files/<file>
+    /models/<namespace>/<name>/report .csv .json .md
+    /organs .csv .json /<digest> /<digest>.<any(raw,bin,npy):form> /<digest>.json
+    /organs/<digest>/weights .csv .json .svg
+    /reports .json .md /scale.svg /types.svg
+    /reports/<any(ranking,types,scale,wells):section> .csv .json
+    /submissions/<submission> .json
+    /upload .json
+"""
+"""Every rule that answers GET: a path, and what is appended to it."""
+MODEL = "/models/<namespace>/<name>"
+SHOWN = (
+    *("/", "/models", "/models.csv", "/models.json", "/lineage", "/chimeras", "/account.json", "/admin/events"),
+    *("/admin/events.csv", "/admin/quarantine", "/jobs", "/jobs/<job>", "/upload", "/submissions/<submission>"),
+    *("/admin/contributors", MODEL, f"{MODEL}.csv", f"{MODEL}/edit", f"{MODEL}/report", "/chimeras/<lock>"),
+    *("/organs/<digest>", "/organs", "/api/v1/models", "/api/models", "/api/models/<user>/<name>"),
+)
+"""Pages that must show a hostile text: otherwise the registry of this test is not hostile enough."""
+
+
+def put_hostile_texts(registry: Registry, folder: Path) -> None:
+    """Models, accounts, submissions, events and jobs in which every text that a stranger can store is an attack."""
+    hostile_models(registry, folder)
+    names = (
+        '"><script>alert(1)</script>',
+        "=1+1",
+        "@SUM(1)",
+        "{{ 7191*7 }}",
+        "javascript:alert(1)",
+        "<svg onload=alert(1)>",
+    )
+    for number, said in enumerate(TEXTS):
+        entries = [
+            text(key, said)
+            for key in (
+                *("general.architecture", "general.name", "general.author", "general.description", "general.license"),
+                *("general.url", "general.repo_url", "general.size_label", "general.version", "general.basename"),
+                *("general.organization", "general.quantized_by", "tokenizer.chat_template", f"acme.{MARK}<script>"),
+            )
+        ]
+        tags = array("general.tags", ValueType.STRING, [one.encode() for one in (COCKTAIL, ADDRESS, *FORMULAS)])
+        tensors = [*block_tensors(1, seed=number), *(weights(f"{name}{MARK}", (64, 64)) for name in names)]
+        path = folder / f"{number}.gguf"
+        path.write_bytes(file_bytes([*entries, tags, *parent_entries(said[:500], ADDRESS, repo_url=ADDRESS)], tensors))
+        ingest_file(registry, path, f"local/text-{number}")
+    for seed, state in enumerate(("yanked", "removed")):
+        path = folder / f"{state}.gguf"
+        path.write_bytes(file_bytes([text("general.architecture", "llama")], block_tensors(1, seed=100 + seed)))
+        ingest_file(registry, path, f"local/{state}")
+    with registry.catalog.writing() as session:
+        hide_model(session, model_by_name(session, parse_model_name("local/yanked")), "yanked", COCKTAIL, "local")
+        remove_model(session, model_by_name(session, parse_model_name("local/removed")), COCKTAIL, "local")
+        add_contributor(session, MARK)
+        create_token(session, contributor_id(session, MARK), ["read"], ACTIVE[:60])
+        owner = contributor_id(session, "local")
+        said = {
+            "title": COCKTAIL[:200],
+            "description": COCKTAIL,
+            "license": ACTIVE[:90],
+            "base": ADDRESS[:90],
+            "tags": [ACTIVE[:60]],
+        }
+        sizes = {
+            "architecture": ACTIVE,
+            "parameters": 24,
+            "tensors": 1,
+            "size_bytes": 96,
+            "kind": "model",
+            "complete": True,
+        }
+        texts = {"given": said, "publish": False, "proposed": said | sizes}
+        finding = {"severity": "warn", "code": ACTIVE, "sentence": COCKTAIL}
+        model = model_by_name(session, parse_model_name("local/text-0"))
+        for state in ("ready", "quarantined"):
+            row = add_submission(
+                session, owner, "local", "sent", manifest='{"files":[]}', said=json.dumps(texts), size_bytes=96
+            )
+            row.state, row.findings = state, json.dumps([finding])
+            row.model_id = model.id if state == "quarantined" else None
+        add_upload(session, owner, UPLOAD, kind="file", size_bytes=5, digest=None, name=COCKTAIL[:255], pieces=())
+        record_event(session, "local", Action.EDIT, ACTIVE, COCKTAIL)
+
+
+@pytest.fixture
+def registry_of_texts(registry: Registry, homes: Homes) -> Registry:
+    homes.into(registry, put_hostile_texts)
+    return registry
+
+
+@pytest.fixture
+def client(registry_of_texts: Registry) -> Iterator[FlaskClient]:
+    """A client that sees everything: it works at the server's own machine."""
+    with create_app(registry_of_texts, WebSettings(personal=True)).test_client() as client:
+        yield client
+
+
+def known_values(client: FlaskClient, name: str) -> dict[str, str]:
+    """A value for each name that the rules have in angle brackets, for the model of that name."""
+    model = client.get(f"/models/local/{name}.json").get_json()
+    chimera = client.get("/chimeras.json").get_json()["items"][0]["lock_id"]
+    submission = client.get("/api/v1/submissions").get_json()["items"][0]["id"]
+    file = model["files"][0]["name"]
+    digest = model["placements"][-1]["digest"]
+    lock = client.get(f"/chimeras/{chimera}/lock.json").get_json(force=True)
+    return {
+        "lock": chimera,
+        "header": lock["header"],
+        "text": "card.md",
+        "namespace": "local",
+        "user": "local",
+        "contributor": "local",
+        "upload": UPLOAD,
+        "name": name,
+        "digest": digest,
+        "file": file,
+        "path": file,
+        "form": "npy",
+        "section": "ranking",
+        "revision": "main",
+        "tag": "latest",
+        "job": "1",
+        "submission": str(submission),
+    }
+
+
+@pytest.fixture
+def answers(client: FlaskClient) -> Iterator[list[tuple[str, str, TestResponse]]]:
+    """The rule, the address and the answer of every page, for each of the hostile models where it is about one."""
+    got = []
+    values = [known_values(client, f"text-{number}") for number in range(len(TEXTS))]
+    for rule in client.application.url_map.iter_rules():
+        if "GET" not in (rule.methods or ()) or rule.endpoint == "static":
+            continue
+        built = [rule.build({name: known[name] for name in rule.arguments}) for known in values]
+        for address in dict.fromkeys(one[1] for one in built if one is not None):
+            got.append((rule.rule, address, client.get(address)))
+    yield got
+    for _, _, answer in got:
+        answer.close()
+
+
+def test_every_page_of_the_url_map_is_looked_at(client: FlaskClient) -> None:
+    rules = {one.rule for one in client.application.url_map.iter_rules() if "GET" in (one.methods or ())}
+    assert rules - {"/static/<path:filename>"} == PAGES
+
+
+def assert_inert(address: str, page: Parsed) -> None:
+    """Nothing in the page runs, and nothing leads where it should not."""
+    for element in page.elements:
+        acting = [name for name in element.attributes if name.startswith("on") or name in ("style", "srcdoc")]
+        assert acting == [], (address, element)
+    scripts = {one.attributes.get("src") for one in page.named("script")}
+    assert scripts <= {"/static/catalog.js", "/static/compose.js", "/static/upload.js"}, address
+    assert page.named("iframe") + page.named("object") + page.named("embed") + page.named("base") == [], address
+    for link in page.links():
+        assert re.match(r"(?:/(?!/)|#|\?|https?://[^\"'<>\s]+\Z)", link) or link == "", (address, link)
+
+
+def assert_inert_svg(address: str, said: str) -> None:
+    """The drawing runs nothing."""
+    for element in ElementTree.fromstring(said).iter():
+        assert not str(element.tag).endswith(("script", "foreignObject")), address
+        assert [name for name in element.attrib if name.startswith("on")] == [], address
+
+
+def assert_inert_sheet(address: str, said: str) -> None:
+    """No cell is a formula."""
+    for row in csv.reader(io.StringIO(said, newline="")):
+        for cell in row:
+            assert not cell.startswith(FORMULA_STARTS) or NUMBER.fullmatch(cell), (address, cell[:100])
+
+
+CHECKS: dict[str, Callable[[str, str], object]] = {
+    "text/html": lambda address, said: assert_inert(address, parsed(said)),
+    "text/csv": assert_inert_sheet,
+    "image/svg+xml": assert_inert_svg,
+    "application/json": lambda _address, said: json.loads(said),
+    **dict.fromkeys(("text/plain", "text/markdown", "application/yaml"), lambda _address, said: said),
+}
+"""By the type of an answer. A browser shows the last ones as text, because it may not sniff their type."""
+
+
+def test_hostile_texts_are_inert_on_every_page(answers: list[tuple[str, str, TestResponse]]) -> None:
+    shown = set()
+    for rule, address, answer in answers:
+        assert answer.status_code < 500, (address, answer.status)
+        assert "owned" not in answer.headers.get("Set-Cookie", ""), address
+        assert [name for name, value in answer.headers if INVISIBLE.search(value)] == [], address
+        assert answer.headers["X-Content-Type-Options"] == "nosniff", address
+        if answer.mimetype != "application/octet-stream":
+            assert "50337" not in answer.text, (address, "a template in a text was run")
+            CHECKS[answer.mimetype](address, answer.text)
+            shown |= {rule} if MARK in answer.text else set()
+    assert sorted(set(SHOWN) - shown) == []
+
+
+@pytest.mark.parametrize("path", ["/models/local/removed", "/models/local/yanked", "/models/local/removed.json"])
+def test_a_hostile_reason_is_inert_where_it_is_given(path: str, client: FlaskClient) -> None:
+    answer = client.get(path)
+    assert answer.status_code in (200, 410)
+    assert MARK in answer.text
+    if answer.mimetype == "text/html":
+        assert_inert(path, parsed(answer.text))
+
+
+LISTS = (
+    *(
+        ["models"],
+        ["search", "theta>=0"],
+        ["show", "local/text-0"],
+        ["show", "local/yanked"],
+        ["show", "local/removed"],
+    ),
+    *(["compare", "local/text-0", "local/text-1"], ["report"], ["report", "local/text-0"], ["jobs"], ["verify"]),
+    *(["compat", "local/text-0", "local/text-1"], ["contributor", "list"], ["token", "list"], ["sweep", "--dry-run"]),
+    *(["admin", "events"], ["admin", "quarantine"]),
+)
+
+
+def test_hostile_texts_are_inert_in_every_list_of_the_command_line(registry_of_texts: Registry) -> None:
+    organ = Organ(registry_of_texts.settings.home)
+    shown = []
+    for arguments in LISTS:
+        for more in ([], ["--json"]) if arguments[0] in ("models", "search", "show") else ([],):
+            ended = organ(*arguments, *more)
+            assert ended.status in (0, 1), (arguments, ended.err)
+            assert INVISIBLE.search(ended.out + ended.err) is None, arguments
+            assert "Traceback" not in ended.err, arguments
+            shown += [arguments[0]] if MARK in ended.out + ended.err else []
+    assert {"models", "search", "show", "jobs", "admin", "token", "contributor"} <= set(shown)
