@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import httptools
 
 from registry.catalog.register.uploads import CHUNK_MOST_BYTES
+from web.answers import API_PREFIX
 from web.concurrency import client_address, network_of
 from web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
 
@@ -391,7 +393,7 @@ class Connection(asyncio.BufferedProtocol):
             self._resume_reading()
 
     def _write_refusal(self, refusal: Refusal) -> None:
-        answer = refusal_answer(refusal)
+        answer = refusal_answer(refusal, self._head.target)
         framing = framing_of(Request(), answer)
         head = answer_head(Request(), answer, framing, self._service.date(), closes=True)
         self._transport.write(b"".join([head, *answer.pieces]))
@@ -511,10 +513,12 @@ class Exchange:
         """Called in the event loop: the application has answered; None is a failure that was logged."""
         if answer is not None and (self.has_ended or not self._admit(answer)):
             self._service.discard(answer)
-            answer = refusal_answer(TOO_MANY_OF_ADDRESS, getattr(answer.source, "busy_status", 503))
+            answer = refusal_answer(
+                TOO_MANY_OF_ADDRESS, self.request.target, getattr(answer.source, "busy_status", 503)
+            )
         if self.has_ended:
             return
-        self._answer = answer or refusal_answer(FAILED)
+        self._answer = answer or refusal_answer(FAILED, self.request.target)
         if self._answer.opens_later:
             self._service.places.want(self)  # its first piece comes before its header
             return
@@ -667,15 +671,20 @@ def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-def refusal_answer(refusal: Refusal, status: int | None = None) -> Answer:
-    """Return `refusal` as an answer, under another status if one is given."""
-    number = status or refusal.status
+def refusal_answer(refusal: Refusal, target: str, status: int | None = None) -> Answer:
+    """Return `refusal` as an answer to a request for `target`, under another status if one is given.
+
+    Below the API it has the form of every refusal there.
+    """
+    number, is_api = status or refusal.status, target.startswith(API_PREFIX)
     headers = [
-        ("Content-Type", "text/plain; charset=utf-8"),
+        ("Content-Type", "application/json" if is_api else "text/plain; charset=utf-8"),
         ("Cache-Control", "no-store"),
         ("X-Content-Type-Options", "nosniff"),
     ]
     if number in (429, 503):
         headers.append(("Retry-After", str(RETRY_SECONDS)))
-    body = f"{refusal.sentence}\n".encode()
+    sentence, errors = refusal.sentence, [{"field": None, "sentence": refusal.sentence}]
+    values = {"ok": False, "error": sentence, "errors": errors, "status": number}
+    body = f"{json.dumps(values) if is_api else sentence}\n".encode()
     return Answer(f"{number} {HTTPStatus(number).phrase}", headers, [body])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
 import socket
@@ -195,6 +196,18 @@ def test_line_86_a_request_that_lies_about_its_length_is_refused(request_bytes: 
     assert status in (400, 413, 414, 431, 501, 505)
     assert answer.count(b"HTTP/1.1 ") == 1, "what follows is no second request"
     live.health_seconds()
+
+
+def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: Live) -> None:
+    for path, is_json in ((b"/api/v1/organs?q=", True), (b"/organs?q=", False)):
+        answer = live.send(b"GET " + path + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b" 414 " in head.splitlines()[0], head
+        assert (b"application/json" in head) == is_json
+        if is_json:
+            value = json.loads(body)
+            assert set(value) == {"ok", "error", "errors", "status"}
+            assert (value["ok"], value["status"]) == (False, 414)
 
 
 def test_line_86_a_body_longer_than_it_said_is_no_request_of_its_own(live: Live) -> None:
