@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingest.files import OpenFile
+from ingest.tensor_count import check_tensor_sizes
 from registry.anatomy import Place, place_of
 from registry.compose.lock import lock_of
 from registry.digest import Digest
@@ -63,8 +64,12 @@ class DissectedFile:
 
 
 def read_front(source: ByteSource) -> Front:
-    """Parse the header of `source` and the metadata that an ingest looks at. Raises BadGguf, BadSource."""
+    """Parse the header of `source` and the metadata that an ingest looks at.
+
+    Raises BadGguf, BadSource, TooManyTensors.
+    """
     header = read_header(source)
+    check_tensor_sizes(source.name, (tensor.size_bytes for tensor in header.tensors))
     lock = lock_of(header, source)
     return Front(
         header=header,
@@ -75,9 +80,11 @@ def read_front(source: ByteSource) -> Front:
 
 
 def dissect(source: OpenFile, front: Front | None = None) -> DissectedFile:
-    """Read the front of `source`, unless it is given, and its paddings. Raises BadGguf, BadSource."""
+    """Read the front of `source`, unless it is given, and its paddings. Raises BadGguf, BadSource, TooManyTensors."""
     front = front or read_front(source)
     header = front.header
+    # Once more, because the front may come from a process that is not trusted.
+    check_tensor_sizes(source.name, (tensor.size_bytes for tensor in header.tensors))
     paddings = tuple(_paddings(source, header))
     return DissectedFile(
         source=source,

@@ -11,6 +11,7 @@ from ingest.directory.opening import directory_size_bytes, open_directory
 from ingest.dissect import DissectedFile, dissect
 from ingest.files import FileSource, OpenFile
 from ingest.sources import CONVERT, SAFETENSORS_SUFFIX, ModelSource
+from ingest.tensor_count import check_tensor_sizes
 from registry.digest import Digest
 from registry.errors import BadSource, BadSplit
 from registry.gguf.split import check_split, is_shard
@@ -23,7 +24,11 @@ def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:
 
 
 def in_order(name: str, files: Sequence[DissectedFile]) -> list[DissectedFile]:
-    """The files of the one model `name`, shards in their order; raises BadSplit for what is no whole split set."""
+    """Return the files of the one model `name`, shards in their order.
+
+    Raises BadSplit for what is no whole split set, TooManyTensors.
+    """
+    check_tensor_sizes(name, (tensor.size_bytes for file in files for tensor in file.header.tensors))
     if len(files) == 1 and not is_shard(files[0].header):
         return list(files)
     if all(not is_shard(file.header) for file in files):

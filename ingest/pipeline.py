@@ -19,6 +19,7 @@ from ingest.interrupts import told_of_interrupts
 from ingest.stages import Stages
 from ingest.storing import PieceWriter
 from ingest.tasks import BUFFERS, LocalMeasurer, Measurer, Progress, Tasks
+from ingest.tensor_count import TensorCount
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.organs import measured_organs
 from registry.catalog.records import OrganKey
@@ -81,6 +82,7 @@ class Pipeline:
         self._seen: set[Digest] = set()
         self._doubtful: dict[Digest, BlobRow] = {}
         """What the store has and did not give back: replaced when its bytes are there anew, and not before."""
+        self._tensors = TensorCount(files[0].source.name)
         self._measuring: set[OrganKey] = set()
         self._batch: list[StoredBlob] = []
         self._batch_bytes = 0
@@ -175,6 +177,8 @@ class Pipeline:
 
     def _note(self, event: Hashed) -> None:
         piece, digest = event.hashed.piece, event.hashed.digest
+        if piece.tensor is not None:
+            self._tensors.add(_organ_key(event.hashed), piece.span.size_bytes)
         if piece.source is self._files[event.file_index].source:
             self.gathered.digests[event.file_index, piece.span.offset] = digest
         else:

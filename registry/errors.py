@@ -5,6 +5,7 @@ OrganError                  everything below; its text is one sentence for a per
 │   ├── BadGguf             a GGUF file: source, field, offset
 │   ├── BadSplit            a split set: the list of what is wrong with it
 │   ├── BadDirectory        an organ directory: the list of what is wrong with it
+│   ├── TooManyTensors      a model with more tensors than its bytes pay for
 │   ├── BadSource           a path that is no regular file, or changed while it was read
 │   ├── BadDigest           not a digest, or a prefix too short to be one
 │   ├── BadName             a model name that breaks the rules of names
@@ -81,6 +82,10 @@ class BadDirectory(BadInput):
     def __init__(self, path: str, reasons: Sequence[str]) -> None:
         super().__init__(f"{path}: not a sound organ directory: {'; '.join(reasons)}")
         self.reasons = tuple(reasons)
+
+
+class TooManyTensors(BadInput):
+    """A model that has more tensors than its bytes pay for."""
 
 
 class BadSource(BadInput):

@@ -43,6 +43,9 @@ OUTLIERS_MAX = 4
 """As many of 256 values may be left out of a correlation, because only one of the two is cut off there. More of them
 are no accident but what the organs are like: then nothing is left out."""
 
+PAIRS_AT_ONCE = 8192
+"""Pairs of fingerprints that are computed together: some tens of megabytes."""
+
 Slot: TypeAlias = tuple[str, int | None, str]
 """Tower, block and slot of an organ."""
 
@@ -239,6 +242,12 @@ def _correlations(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np
     """Pearson's correlation of each pair, or of a single `first` with each; NaN where one of the two is constant."""
     if not first or not second:
         return np.empty(0)
+    starts = range(0, len(second), PAIRS_AT_ONCE)
+    slices = [slice(start, start + PAIRS_AT_ONCE) for start in starts]
+    return np.concatenate([_some_correlations(first if len(first) == 1 else first[one], second[one]) for one in slices])
+
+
+def _some_correlations(first: Sequence[bytes], second: Sequence[bytes]) -> NDArray[np.float64]:
     own, others = _rows(first), _rows(second)
     found = _pearson(own, others, np.full(len(others), own.shape[1]))
     one_cut = _is_cut(own) != _is_cut(others)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from registry.catalog.vocabulary import shown_text
-from registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue
+from registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue, TooManyTensors
 
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
 SEVERITIES = (REFUSE, WARN, NOTE)
@@ -20,6 +20,7 @@ _CODES: tuple[tuple[type[BadInput], str], ...] = (
     (BadSplit, "bad-split"),
     (BadSource, "bad-source"),
     (BadName, "bad-name"),
+    (TooManyTensors, "too-many-tensors"),
     (BadValue, "bad-value"),
 )
 

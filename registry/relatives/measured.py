@@ -8,13 +8,13 @@ look at shapes, which would cost another look-up a row: fingerprints of other sh
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.fitting import likenesses
-from registry.catalog.queries.relatives import models_with, organs_at, organs_by_slot
+from registry.catalog.queries.relatives import models_by_id, models_with, organs_at, organs_by_slot
 from registry.catalog.register.relatives import MeasuredEdge, record_measured
 from registry.catalog.tables import Model
 from registry.lineage import (
@@ -35,6 +35,8 @@ PROBE_MIN = 0.1
 """Half of what is called related. Seven strangers' hits of eight make so much, or one organ that is the same."""
 COMPARED_MAX = 32
 """Candidates that are compared in full, the best by their probes; so it also bounds the edges of a newcomer."""
+COMPARED_TENSORS_MAX = 262_144
+"""Tensors of all candidates together that are compared in full. Writers wait meanwhile; it takes some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def find_relatives(session: Session, model: Model) -> list[Relative]:
     scores = _probe_scores(session, model, own)
     order = sorted(scores, key=lambda candidate: (-scores[candidate], candidate))
     found = []
-    for candidate in order[:COMPARED_MAX]:
+    for candidate in _within_limit(session, order[:COMPARED_MAX]):
         other = organs_by_slot(session, candidate)
         compared = similarity(own, other)
         if compared.kinship in (Kinship.CLOSE, Kinship.KIN):
@@ -70,6 +72,17 @@ def record_relatives(session: Session, model: Model) -> list[Relative]:
     known = likenesses(session, model.id)
     record_measured(session, (_edge(model, one) for one in found if one.model_id not in known))
     return found
+
+
+def _within_limit(session: Session, candidates: Sequence[int]) -> list[int]:
+    """Those of the candidates, the first before the others, that have COMPARED_TENSORS_MAX tensors together at most."""
+    models = models_by_id(session, candidates)
+    kept, left = [], COMPARED_TENSORS_MAX
+    for candidate in candidates:
+        if candidate in models and models[candidate].tensors <= left:
+            left -= models[candidate].tensors
+            kept.append(candidate)
+    return kept
 
 
 def _edge(model: Model, relative: Relative) -> MeasuredEdge:

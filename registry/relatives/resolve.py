@@ -46,6 +46,9 @@ FLOAT_MIN_BITS = 15.0
 """Bits a value from which on a file holds the weights unquantised."""
 NAMES_KEPT = 16
 """Names whose bearers are kept while edges are led, and models whose organs are."""
+TENSORS_READ_MAX = 262_144
+"""Tensors of models that are compared while edges are led. Writers wait meanwhile; it takes some seconds. When they are
+used up, the finest of equally good candidates is taken."""
 TEXTS_MAX = 200
 """Different texts of edges that one ingest looks at."""
 EDGES_MAX = 100
@@ -123,6 +126,7 @@ class _Known:
         self.session = session
         self._bearers: dict[str, dict[int, _Described]] = {}
         self._organs: dict[int, dict[Slot, Organ]] = {}
+        self._tensors_left = TENSORS_READ_MAX
 
     def bearers(self, name: str) -> dict[int, _Described]:
         """The registered models that have all words of `name`, by id."""
@@ -133,13 +137,15 @@ class _Known:
             self._bearers[name] = _described(self.session, {model.id for model in models})
         return self._bearers[name]
 
-    def organs(self, candidate: Model) -> dict[Slot, Organ]:
-        """The organs of a model that an edge may lead to."""
-        if candidate.id not in self._organs:
+    def organs(self, model: Model) -> dict[Slot, Organ]:
+        """Return the organs of a model by their places; none where TENSORS_READ_MAX would be passed."""
+        if model.id not in self._organs:
             if len(self._organs) >= NAMES_KEPT:
                 self._organs.clear()
-            self._organs[candidate.id] = organs_by_slot(self.session, candidate.id)
-        return self._organs[candidate.id]
+            is_read = model.tensors <= self._tensors_left
+            self._tensors_left -= model.tensors if is_read else 0
+            self._organs[model.id] = organs_by_slot(self.session, model.id) if is_read else {}
+        return self._organs[model.id]
 
 
 def _edges_that_may_mean(session: Session, newcomer: Model) -> list[Lineage]:
@@ -213,7 +219,7 @@ def _most_alike(known: _Known, child: Model, ties: list[Model]) -> Model:
     ties = _finest(ties)
     if len(ties) == 1:
         return ties[0]
-    own = organs_by_slot(known.session, child.id)
+    own = known.organs(child)
     alike = {model.id: similarity(own, known.organs(model)).mean or 0.0 for model in ties}
     return max(ties, key=lambda model: alike[model.id])
 

@@ -11,6 +11,7 @@ the machine nor on what else runs on it. PostgreSQL has no such count; there onl
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -19,25 +20,33 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from sqlite3 import dbapi2
+from threading import Event
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from flask.testing import FlaskClient
 from sqlalchemy import event, insert, select
 
+from ingest import tensor_count
+from ingest.jobs.asking import ask_for
+from ingest.jobs.runner import Runner
 from ingest.opening import open_files
 from ingest.service import Intake, ingest_files
 from ingest.sources import find_sources
 from registry.catalog.clock import now
+from registry.catalog.queries.models import files_of, model_by_name
 from registry.catalog.records import ModelRecord, ParentRecord
 from registry.catalog.register.models import register_model
-from registry.catalog.tables import Lineage, Model
+from registry.catalog.tables import Blob, Lineage, Model, Organ, Placement
 from registry.digest import digest_of
 from registry.gguf import TensorSpec, dtype_by_name
-from registry.names import ModelName
+from registry.names import ModelName, parse_model_name
 from registry.registry import Registry
 from tests.kin import kin_file, kin_tensors
 from tests.trips import Tensors, ingest_file
+from web.app import create_app
+from web.settings import WebSettings
 
 TICK_STEPS = 100
 """Steps of the virtual machine between two counts. Of each statement, the steps behind the last count are not seen."""
@@ -134,6 +143,11 @@ def build(registry: Registry, folder: Path, scale: Scale) -> None:
     `many/model` and `many/twin` have `scale.tensors` different organs, `repeats/model` and `repeats/twin` have one
     organ at `scale.repeats` places, and `common/m0` and so on have that organ and those of a small model.
     """
+    with patch.object(tensor_count, "FREE_TENSORS", 2**20):  # homes that were made before have models like these
+        _build(registry, folder, scale)
+
+
+def _build(registry: Registry, folder: Path, scale: Scale) -> None:
     organ = _matrix(0)
     for owner, tensors in (
         ("many", [(_spec(number), _matrix(number + 1)) for number in range(scale.tensors)]),
@@ -198,3 +212,107 @@ def _relate(registry: Registry) -> None:
             for parent in ids[: min(number, EDGES_EACH)]
         ]
         session.execute(insert(Lineage), rows)
+
+
+# What is done on these catalogs.
+
+MODELS = ("many/model", "repeats/model", "common/m0")
+"""One of each shape."""
+QUERIES: dict[str, tuple[str, ...]] = {
+    "/organs": (
+        "q=like:{digest}",
+        "q=unique:true",
+        "q=unique:true model:{model}",
+        "q=unique:true sort:-theta model:{twin}",
+        "q=model:{model} sort:-spectral",
+        "q=fits:{model}",
+        "q=fits:{model} unique:true sort:spectral",
+        "q=fits:plain/base model:{model}",
+    ),
+    "/api/v1/facets": ("q=model:{model}", "q=fits:{model}"),
+    "/models": ("q=model", "q=by:{owner}"),
+    "/models/<namespace>/<name>": ("by=change&against={twin}", "by=alike&against={twin}"),
+    "/compare": ("first={model}&second={twin}", "first={model}&second=plain/base"),
+    "/api/v1/compare": ("first={model}&second={twin}",),
+    "/api/v1/compatibility": ("base={model}&donor={twin}",),
+    "/api/v1/models/lookup": ("name={model}",),
+    "/compose": ("base={model}", "base={model}&cell=organ:0", "base=plain/base&graft=from:{model}"),
+    "/compose/fits": ("base={model}&donor={twin}", "base=plain/base&donor={model}"),
+    "/api/v1/fitting": ("base={model}",),
+    "/lineage": ("model={model}",),
+}
+"""More ways to ask for a page, by its rule without `.json` and `.csv`."""
+LEFT_OUT = ("static",)
+STOPPED_SECONDS = 600.0
+"""After so long a search is stopped: what it costs is measured here, not what is cut off."""
+
+
+def steps_of_pages(registry: Registry) -> Iterator[tuple[str, Callable[[], int]]]:
+    """Every GET route, asked for each shape: its address, and a call that returns the size of the body in bytes."""
+    client = create_app(registry, WebSettings(personal=True, search_seconds=STOPPED_SECONDS)).test_client()
+    seen = set()
+    for known in _arguments(registry, client):
+        for rule in client.application.url_map.iter_rules():
+            if "GET" not in (rule.methods or ()) or rule.endpoint in LEFT_OUT:
+                continue
+            built = rule.build({name: known[name] for name in rule.arguments})
+            assert built is not None
+            page = re.sub(r"\.(json|csv)$", "", rule.rule)
+            asked = [query.format(**known) for query in QUERIES.get(page, ())]
+            for address in (built[1], *(f"{built[1]}?{query}" for query in asked)):
+                if address not in seen:
+                    seen.add(address)
+                    yield address, partial(_size_of, client, address)
+
+
+def _size_of(client: FlaskClient, address: str) -> int:
+    with client.get(address, buffered=False) as answer:
+        size = sum(len(part) for part in answer.iter_encoded())
+        assert answer.status_code < 500, (address, answer.status)
+    return size
+
+
+def _arguments(registry: Registry, client: FlaskClient) -> Iterator[dict[str, str]]:
+    """For each shape, what stands for the names in the rules and in QUERIES."""
+    chimera = registry.compose("plain/base").graft("plain/donor", type="organ")
+    chimera = chimera.accept(*{found.code for found in chimera.plan().findings if found.severity == "warn"})
+    made = chimera.plan().register()
+    ask_for(registry, "report", {"model": "plain/base"})
+    Runner(registry, Event()).run(once=True)
+    header = client.get(f"/chimeras/{made.lock_id}/lock.json").get_json(force=True)["header"]
+    for name in MODELS:
+        owner, _, own = name.partition("/")
+        with registry.catalog.reading() as session:
+            model = model_by_name(session, parse_model_name(name))
+            digest = session.scalars(
+                select(Blob.digest)
+                .join(Organ, Organ.blob_id == Blob.id)
+                .join(Placement, Placement.organ_id == Organ.id)
+                .where(Placement.model_id == model.id, Placement.name == "t1")
+            ).one()
+            (file,) = files_of(session, model.id)
+        yield {
+            "model": name,
+            "twin": f"{owner}/m1" if owner == "common" else f"{owner}/twin",
+            "owner": owner,
+            "lock": made.lock_id,
+            "header": header,
+            "text": "card.md",
+            "namespace": owner,
+            "contributor": owner,
+            "upload": "nobodySentAnythingHere",
+            "name": own,
+            "digest": digest,
+            "filename": file.name,
+            "file": file.name,
+            "form": "npy",
+            "section": "ranking",
+            "rev": "main",
+            "revision": "main",
+            "path": file.name,
+            "user": owner,
+            "repo": own,
+            "tag": "latest",
+            "job": "1",
+            "submission": "1",
+        }
