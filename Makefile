@@ -9,7 +9,7 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py)
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds faulty-disk clients lint types layers serve bench wheel clean
+.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers serve bench wheel clean
 
 check: lint types layers test  ## every check (the default)
 
@@ -78,6 +78,9 @@ slow-crowds: $(BIN)/pytest  ## 500 slow or hostile connections of each kind besi
 
 escape: $(BIN)/pytest  ## a hostile program in the place of each confined one: what it can do, as root and as another user
 	$(BIN)/python -m tests.sandbox.escape
+
+worst-shapes: $(BIN)/pytest  ## every page, job and intake step after models that were made slow: half an hour
+	$(BIN)/python -m tests.faults.worst_shapes
 
 faulty-disk: $(BIN)/pytest  ## every call of the disk and every page of the database fails
 	$(BIN)/pytest -m slow tests/faults/test_failing_disk.py tests/faults/test_failing_database.py

@@ -13,9 +13,13 @@ from registry.catalog.queries.models import metadata_of
 from registry.catalog.queries.relatives import PlacedOrgan, organ_digests, placed_organs
 from registry.catalog.register.organs import shape_text
 from registry.catalog.tables import Model
+from registry.errors import BadQuery
 from registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
 from registry.present.facts import facts
 from registry.present.values import Values
+
+PAGE_TENSORS_MAX = 10_000
+"""Tensors of a model that a page or an answer lists or compares. The models that people train have a few thousand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,11 @@ class ComparedModel:
     """Of its organs, by their identities; empty where the organs are of no registry."""
 
 
-def registered_model(session: Session, model: Model) -> ComparedModel:
-    """A registered model as a side of a comparison."""
+def registered_model(session: Session, model: Model, tensors_max: int | None = None) -> ComparedModel:
+    """Return a registered model as a side of a comparison; raises BadQuery for more than `tensors_max` tensors."""
+    if tensors_max is not None and model.tensors > tensors_max:
+        reason = f"it has {model.tensors:,} tensors; models with up to {tensors_max:,} are compared here"
+        raise BadQuery(model.full_name, reason)
     organs = placed_organs(session, model.id)
     told = facts(model, metadata_of(session, model.id), (placed.organ.dtype for placed in organs))
     return ComparedModel(model.full_name, model.digest, organs, model.kind, told, organ_digests(session, model.id))

@@ -11,10 +11,10 @@ from registry.present.text import count_text
 DTYPES_SHOWN = 6
 
 
-def facts(model: Model, metadata: Iterable[ModelMetadata], dtypes: Iterable[str]) -> dict[str, str]:
+def facts(model: Model, metadata: Iterable[ModelMetadata], dtypes: Iterable[str] | Mapping[str, int]) -> dict[str, str]:
     """At most ten facts by what they are called, in the order in which they are shown; those that are known.
 
-    `dtypes` has one name an organ.
+    `dtypes` has one name for each tensor, or how many tensors there are of each dtype.
     """
     texts = {row.key: row.value for row in metadata}
     prefix = f"{model.architecture}."
@@ -33,7 +33,7 @@ def facts(model: Model, metadata: Iterable[ModelMetadata], dtypes: Iterable[str]
     return {name: text for name, text in found.items() if text}
 
 
-def _counted(dtypes: Iterable[str]) -> str:
+def _counted(dtypes: Iterable[str] | Mapping[str, int]) -> str:
     """`29 Q8_0, 9 F32`, the most frequent first."""
     counts = sorted(Counter(dtypes).items(), key=lambda pair: (-pair[1], pair[0]))
     shown = [f"{count:,} {dtype}" for dtype, count in counts[:DTYPES_SHOWN]]

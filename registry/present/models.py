@@ -14,6 +14,7 @@ from registry.catalog.queries.contributors import contributor_name
 from registry.catalog.queries.model_search import ModelPage
 from registry.catalog.queries.models import (
     composed_among,
+    dtype_counts,
     files_of,
     ingest_of,
     metadata_of,
@@ -65,10 +66,12 @@ def models_values(page: ModelPage) -> Values:
     }
 
 
-def model_page(session: Session, model: Model) -> Values:
-    """A model with everything that is shown of it."""
+def model_page(session: Session, model: Model, limit: int | None = None) -> Values:
+    """A model with everything that is shown of it; with all its placements, or the first `limit`, and how many
+    are left out then.
+    """
     ingest = ingest_of(session, model.id)
-    metadata, placements = metadata_of(session, model.id), placements_of(session, model.id)
+    metadata, placements = metadata_of(session, model.id), placements_of(session, model.id, limit)
     composed = bool(composed_among(session, [model.id]))
     lineage = lineage_values(session, model)
     lineage["findings"] = [*_licence_findings(model, metadata), *lineage["findings"]]
@@ -88,9 +91,10 @@ def model_page(session: Session, model: Model) -> Values:
             {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
             for file in files_of(session, model.id)
         ],
-        "facts": facts(model, metadata, (placement.dtype for placement, _, _ in placements)),
+        "facts": facts(model, metadata, dtype_counts(session, model.id)),
         "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
         "placements": [_placed(*row) for row in placements],
+        **({} if limit is None else {"placements_left_out": model.tensors - len(placements)}),
         "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
         "composed": _composed(session, model),
         **lineage,

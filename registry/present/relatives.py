@@ -17,8 +17,13 @@ from registry.present.values import Values
 from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained, withdrawn
 
 EDGES_SHOWN = 200
+EDGES_READ_MAX = 1000
+"""Edges to parents, to children and to relatives, of each as many, by which declared and measured are compared."""
 PARENTS_COMPARED = 8
 """Declared parents that are compared on every reading; nobody names more but to waste our time."""
+TENSORS_COMPARED = 16_384
+"""Tensors of a model and its declared parents together that are compared on every reading. Larger models are compared
+once, when they are published."""
 
 
 def lineage_values(session: Session, model: Model) -> Values:
@@ -26,10 +31,9 @@ def lineage_values(session: Session, model: Model) -> Values:
 
     `lineage_left_out` counts the edges beyond the first 200, and `findings` says where declared and measured disagree.
     """
-    edges = edges_of(session, model.id)
-    ends = {end for edge in edges for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
+    shown, count = edges_of(session, model.id, EDGES_READ_MAX)
+    ends = {end for edge in shown for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
     others = models_by_id(session, ends - {model.id})
-    shown = [edge for edge in edges if _other(edge, model) in {None, *others}]
     declared = _declared(session, model, shown, others)
     ordered = sorted(shown, key=lambda edge: _rank(edge, model))
     values = [_edge_values(edge, model, others, declared) for edge in ordered]
@@ -37,7 +41,7 @@ def lineage_values(session: Session, model: Model) -> Values:
     undeclared = _undeclared(session, model, measured, others)
     return {
         "lineage": values[:EDGES_SHOWN],
-        "lineage_left_out": max(0, len(values) - EDGES_SHOWN),
+        "lineage_left_out": max(0, count - EDGES_SHOWN),
         "findings": [
             *withdrawn_findings(session, parent_names(session, model, shown, others)),
             *findings(model.kind, list(declared.values()), undeclared, len(measured)),
@@ -101,15 +105,17 @@ def _declared(
 ) -> dict[int, Declared]:
     """The parents that `model` declares, by edge, each compared with it."""
     found: dict[int, Declared] = {}
-    own = organs_by_slot(session, model.id) if model.kind == "model" else {}
-    for edge in edges:
-        if edge.evidence != "declared" or edge.child_model_id != model.id:
-            continue
+    declared = [edge for edge in edges if edge.evidence == "declared" and edge.child_model_id == model.id]
+    left = TENSORS_COMPARED - model.tensors
+    has_parent = any(edge.parent_model_id in others for edge in declared)
+    own = organs_by_slot(session, model.id) if model.kind == "model" and has_parent and left > 0 else {}
+    for edge in declared:
         parent = others.get(edge.parent_model_id or 0)
         text = edge.parent_text or ""
-        if parent is None or not own or len(found) >= PARENTS_COMPARED:
+        if parent is None or not own or len(found) >= PARENTS_COMPARED or parent.tensors > left:
             found[edge.id] = Declared(text, edge.relation, None if parent is None else parent.full_name)
             continue
+        left -= parent.tensors
         organs = organs_by_slot(session, parent.id)
         alike = similarity(own, organs)
         found[edge.id] = Declared(

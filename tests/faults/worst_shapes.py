@@ -4,46 +4,74 @@ Three shapes are built: a model of very many different tensors, one organ at ver
 organ in very many models. The cost of a step is counted in steps of SQLite's virtual machine, which depend neither on
 the machine nor on what else runs on it. PostgreSQL has no such count; there only the seconds are held.
 
-    python -m tests.faults.worst_shapes [--home DIR] [--tensors N] [--repeats N] [--models N]
+    python -m tests.faults.worst_shapes [--tensors N] [--repeats N] [--models N] [--only TEXT]
 
-`ORGAN_TEST_DATABASE_URL` names another, empty database; without it a new SQLite file is used.
+`ORGAN_TEST_DATABASE_URL` names another, empty database; without it a new SQLite file is used, and every step is taken
+twice, before and after ANALYZE, which changes the order in which SQLite joins.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import re
+import shutil
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from sqlite3 import dbapi2
+from tempfile import TemporaryDirectory
 from threading import Event
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 from flask.testing import FlaskClient
-from sqlalchemy import event, insert, select
+from sqlalchemy import event, insert, select, text
+from sqlalchemy.orm import Session
 
 from ingest import tensor_count
 from ingest.jobs.asking import ask_for
 from ingest.jobs.runner import Runner
 from ingest.opening import open_files
+from ingest.publishing import publish_model
 from ingest.service import Intake, ingest_files
 from ingest.sources import find_sources
 from registry.catalog.clock import now
+from registry.catalog.edits import Edits
+from registry.catalog.queries.blobs import names_of_blob, reachable_digests
+from registry.catalog.queries.lookup import reachable_organs
 from registry.catalog.queries.models import files_of, model_by_name
+from registry.catalog.queries.removing import removal_of
+from registry.catalog.queries.shared_organs import (
+    models_in_common,
+    models_with_most_organs_of,
+    organ_counts,
+    shared_of,
+)
+from registry.catalog.queries.uploads import known_digests
 from registry.catalog.records import ModelRecord, ParentRecord
+from registry.catalog.register.editing import edit_model
 from registry.catalog.register.models import register_model
-from registry.catalog.tables import Blob, Lineage, Model, Organ, Placement
-from registry.digest import digest_of
+from registry.catalog.register.states import hide_model, remove_model
+from registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Placement
+from registry.compose.lock import LOCK_KEY
+from registry.digest import Digest, digest_of
 from registry.gguf import TensorSpec, dtype_by_name
 from registry.names import ModelName, parse_model_name
+from registry.present.relatives import lineage_values
 from registry.registry import Registry
+from registry.relatives import find_relatives, record_relatives, resolve_declared
+from registry.settings import Settings
+from registry.upkeep import sweep, verify
 from tests.kin import kin_file, kin_tensors
+from tests.submitting import asked_for, attended, whole
 from tests.trips import Tensors, ingest_file
 from web.app import create_app
 from web.settings import WebSettings
@@ -53,6 +81,9 @@ TICK_STEPS = 100
 MATRIX = (16, 16)
 """The least matrix that has a fingerprint."""
 SLOTS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_norm_2")
+SHOWN = 25
+"""Steps that are printed, the dearest first."""
+URL_VARIABLE = "ORGAN_TEST_DATABASE_URL"
 EDGES_EACH = 32
 """Measured relatives of each of many models: as many as an ingest records."""
 F16 = dtype_by_name("F16")
@@ -97,6 +128,7 @@ class Cost:
 
     name: str
     seconds: float
+    """Of this process's processor time, so that nothing else on the machine counts; with another database, of time."""
     steps: int
     statements: int
     answer_bytes: int
@@ -112,9 +144,10 @@ class Costs:
     def of(self, name: str) -> Iterator[list[int]]:
         """Count what the block costs; a size in bytes that it appends to the list is the size of its answer."""
         sizes: list[int] = []
-        begun, steps, statements = time.monotonic(), Counting.steps, Counting.statements
+        clock = time.monotonic if URL_VARIABLE in os.environ else time.process_time
+        begun, steps, statements = clock(), Counting.steps, Counting.statements
         yield sizes
-        seconds = time.monotonic() - begun
+        seconds = clock() - begun
         counted = Counting.steps - steps, Counting.statements - statements
         self.taken.append(Cost(name, seconds, *counted, sum(sizes)))
 
@@ -214,6 +247,15 @@ def _relate(registry: Registry) -> None:
         session.execute(insert(Lineage), rows)
 
 
+STEPS_MAX = 60_000_000
+"""Steps of the virtual machine that one step may take at the full scale: about 100 a row, nine times over all rows
+of the largest model. What is quadratic takes billions."""
+STATEMENTS_MAX = 5000
+SECONDS_MAX = 60.0
+"""The dearest step takes a sixth of it."""
+ANSWER_MAX_BYTES = 8_000_000
+"""Of an answer that is no file."""
+
 # What is done on these catalogs.
 
 MODELS = ("many/model", "repeats/model", "common/m0")
@@ -221,12 +263,12 @@ MODELS = ("many/model", "repeats/model", "common/m0")
 QUERIES: dict[str, tuple[str, ...]] = {
     "/organs": (
         "q=like:{digest}",
-        "q=unique:true",
-        "q=unique:true model:{model}",
-        "q=unique:true sort:-theta model:{twin}",
+        "q=unique:organ",
+        "q=unique:organ model:{model}",
+        "q=unique:organ sort:-theta model:{twin}",
         "q=model:{model} sort:-spectral",
         "q=fits:{model}",
-        "q=fits:{model} unique:true sort:spectral",
+        "q=fits:{model} unique:organ sort:spectral",
         "q=fits:plain/base model:{model}",
     ),
     "/api/v1/facets": ("q=model:{model}", "q=fits:{model}"),
@@ -316,3 +358,166 @@ def _arguments(registry: Registry, client: FlaskClient) -> Iterator[dict[str, st
             "job": "1",
             "submission": "1",
         }
+
+
+Work = Callable[[Session, Model], Any]
+
+READS: dict[str, Work] = {
+    "models with most of its organs": lambda session, model: models_with_most_organs_of(session, model, LOCK_KEY),
+    "what it shares": lambda session, model: shared_of(session, model.id),
+    "new organs for administrators": lambda session, model: organ_counts(session, [model.id]),
+    "organs at the same places": lambda session, model: models_in_common(session, model.id),
+    "what its removal takes": removal_of,
+    "relatives by weights": find_relatives,
+    "lineage": lineage_values,
+    "reachable digests": lambda session, model: reachable_digests(session, _digests_of(session, model)),
+    "reachable organs": lambda session, model: reachable_organs(session, _digests_of(session, model), 1000),
+    "digests that need not be sent": lambda session, model: known_digests(
+        session, 1, _digests_of(session, model), now()
+    ),
+    "names of a blob": lambda session, model: names_of_blob(session, _blob_of(session, model)),
+}
+"""What is asked about one model, beside pages."""
+WRITES: dict[str, Work] = {
+    "change the licence": lambda session, model: edit_model(session, model, Edits(license="MIT"), "local"),
+    "change the base": lambda session, model: edit_model(session, model, Edits(base="common/m3"), "local"),
+    "record relatives": record_relatives,
+    "resolve declared parents": resolve_declared,
+    "yank": lambda session, model: hide_model(session, model, "yanked", "a reason", "local"),
+    "publish again": lambda session, model: publish_model(session, model, "local"),
+}
+"""What is changed of one model, in this order."""
+JOBS = ("measure", "report", "extract")
+
+
+def steps_of_services(registry: Registry) -> Iterator[tuple[str, Callable[[], int]]]:
+    """What intake, jobs and administration do: the name of each step, and a call that returns 0."""
+    for name, tensors in (
+        ("different", kin_tensors(seed=3)),
+        ("with the repeated organ", [*kin_tensors(seed=4), (_spec(1), _matrix(0))]),
+        ("alike the many", [*kin_tensors(blocks=1, alike=0.99), (_spec(1), _matrix(0))]),
+    ):
+        yield f"submit a small model, {name}", partial(_submit, registry, name, kin_file("Small", tensors))
+    for name in MODELS:
+        for what, query in READS.items():
+            yield f"{name}: {what}", partial(_read, registry, name, query)
+    for name in MODELS:
+        for what, change in WRITES.items():
+            yield f"{name}: {what}", partial(_write, registry, name, change)
+    for kind in JOBS:
+        for name in MODELS:
+            yield f"{name}: job {kind}", partial(_run_job, registry, kind, name)
+    yield "verify", partial(_discard, lambda: verify(registry.catalog, registry.blobs))
+    yield "sweep", partial(_discard, lambda: sweep(registry.catalog, registry.blobs, dry_run=False))
+    for name in ("many/twin", "repeats/twin", "common/m1"):
+        remove = partial(_write, registry, name, lambda session, model: remove_model(session, model, "why", "local"))
+        yield f"{name}: remove", remove
+
+
+def _submit(registry: Registry, name: str, data: bytes) -> int:
+    owner = "".join(name.split())
+    after = attended(registry, asked_for(registry, f"{owner}/small", [whole(registry, owner, data)]))
+    assert after.row.state == "published", after.row.reason
+    return 0
+
+
+def _read(registry: Registry, name: str, query: Work) -> int:
+    with registry.catalog.reading() as session:
+        query(session, model_by_name(session, parse_model_name(name)))
+    return 0
+
+
+def _write(registry: Registry, name: str, change: Work) -> int:
+    with registry.catalog.writing() as session:
+        change(session, model_by_name(session, parse_model_name(name)))
+    return 0
+
+
+def _digests_of(session: Session, model: Model) -> list[Digest]:
+    """Up to a thousand organs of a model, as many as one request may name."""
+    digests = select(Blob.digest).join(Organ, Organ.blob_id == Blob.id).join(Placement, Placement.organ_id == Organ.id)
+    found = session.scalars(digests.where(Placement.model_id == model.id).limit(1000))
+    return [Digest(digest) for digest in set(found)]
+
+
+def _blob_of(session: Session, model: Model) -> int:
+    organs = select(Organ.blob_id).join(Placement, Placement.organ_id == Organ.id)
+    return session.scalars(organs.where(Placement.model_id == model.id).limit(1)).one()
+
+
+def _run_job(registry: Registry, kind: str, model: str) -> int:
+    job = ask_for(registry, kind, {"model": model})
+    Runner(registry, Event()).run(once=True)
+    with registry.catalog.reading() as session:
+        assert session.get_one(Job, job).state == "finished", session.get_one(Job, job).note
+    return 0
+
+
+def _discard(call: Callable[[], Any]) -> int:
+    call()
+    return 0
+
+
+def take_all(registry: Registry, only: str = "") -> Costs:
+    """Take every step whose name contains `only`, and count what each costs."""
+    with counting(registry) as costs:
+        for name, call in chain(steps_of_pages(registry), steps_of_services(registry)):
+            if only in name:
+                with costs.of(name) as sizes:
+                    sizes.append(call())
+    return costs
+
+
+def is_over(cost: Cost, steps: int = STEPS_MAX) -> bool:
+    """Whether a step costs more than a bound."""
+    is_file = any(part in cost.name for part in ("/resolve/", ".gguf", "/files/"))
+    return (
+        cost.steps > steps
+        or cost.statements > STATEMENTS_MAX
+        or cost.seconds > SECONDS_MAX
+        or (cost.answer_bytes > ANSWER_MAX_BYTES and not is_file)
+    )
+
+
+def main() -> None:
+    """Build the shapes, take all steps, print the dearest; exit 1 where one is over a bound."""
+    parser = argparse.ArgumentParser(description="Worst shapes: what each step costs on a catalog that was made slow.")
+    for item in fields(Scale):
+        parser.add_argument(f"--{item.name}", type=int, default=item.default)
+    parser.add_argument("--only", default="", help="take only the steps whose name contains this")
+    given = parser.parse_args()
+    scale = Scale(given.tensors, given.repeats, given.models)
+    with TemporaryDirectory(prefix="organ-worst-") as name:
+        folder = Path(name)
+        settings = Settings.in_folder(folder / "home")
+        url = os.environ.get(URL_VARIABLE)
+        with Registry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
+            build(registry, folder, scale)
+        runs = [False] if url else [False, True]
+        over = [cost for analyze in runs for cost in _run(folder / "home", url, given.only, analyze=analyze)]
+    sys.exit(1 if over else 0)
+
+
+def _run(home: Path, url: str | None, only: str, *, analyze: bool) -> list[Cost]:
+    """Take all steps on a copy; print the dearest ones; those over a bound."""
+    kept = home.with_name("analyzed" if analyze else "plain")
+    if url is None:
+        shutil.copytree(home, kept)
+    settings = Settings.in_folder(home if url else kept)
+    with Registry.from_settings(replace(settings, database_url=url) if url else settings) as registry:
+        if analyze:
+            with registry.catalog.writing() as session:
+                session.execute(text("ANALYZE"))
+        costs = take_all(registry, only).taken
+    over = [cost for cost in costs if is_over(cost)]
+    print(f"{len(costs)} steps{' after ANALYZE' if analyze else ''}, {len(over)} over a bound")
+    print(f"{'VM steps':>14} {'statements':>10} {'seconds':>8} {'bytes':>11}")
+    dearest = sorted(costs, key=lambda cost: (is_over(cost), cost.steps, cost.seconds), reverse=True)
+    for cost in dearest[: max(SHOWN, len(over))]:
+        figures = f"{cost.steps:14,} {cost.statements:10,} {cost.seconds:8.2f} {cost.answer_bytes:11,}"
+        print(f"{figures}  {cost.name}{'  OVER' if is_over(cost) else ''}")
+    return over
+
+
+if __name__ == "__main__":
+    main()

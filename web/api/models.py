@@ -13,7 +13,7 @@ from registry.catalog.tables import Model
 from registry.digest import parse_digest, parse_prefix
 from registry.errors import BadDigest, BadName, NotFound
 from registry.names import ModelName, parse_model_name
-from registry.present.comparison import comparison, registered_model
+from registry.present.comparison import PAGE_TENSORS_MAX, comparison, registered_model
 from registry.present.lookup import organs_of_model
 from registry.present.models import model_page, model_summary, models_values
 from registry.present.relatives import lineage_values
@@ -102,8 +102,8 @@ def header(header: str) -> Values:
 def model(namespace: str, name: str) -> Values:
     """A model with its metadata, types, files and lineage. Its organs have pages of their own."""
     with reading(settings().search_seconds) as session:
-        values = model_page(session, _model(session, namespace, name))
-    del values["placements"]
+        values = model_page(session, _model(session, namespace, name), limit=0)
+    del values["placements"], values["placements_left_out"]
     return values
 
 
@@ -186,7 +186,7 @@ def compare() -> Values:
     """How alike their weights are at equal places, by type, by block, by organ; and what else differs."""
     first, second = _asked_model("first"), _asked_model("second")
     with reading(settings().search_seconds) as session:
-        sides = [registered_model(session, model_by_name(session, name)) for name in (first, second)]
+        sides = [registered_model(session, model_by_name(session, name), PAGE_TENSORS_MAX) for name in (first, second)]
     return comparison(*sides)
 
 

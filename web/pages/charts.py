@@ -12,6 +12,7 @@ from registry.catalog.memory import remembered
 from registry.catalog.queries.models import model_by_name, placements_of
 from registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from registry.names import parse_model_name
+from registry.present.comparison import PAGE_TENSORS_MAX
 from registry.present.depth import depth_values
 from registry.present.models import placement_values
 from registry.present.values import Values
@@ -59,6 +60,8 @@ def depth_chart(namespace: str, name: str) -> Response:
     """θ along the blocks of a model."""
     with reading(settings().search_seconds) as session:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
+        if model.tensors > PAGE_TENSORS_MAX:
+            raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a drawing")
         rows = depth_values(placement_values(placement) for placement, _, _ in placements_of(session, model.id))
     lines, blocks = _depth_lines(rows)
     if not lines:

@@ -9,7 +9,7 @@ from registry.catalog.queries.models import model_by_name
 from registry.errors import BadName, BadQuery, NotFound
 from registry.lineage import Kinship
 from registry.names import parse_model_name
-from registry.present.comparison import changes, comparison, registered_model
+from registry.present.comparison import PAGE_TENSORS_MAX, changes, comparison, registered_model
 from registry.present.models import placements_values
 from registry.present.values import Values
 from web.answers import Page, Sheet, paged, plain_page, reading, settings, wants_csv
@@ -42,7 +42,7 @@ def compare() -> Page:
     try:
         with reading(settings().search_seconds) as session:
             values, placements, changed = _compared(session, names)
-    except (NotFound, BadName) as error:
+    except (NotFound, BadName, BadQuery) as error:
         if not plain_page():
             raise
         problem = str(error).rstrip("?.") + "."
@@ -59,7 +59,7 @@ def compare() -> Page:
 def _compared(session: Session, names: list[str]) -> tuple[Values, list[Values], list[Values]]:
     """The comparison, the second model's organs at their places, and what became of each."""
     rows = [model_by_name(session, parse_model_name(name)) for name in names]
-    first, second = (registered_model(session, row) for row in rows)
+    first, second = (registered_model(session, row, PAGE_TENSORS_MAX) for row in rows)
     return comparison(first, second), placements_values(session, rows[1].id), changes(first, second)
 
 

@@ -13,9 +13,10 @@ from registry.catalog.queries.published import count_descendants, descendants_pa
 from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Model
 from registry.catalog.vocabulary import REACHABLE_STATES
+from registry.errors import BadQuery
 from registry.names import parse_model_name
 from registry.present.chimeras import chimera_brief
-from registry.present.comparison import changes, registered_model
+from registry.present.comparison import PAGE_TENSORS_MAX, changes, registered_model
 from registry.present.models import model_page
 from registry.present.published import descendants_values, versions_values
 from registry.present.text import size_text
@@ -48,8 +49,8 @@ def model(namespace: str, name: str) -> Page:
     by = asked_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        values = model_page(session, row)
-        against = _against(session, values)
+        values = model_page(session, row, PAGE_TENSORS_MAX)
+        against = _against(session, values) if not values["placements_left_out"] else None
         values |= {"compared_with": against, "changes": []}
         brief = chimera_brief(session, row)
         jobs = under_way(session, row.full_name) if brief else []
@@ -76,7 +77,10 @@ def _since(session: Session, row: Model) -> Values:
 
 
 def _sheet(values: Values) -> Sheet:
-    """The organs of the model."""
+    """The organs of the model; raises BadQuery for more than a sheet has."""
+    if values["placements_left_out"]:
+        reason = f"it has {values['tensors']:,} tensors, and a sheet has up to {PAGE_TENSORS_MAX:,}: the API has pages"
+        raise BadQuery(values["name"], reason)
     return Sheet(COLUMNS, [[one[key] for key in COLUMNS] for one in values["placements"]])
 
 
@@ -96,7 +100,7 @@ def _against(session: Session, values: Values) -> str | None:
 def _changes(session: Session, row: Model, against: str) -> list[Values]:
     """What became of the organs of `against` in the model."""
     other = model_by_name(session, parse_model_name(against))
-    return changes(registered_model(session, other), registered_model(session, row))
+    return changes(*(registered_model(session, one, PAGE_TENSORS_MAX) for one in (other, row)))
 
 
 def _matrix_theta(placements: list[Values]) -> float | None:
@@ -202,6 +206,6 @@ def _links(values: Values, by: str) -> Values:
         "report_address": model_address(values["name"], "pages.dissection"),
         "lineage_address": url_for("pages.lineage", model=values["name"]),
         "compare_endpoint": "pages.compare",
-        **depth_shown(values["name"], values["placements"]),
+        **({} if values["placements_left_out"] else depth_shown(values["name"], values["placements"])),
         "metadata_shown": values["metadata"][:METADATA_SHOWN],
     }

@@ -103,14 +103,10 @@ def reachable_digests(session: Session, digests: Iterable[str]) -> set[Digest]:
     """Which of `digests` are organs of visible or yanked models: what anybody may be told. Others count as absent."""
     found: set[Digest] = set()
     for batch in batches(sorted(set(digests))):
-        statement = (
-            select(Blob.digest)
-            .join(Organ, Organ.blob_id == Blob.id)
-            .join(Placement, Placement.organ_id == Organ.id)
-            .join(Model, Model.id == Placement.model_id)
-            .where(Blob.digest.in_(batch), Model.state.in_(REACHABLE_STATES))
-            .distinct()
-        )
+        placed = select(Placement.id).join(Model, Model.id == Placement.model_id)
+        placed = placed.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES))
+        statement = select(Blob.digest).join(Organ, Organ.blob_id == Blob.id)
+        statement = statement.where(Blob.digest.in_(batch), placed.exists())
         found.update(Digest(digest) for digest in session.scalars(statement))
     return found
 
@@ -128,10 +124,11 @@ def names_of_blob(session: Session, blob_id: int) -> list[str]:
         .order_by(Model.id, Placement.position)
         .limit(NAMES_MAX)
     )
+    having = select(FilePart.file_id).where(FilePart.blob_id == blob_id)  # by its index, not file by file
     files = (
         select(Model.namespace, Model.name, Model.version, ModelFile.name)
         .join(ModelFile, ModelFile.model_id == Model.id)
-        .where(select(FilePart.file_id).where(FilePart.file_id == ModelFile.id, FilePart.blob_id == blob_id).exists())
+        .where(ModelFile.id.in_(having))
         .order_by(Model.id, ModelFile.position)
         .limit(NAMES_MAX)
     )

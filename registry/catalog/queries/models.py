@@ -197,8 +197,8 @@ def tensor_blobs_of(session: Session, model_id: int) -> dict[str, int]:
     return dict(session.execute(statement).all())
 
 
-def placements_of(session: Session, model_id: int) -> Sequence[Row[Placement, str, str]]:
-    """Placements in order, each with its organ's shape and digest."""
+def placements_of(session: Session, model_id: int, limit: int | None = None) -> Sequence[Row[Placement, str, str]]:
+    """Return the placements in order, all or the first `limit`, each with its organ's shape and digest."""
     statement = (
         select(Placement, Organ.shape, Blob.digest)
         .join(Organ, Organ.id == Placement.organ_id)
@@ -206,7 +206,13 @@ def placements_of(session: Session, model_id: int) -> Sequence[Row[Placement, st
         .where(Placement.model_id == model_id)
         .order_by(Placement.position)
     )
-    return session.execute(statement).all()
+    return session.execute(statement.limit(limit)).all()
+
+
+def dtype_counts(session: Session, model_id: int) -> dict[str, int]:
+    """Return how many tensors of a model there are of each dtype."""
+    counted = select(Placement.dtype, func.count()).where(Placement.model_id == model_id).group_by(Placement.dtype)
+    return dict(session.execute(counted).all())
 
 
 def metadata_of(session: Session, model_id: int) -> Sequence[ModelMetadata]:

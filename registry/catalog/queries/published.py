@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -13,7 +13,6 @@ from registry.catalog.queries.events import was_seen, yanked_by
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
-from registry.catalog.upsert import batches
 from registry.catalog.vocabulary import REACHABLE_STATES
 from registry.digest import Digest
 from registry.names import ModelName
@@ -54,14 +53,6 @@ def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
         if yanker is not None and yanker.lower() != model.namespace.lower():
             return model
     return None
-
-
-def organs_without_place(session: Session, organ_ids: Iterable[int]) -> list[int]:
-    """Those of `organ_ids` that no model has, whatever its state."""
-    left = set(organ_ids)
-    for batch in batches(sorted(left)):
-        left.difference_update(session.scalars(select(Placement.organ_id).where(Placement.organ_id.in_(batch))))
-    return sorted(left)
 
 
 VERSIONS_MAX = 100

@@ -7,7 +7,7 @@ from heapq import merge
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, literal, not_, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
@@ -24,7 +24,11 @@ from registry.catalog.queries.narrow import Narrowed
 from registry.catalog.queries.planning import Plan, by_index, plan_of
 from registry.catalog.search import Numbers, Sort
 from registry.catalog.search.cursor import Cursor
-from registry.catalog.tables import Facet, Placement
+from registry.catalog.tables import Facet, Organ, Placement
+from registry.catalog.upsert import batches
+
+UNIQUE_ROWS_MAX = 4000
+"""Placements that are read at once to find organs that are not on the page yet."""
 
 Ranked = tuple[float | None, int]
 """A placement's sort value and id."""
@@ -40,7 +44,9 @@ def ranked_placements(
     plan = plan_of(session, narrowed, sort, limit)
     if plan.driver is not None:
         return _gathered(session, plan, narrowed, unique, sort, after, limit)
-    return _in_order(session, plan, narrowed, _tests(narrowed, unique), sort, after, limit)
+    if unique:
+        return _unique_in_order(session, plan, narrowed, sort, after, limit)
+    return _in_order(session, plan, narrowed, sort, after, limit)
 
 
 def spread_of_matching(
@@ -69,17 +75,6 @@ def _bin_of(theta: Any) -> Any:
     return case((theta.is_(None), UNMEASURED), *whens, else_=THETA_MAX_DEGREES - BIN_DEGREES)
 
 
-def _tests(narrowed: Narrowed, unique: bool) -> list[ColumnElement[bool]]:
-    """What every placement is tested for, whichever way it was come by; with `unique` it is its organ's first match."""
-    if not unique:
-        return matches(narrowed, Placement)
-    earlier = aliased(Placement)
-    same = [earlier.organ_id == Placement.organ_id, earlier.id < Placement.id, earlier.visible]
-    before = select(earlier.id).where(*same, *matches(narrowed, earlier))
-    before = before.with_hint(earlier, "INDEXED BY ix_placements_organ", "sqlite")
-    return [*matches(narrowed, Placement), not_(before.exists())]
-
-
 def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
     """What the placements `entity` must be to match."""
     conditions = index_conditions(narrowed.numbers, entity)
@@ -93,15 +88,46 @@ def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
     return conditions + [one.condition(entity) for one in narrowed.fitting]
 
 
-def _in_order(
-    session: Session,
-    plan: Plan,
-    narrowed: Narrowed,
-    conditions: Sequence[ColumnElement[bool]],
-    sort: Sort,
-    after: Cursor | None,
-    limit: int,
+def _unique_in_order(
+    session: Session, plan: Plan, narrowed: Narrowed, sort: Sort, after: Cursor | None, limit: int
 ) -> list[Ranked]:
+    """The same as `_in_order`, with the first match of each organ only.
+
+    The first match is looked up once for each organ. A condition on each placement would walk over all places of its
+    organ, and an organ may have 50,000 of them.
+    """
+    found: list[Ranked] = []
+    firsts: dict[int, int] = {}
+    size = 2 * limit
+    while len(found) < limit:
+        rows = _in_order(session, plan, narrowed, sort, after, size)
+        organs: dict[int, int] = {}
+        for batch in batches([row_id for _, row_id in rows]):
+            pairs = select(Placement.id, Placement.organ_id).where(Placement.id.in_(batch))
+            organs.update(session.execute(pairs).all())
+        for batch in batches(sorted(set(organs.values()) - firsts.keys())):
+            firsts.update(_first_matches(session, narrowed, batch))
+        found += [(value, row_id) for value, row_id in rows if firsts[organs[row_id]] == row_id]
+        if len(rows) < size:
+            break
+        after, size = Cursor(*rows[-1]), min(4 * size, UNIQUE_ROWS_MAX)
+    return found[:limit]
+
+
+def _first_matches(session: Session, narrowed: Narrowed, organ_ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Each organ with the placement that matches first, in the oldest model that has one."""
+    place = aliased(Placement)
+    first = select(place.id).with_hint(place, "INDEXED BY ix_placements_organ", "sqlite")
+    first = first.where(place.organ_id == Organ.id, place.visible, *matches(narrowed, place))
+    first = first.order_by(place.model_id, place.id).limit(1)
+    statement = select(Organ.id, first.correlate(Organ).scalar_subquery()).where(Organ.id.in_(organ_ids))
+    return [(organ_id, row_id) for organ_id, row_id in session.execute(statement)]
+
+
+def _in_order(
+    session: Session, plan: Plan, narrowed: Narrowed, sort: Sort, after: Cursor | None, limit: int
+) -> list[Ranked]:
+    conditions = matches(narrowed, Placement)
     measure = RANKINGS[sort.field]
     column = getattr(Placement, measure)
     found: list[Ranked] = []

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from sqlalchemy import ColumnElement, Row, String, cast, func, or_, select
+from sqlalchemy import ColumnElement, Row, String, and_, cast, func, or_, select
 from sqlalchemy.orm import Session
 
 from registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
@@ -93,13 +93,28 @@ def models_with(session: Session, place: Slot, organ_ids: Collection[int]) -> li
     return found
 
 
-def edges_of(session: Session, model_id: int) -> Sequence[Lineage]:
-    """The edges between models that begin or end at this one, oldest first."""
-    statement = select(Lineage).where(
-        Lineage.child_model_id.is_not(None),
-        or_(Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id),
-    )
-    return session.scalars(statement.order_by(Lineage.id)).all()
+def edges_of(session: Session, model_id: int, limit: int) -> tuple[list[Lineage], int]:
+    """Return edges between a model and others that may be shown, or are only named, and how many there are.
+
+    Of its parents and of its children those are returned that were recorded first, of its measured relatives the most
+    alike, at most `limit` of each. A model may have edges to ten thousand others.
+    """
+    to_parent, to_child = Lineage.child_model_id == model_id, Lineage.parent_model_id == model_id
+    shown = Model.state.in_(REACHABLE_STATES)
+    parent_shown = select(Model.id).where(Model.id == Lineage.parent_model_id, shown).exists()
+    child_shown = select(Model.id).where(Model.id == Lineage.child_model_id, shown).exists()
+    parents = and_(to_parent, or_(Lineage.parent_model_id.is_(None), parent_shown))
+    children = and_(to_child, child_shown)
+    is_measured = Lineage.evidence == "measured"
+    found: list[Lineage] = []
+    for ends, order in (
+        (and_(parents, ~is_measured), Lineage.id),
+        (and_(children, ~is_measured), Lineage.id),
+        (and_(or_(parents, children), is_measured), Lineage.score.desc()),
+    ):
+        found += session.scalars(select(Lineage).where(ends).order_by(order, Lineage.id).limit(limit))
+    count = select(func.count()).select_from(Lineage)
+    return found, sum(session.scalar(count.where(ends)) or 0 for ends in (parents, children))
 
 
 def parents_of(session: Session, model_ids: Collection[int], evidence: Sequence[str]) -> list[Lineage]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.shared_organs import organs_placed_by
+from registry.catalog.queries.shared_organs import organs_placed_by, organs_without_place
 from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Blob, Chimera, FilePart, Lineage, Model, ModelFile, Organ, Placement
 from registry.catalog.upsert import batches
@@ -55,20 +55,12 @@ def model_in_any_state(session: Session, name: ModelName) -> Model:
 def removal_of(session: Session, model: Model) -> Removal:
     """What `remove_model` would take away now."""
     places = session.scalar(select(func.count()).select_from(Placement).where(Placement.model_id == model.id)) or 0
-    organs = _had_by_it_alone(session, model)
+    organs = set(organs_without_place(session, organs_placed_by(session, model.id), but=model.id))
     blobs = _needed_by_it_alone(session, model, organs)
     stored = 0
     for batch in batches(sorted(blobs)):
         stored += session.scalar(select(func.sum(Blob.stored_bytes)).where(Blob.id.in_(batch))) or 0
     return Removal(places, len(organs), len(blobs), int(stored), tuple(_chimeras(session, model)))
-
-
-def _had_by_it_alone(session: Session, model: Model) -> set[int]:
-    found = set(organs_placed_by(session, model.id))
-    for batch in batches(sorted(found)):
-        others = select(Placement.organ_id).where(Placement.organ_id.in_(batch), Placement.model_id != model.id)
-        found.difference_update(session.scalars(others.distinct()))
-    return found
 
 
 def _needed_by_it_alone(session: Session, model: Model, organs: Collection[int]) -> set[int]:

@@ -9,10 +9,10 @@ model", and one seek a model for "which models".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import and_, func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.tables import Chimera, Model, ModelMetadata, Organ, Placement
@@ -69,6 +69,22 @@ def organs_placed_by(session: Session, model_id: int) -> Sequence[int]:
     """Return the ids of the different organs of a model, in order."""
     statement = select(Placement.organ_id).with_hint(Placement, _BY_MODEL, "sqlite")
     return sorted(set(session.scalars(statement.where(Placement.model_id == model_id))))
+
+
+def organs_without_place(session: Session, organ_ids: Iterable[int], but: int | None = None) -> list[int]:
+    """Return those of `organ_ids` that no model has, whatever its state; the model `but` does not count."""
+    found: list[int] = []
+    for batch in batches(sorted(set(organ_ids))):
+        unplaced = (~_has_place(True, but), ~_has_place(False, but))
+        found += session.scalars(select(Organ.id).where(Organ.id.in_(batch), *unplaced).order_by(Organ.id))
+    return found
+
+
+def count_unseen(session: Session, organ_ids: Iterable[int]) -> int:
+    """Return how many of the different `organ_ids` no visible model has; called before a new model has rows."""
+    count = func.count(Organ.id)
+    different = batches(sorted(set(organ_ids)))
+    return sum(session.scalar(select(count).where(Organ.id.in_(one), ~_has_place(True))) or 0 for one in different)
 
 
 def models_with_most_organs_of(session: Session, model: Model, lock_key: str) -> tuple[int, list[SharedWith]]:
@@ -188,13 +204,19 @@ def _models_with(
 
 def _in_other_models(session: Session, organ_ids: Sequence[int], model_id: int) -> Sequence[int]:
     """Those of the organs that another visible model has."""
-    place = aliased(Placement)
-    with_organ = select(place.id).with_hint(place, _BY_ORGAN, "sqlite")
-    with_organ = with_organ.where(place.organ_id == Organ.id, place.visible)
-    # Two ranges of the index instead of `<>`, which walks over all places of the model itself.
-    others = (with_organ.where(place.model_id < model_id), with_organ.where(place.model_id > model_id))
-    statement = select(Organ.id).where(Organ.id.in_(organ_ids), or_(*(one.exists() for one in others)))
+    statement = select(Organ.id).where(Organ.id.in_(organ_ids), _has_place(True, model_id))
     return session.scalars(statement).all()
+
+
+def _has_place(visible: bool, but: int | None = None) -> ColumnElement[bool]:
+    """Whether the Organ of the statement around it has a visible, or a hidden, place in any model other than `but`."""
+    place = aliased(Placement)
+    places = select(place.id).with_hint(place, _BY_ORGAN, "sqlite")
+    places = places.where(place.organ_id == Organ.id, place.visible if visible else ~place.visible)
+    if but is None:
+        return places.exists()
+    # Two ranges of the index instead of `<>`, which would walk over all places of the model itself.
+    return or_(places.where(place.model_id < but).exists(), places.where(place.model_id > but).exists())
 
 
 def _in_shown_models(session: Session, organ_ids: Sequence[int], model_id: int) -> set[int]:

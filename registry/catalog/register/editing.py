@@ -111,10 +111,13 @@ def _move_facets(session: Session, model: Model, licence: str) -> None:
         for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(own)))
     }
     ids = facet_ids(session, [key._replace(license=licence) for key in held.values()])
-    for facet_id, key in held.items():
-        moved = update(Placement).where(Placement.model_id == model.id, Placement.facet_id == facet_id)
-        values = moved.values(facet_id=ids[key._replace(license=licence)])
-        session.execute(values, execution_options={"synchronize_session": False})
+    places = select(Placement.id, Placement.facet_id).where(Placement.model_id == model.id)
+    moved = [
+        {"id": row_id, "facet_id": ids[held[facet_id]._replace(license=licence)]}
+        for row_id, facet_id in session.execute(places)
+    ]
+    if moved:
+        session.execute(update(Placement), moved)  # row by row: a statement a facet would read the model for each
     if model.state == "visible":
         count_placements(session, session.execute(rows).all())
 

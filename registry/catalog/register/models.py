@@ -15,12 +15,13 @@ from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.queries.models import check_model_name, quarantined_model, visible_model_with_digest
+from registry.catalog.queries.shared_organs import count_unseen
 from registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.events import record_event
 from registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
 from registry.catalog.register.organs import organ_key, register_organs
-from registry.catalog.register.totals import add_to_totals, count_unseen
+from registry.catalog.register.totals import add_to_totals
 from registry.catalog.tables import (
     FilePart,
     Lineage,

@@ -15,12 +15,11 @@ from sqlalchemy.orm import Session
 from registry.catalog.actions import Action
 from registry.catalog.clock import now
 from registry.catalog.queries.events import was_done
-from registry.catalog.queries.published import organs_without_place
-from registry.catalog.queries.shared_organs import organs_placed_by
+from registry.catalog.queries.shared_organs import count_unseen, organs_placed_by, organs_without_place
 from registry.catalog.register.chimeras import count_grafts
 from registry.catalog.register.events import record_event
 from registry.catalog.register.facets import count_placements
-from registry.catalog.register.totals import add_to_totals, count_unseen
+from registry.catalog.register.totals import add_to_totals
 from registry.catalog.tables import (
     Chimera,
     Computation,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.totals import Totals, counted_totals, running_totals
-from registry.catalog.tables import Placement, Total
-from registry.catalog.upsert import batches, insert_or_add
+from registry.catalog.tables import Total
+from registry.catalog.upsert import insert_or_add
 
 
 class Sized(Protocol):
@@ -48,15 +48,6 @@ def blob_changes(came: Iterable[Sized], went: Iterable[Sized] = ()) -> Counter[s
 def is_counted(state: str) -> bool:
     """Whether a blob in `state` counts: all but those that are doomed."""
     return state != "doomed"
-
-
-def count_unseen(session: Session, organ_ids: Sequence[int]) -> int:
-    """How many of the different `organ_ids` have no visible place yet. Asked before theirs are written."""
-    unseen = set(organ_ids)
-    for batch in batches(sorted(unseen)):
-        places = select(Placement.organ_id).where(Placement.organ_id.in_(batch), Placement.visible).distinct()
-        unseen.difference_update(session.scalars(places))
-    return len(unseen)
 
 
 def repair_totals(session: Session) -> dict[str, tuple[int, int]]:
