@@ -40,6 +40,8 @@ CPU_SECONDS_LEAST, CPU_BYTES_A_SECOND = 120, 4_000_000
 """Parsing and measuring take about a tenth of that."""
 WALL_SECONDS_LEAST, WALL_BYTES_A_SECOND = 300, 1_000_000
 """The inspector lives as long as the whole ingest, which waits for the disk and for others."""
+ANSWER_SECONDS = 120.0
+"""How long one answer may take. It takes milliseconds, or some seconds on a machine that is busy."""
 NICENESS = 10
 GRACE_SECONDS = 1.0
 """How long a process may take to end by itself whose pipes are closed."""
@@ -93,20 +95,16 @@ class Inspection:
         Raises Refused, Stopped, and what reading `source` raises. To be called before the first `measure`.
         """
         reader = FrontReader(source)
-        reads_left = 2 * source.size_bytes + READS_BASE_BYTES
+        reads = _Reads(self._channel, source)
         try:
             self._channel.send({"inspect": source.path.name, "size_bytes": source.size_bytes})
             while True:
-                values = self._answer()
+                values = self._answer(ANSWER_SECONDS)
                 if self._channel.received_bytes > FRONTS_MAX_BYTES:
                     raise Refused("too-large", TOO_LARGE)
                 if "read" in values:
-                    offset, size = read_range(_only(values, "read"), source.size_bytes)
-                    reads_left -= max(size, READ_COST_BYTES)
-                    if reads_left < 0:
-                        raise BadMessage("the same bytes are wanted again and again")
                     advance()
-                    self._channel.send({"bytes": size}, source.read_at(offset, size))
+                    reads.answer(_only(values, "read"))
                 elif "fields" in values:
                     reader.add_fields(_only(values, "fields"))
                 elif "tensors" in values:
@@ -119,6 +117,8 @@ class Inspection:
             raise _nonsense(error) from error
         except BrokenPipeError:
             raise self._how_it_ended() from None
+        except TimeoutError:
+            raise _no_answer() from None
 
     def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         """Let the inspector measure a tensor whose bytes `read` gives. For several threads. Raises Refused, Stopped."""
@@ -136,7 +136,11 @@ class Inspection:
             with suppress(BrokenPipeError):  # the receiver sees the end too, and knows why
                 self._channel.send(request, data)
         del data
-        return answer.result()
+        try:
+            return answer.result(ANSWER_SECONDS)
+        except TimeoutError:
+            self._kill()
+            raise _no_answer() from None
 
     def cancel(self) -> None:
         """Kill the inspector, and make every thread that waits for a measurement give up."""
@@ -182,9 +186,9 @@ class Inspection:
             waiting.set_exception(_nonsense(error))
             raise
 
-    def _answer(self) -> Values:
-        """Return the next message. Raises BadMessage, and BrokenPipeError when there is none."""
-        message = self._channel.receive()
+    def _answer(self, patience_seconds: float | None = None) -> Values:
+        """Return the next message. Raises BadMessage, TimeoutError, and BrokenPipeError when there is none."""
+        message = self._channel.receive(patience_seconds=patience_seconds)
         if message is None:
             raise BrokenPipeError
         return message[0]
@@ -196,6 +200,23 @@ class Inspection:
             self._waiting.clear()
         for answer in waiting:
             answer.set_exception(error)
+
+
+class _Reads:
+    """Answers requests for bytes of one file, within a budget."""
+
+    def __init__(self, channel: Channel, source: OpenFile) -> None:
+        self._channel = channel
+        self._source = source
+        self._left_bytes = 2 * source.size_bytes + READS_BASE_BYTES
+
+    def answer(self, request: object) -> None:
+        """Send the bytes that a request names. Raises BadMessage, BrokenPipeError, and what reading raises."""
+        offset, size = read_range(request, self._source.size_bytes)
+        self._left_bytes -= max(size, READ_COST_BYTES)
+        if self._left_bytes < 0:
+            raise BadMessage("the same bytes are wanted again and again")
+        self._channel.send({"bytes": size}, self._source.read_at(offset, size))
 
 
 StartInspector = Callable[[int, bool], AbstractContextManager[Inspection]]
@@ -294,6 +315,11 @@ def _nonsense(error: BadMessage) -> Stopped:
     _log.error("an inspector answered nonsense: %s", error)
     sentence = f"The program that inspects the files gave a wrong answer ({error}): nothing was registered."
     return Stopped(sentence, is_limit=False)
+
+
+def _no_answer() -> Stopped:
+    sentence = f"It was stopped while it was inspected: no answer came for {ANSWER_SECONDS:g} s."
+    return Stopped(sentence, is_limit=True)
 
 
 def _only(values: Values, member: str) -> object:

@@ -21,6 +21,7 @@ import json
 import math
 import os
 import re
+import select
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
@@ -98,11 +99,14 @@ class Channel:
         text = json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
         _write(self._writes, _LENGTHS.pack(len(text), sum(map(len, data))), text, *data)
 
-    def receive(self, bytes_max: int = 0) -> tuple[Values, bytes] | None:
+    def receive(self, bytes_max: int = 0, patience_seconds: float | None = None) -> tuple[Values, bytes] | None:
         """Read one message, with at most `bytes_max` bytes behind it; None when the other side has ended.
 
-        Raises BadMessage for anything else than a JSON object of a bounded size.
+        Raises BadMessage for anything else than a JSON object of a bounded size, and TimeoutError when nothing has come
+        after `patience_seconds`.
         """
+        if patience_seconds is not None and not select.select([self._reads], [], [], patience_seconds)[0]:
+            raise TimeoutError
         head = _read(self._reads, _LENGTHS.size)
         if not head:
             return None
@@ -219,7 +223,9 @@ class FrontReader:
         return Front(
             header=header,
             tags=tuple(_texts(values["tags"], "tags", TAGS_MAX_BYTES // 8, TAGS_MAX_BYTES)),
-            unassemblable=tuple(_texts(values["unassemblable"], "reasons", REASONS_MAX, REASON_MAX_CHARACTERS)),
+            unassemblable=tuple(
+                map(_printable, _texts(values["unassemblable"], "reasons", REASONS_MAX, REASON_MAX_CHARACTERS))
+            ),
             lock=None if lock is None else Digest(_text(lock, "the id of a lock", 64, _DIGEST)),
         )
 
@@ -303,7 +309,7 @@ def read_refusal(values: Any) -> tuple[str, str]:
     """Return the code and the sentence of a refusal. Raises BadMessage."""
     _check_members(values, ("code", "sentence"))
     code = _text(values["code"], "a code", CODE_MAX_CHARACTERS, _CODE)
-    return code, _text(values["sentence"], "a sentence", REASON_MAX_CHARACTERS)
+    return code, _printable(_text(values["sentence"], "a sentence", REASON_MAX_CHARACTERS))
 
 
 def read_range(values: Any, size_bytes: int) -> tuple[int, int]:
@@ -367,6 +373,11 @@ def _texts(values: Any, what: str, most: int, longest: int) -> Iterator[str]:
         if not isinstance(value, str) or len(value) > longest or not _is_unicode(value):
             raise BadMessage(f"one of the {what} is not a text of at most {longest:,} characters")
         yield value
+
+
+def _printable(text: str) -> str:
+    """Return `text` with blanks for characters that a terminal would obey."""
+    return "".join(one if one.isprintable() else " " for one in text)
 
 
 def _is_unicode(text: str) -> bool:

@@ -435,6 +435,23 @@ def test_an_inspector_that_is_too_slow_dies_or_breaks_is_told_of() -> None:
         asked.measure(lambda _offset, size: bytes(size + 1), (64, 64), dtype_by_name("F32"))
 
 
+def test_an_inspector_that_says_nothing_more_holds_nobody_up(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.05)
+    for number, front in enumerate(([], GOOD)):
+        start = partial(inspector_thread, serve=answering(front, lambda _: None))
+        submission_id = asked_for(registry, f"eve{number}/slow", [whole(registry, f"eve{number}", MODEL)])
+        after = attended(registry, submission_id, start_inspector=start)
+        assert after.row.reason == "It was stopped while it was inspected: no answer came for 0.05 s."
+        assert json.loads(after.row.findings)[0]["code"] == "limit"
+        assert_nothing_is_left(registry)
+
+
+def test_what_a_terminal_would_obey_is_taken_out_of_sentences() -> None:
+    assert read_refusal({"code": "bad-gguf", "sentence": "a\x1b[31m\nb"}) == ("bad-gguf", "a [31m b")
+
+
 def test_what_the_reader_refuses_is_refused_in_its_words(registry: Registry) -> None:
     with pytest.raises(BadGguf) as caught:
         read_front(MemorySource(MODEL[:-5], "model.gguf"))
