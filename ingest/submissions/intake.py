@@ -4,9 +4,9 @@ checking -> ready                            inspected, `publish` false
 checking -> publishing -> published          or quarantined, where an administrator must approve it
 checking, publishing -> refused              with findings; its uploads are removed
 
-Two processes work at a submission (`docs/design/uploads.md`). A confined inspector parses the files and measures their
-tensors. This one finds the bytes, hands them to the inspector, checks its answers, computes every digest, stores the
-blobs and writes the rows.
+Two processes work at a submission (`docs/design/inspection.md`). A confined inspector parses the files and measures
+their tensors. This one finds the bytes, hands them to the inspector, checks its answers, computes every digest, stores
+the blobs and writes the rows.
 """
 
 from __future__ import annotations
