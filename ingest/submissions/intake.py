@@ -64,6 +64,8 @@ INSPECTED_SHARE = 0.05
 """Of the progress of a job that also publishes: reading the headers, about."""
 BUFFERS = 12
 """Of 4 MiB each. It bounds the memory of the process that works at jobs, which goes on living."""
+LITERALS_MAX_BYTES = 64 * 1024 * 1024
+"""Of a file's header without its large arrays and texts, which is read into memory as a whole."""
 OUR_FAULT = "It could not be inspected, and that is our fault, not yours. What you sent is kept: submit it again."
 REMOVED_MEANWHILE = "An administrator removed it while it was inspected."
 CANCELLED = "The job that inspected it was cancelled."
@@ -212,7 +214,11 @@ def _read_files(submission: _Submission, sources: Sources, inspection: Inspectio
     for number, file in enumerate(submission.files):
         source = composed_file(sources, file)
         advance = partial(tell, INSPECTED_SHARE * number / len(submission.files), "reading the headers")
-        files.append(dissect(source, inspection.front(source, advance)))
+        dissected = dissect(source, inspection.front(source, advance))
+        if sum(span.size_bytes for span in dissected.literals()) > LITERALS_MAX_BYTES:
+            most = f"{LITERALS_MAX_BYTES:,} bytes of short values"
+            raise Refused("too-large", f"{file.name}: its header has more than {most}.")
+        files.append(dissected)
     return in_order(submission.name.name, files)
 
 

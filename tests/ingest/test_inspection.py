@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from ingest.composed import BytesAtHand, ComposedFile, Section
 from ingest.dissect import read_front
-from ingest.submissions import inspection
+from ingest.submissions import inspection, intake
 from ingest.submissions.inspection import Inspection, InspectorProcess, Stopped
 from ingest.submissions.messages import (
     BATCH_ENTRIES,
@@ -395,6 +395,13 @@ def test_more_names_than_a_submission_may_have_are_refused_as_that(
     after = attended(registry, asked_for(registry, "eve/large", [whole(registry, "eve", MODEL)]))
     assert after.row.state == "refused"
     assert [one["code"] for one in json.loads(after.row.findings)] == ["too-large"]
+    assert_nothing_is_left(registry)
+
+
+def test_a_header_that_is_too_long_for_memory_is_refused(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "LITERALS_MAX_BYTES", 100)
+    after = attended(registry, asked_for(registry, "eve/long", [whole(registry, "eve", MODEL)]))
+    assert after.row.reason == "model.gguf: its header has more than 100 bytes of short values."
     assert_nothing_is_left(registry)
 
 
