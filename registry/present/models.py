@@ -21,7 +21,7 @@ from registry.catalog.queries.models import (
     placements_of,
     type_means,
 )
-from registry.catalog.queries.totals import running_totals
+from registry.catalog.queries.totals import running_totals, visible_bytes
 from registry.catalog.search.fields import CHIMERA
 from registry.catalog.tables import Model, ModelMetadata, Placement
 from registry.catalog.vocabulary import shown_text
@@ -33,6 +33,9 @@ from registry.present.facts import facts
 from registry.present.relatives import lineage_values
 from registry.present.values import Values
 from registry.relatives.findings import finding_values
+
+INGEST_FIELDS = ("model", "digest", "organs", "size_bytes", "flags", "notes")
+"""Of the report of an ingest, what is shown with the model."""
 
 
 def model_summary(model: Model, *, composed: bool = False) -> Values:
@@ -95,10 +98,20 @@ def model_page(session: Session, model: Model, limit: int | None = None) -> Valu
         "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
         "placements": [_placed(*row) for row in placements],
         **({} if limit is None else {"placements_left_out": model.tensors - len(placements)}),
-        "ingest": json.loads(ingest.report) if ingest is not None and ingest.report else None,
+        "ingest": _ingest(ingest.report) if ingest is not None and ingest.report else None,
         "composed": _composed(session, model),
         **lineage,
     }
+
+
+def _ingest(report: str) -> Values:
+    """Return what an ingest reported of the model itself.
+
+    How much of it was new, and the time that took, tells which of its bytes were here already: also those of a model
+    in quarantine.
+    """
+    values = json.loads(report)
+    return {name: values[name] for name in INGEST_FIELDS if name in values}
 
 
 def _licence_findings(model: Model, metadata: Sequence[ModelMetadata]) -> list[Values]:
@@ -147,6 +160,21 @@ def placement_values(placement: Placement) -> Values:
     }
 
 
+def public_figures(session: Session) -> Values:
+    """Return the registry in numbers that anybody may know: of visible models alone.
+
+    What is stored altogether would tell how large a model in quarantine is, and by what it grows, whether bytes that
+    somebody sends are there already.
+    """
+    totals = running_totals(session)
+    return {
+        "models": totals.models,
+        "placements": totals.placements,
+        "organs": totals.organs,
+        "size_bytes": visible_bytes(session),
+    }
+
+
 def figures(session: Session) -> Values:
-    """The registry in numbers, as its writers keep them: nothing is counted for this."""
+    """Return the registry in numbers, with all that is stored: for those who run it."""
     return asdict(running_totals(session))

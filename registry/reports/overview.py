@@ -10,7 +10,7 @@ from registry.catalog.queries.reports import (
     lowest_thetas_of_models,
     matrix_figures,
 )
-from registry.catalog.queries.totals import running_totals
+from registry.catalog.queries.totals import running_totals, visible_bytes
 from registry.reports.caution import caution
 from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
 from registry.reports.ranking import ranking_table
@@ -64,17 +64,10 @@ def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int
         ),
         Fact(
             "size_bytes",
-            "plain size",
-            totals.size_bytes,
+            "size of the files",
+            visible_bytes(session),
             Kind.SIZE,
-            "All different parts as they stand in the files, vocabularies and headers included.",
-        ),
-        Fact(
-            "stored_bytes",
-            "stored size",
-            totals.stored_bytes,
-            Kind.SIZE,
-            "The same on the disk, compressed. Every byte comes back as it was.",
+            "All files of these models together. `organ storage` says how much room they take here.",
         ),
     )
     empty = () if counts else ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from registry.present.models import figures
+from registry.present.models import public_figures
 from registry.present.values import Values
 from web.answers import reading, settings
 from web.api.blueprint import ROOT
@@ -19,7 +19,7 @@ GROUP = "About"
 def root() -> Values:
     """The program's version, the registry in figures, and where to go on."""
     with reading(settings().search_seconds) as session:
-        numbers = figures(session)
+        numbers = public_figures(session)
     names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
     links = {name: f"{ROOT}/{name}" for name in names}
     return {"name": "Organ registry", "version": program_version(), "figures": numbers, "links": links}

@@ -9,7 +9,7 @@ from registry.catalog.queries.models import model_by_name
 from registry.catalog.queries.search import search_organs
 from registry.catalog.search import MODELS, parse_query
 from registry.names import parse_model_name
-from registry.present.models import figures, models_values, placements_values
+from registry.present.models import models_values, placements_values, public_figures
 from registry.present.search import search_values
 from registry.present.values import Values
 from web.answers import Page, paged, reading, settings
@@ -26,7 +26,7 @@ FEATURED_TENSORS_MAX = 400
 def home() -> Page:
     """The registry at a glance."""
     with reading(settings().search_seconds) as session:
-        values: Values = {"figures": figures(session)}
+        values: Values = {"figures": public_figures(session)}
         top = search_organs(session, parse_query(TOP_QUERY), TOP_SHOWN)
         newest = models_values(search_models(session, parse_query("", MODELS), NEWEST_SHOWN))
     values["top_organs"] = search_values(top)["items"]

@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
 from registry.catalog.queries.models import count_models
-from registry.catalog.tables import Blob, Placement, Total
+from registry.catalog.tables import Blob, Model, Placement, Total
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,11 @@ def running_totals(session: Session) -> Totals:
     """The numbers as the writers keep them: a handful of rows."""
     kept = dict(session.execute(select(Total.name, Total.value)).all())
     return Totals(**{name: kept.get(name, 0) for name in Totals.__slots__})
+
+
+def visible_bytes(session: Session) -> int:
+    """Return the size of the files of all visible models together."""
+    return int(session.scalar(select(func.sum(Model.size_bytes)).where(Model.state == "visible")) or 0)
 
 
 def counted_totals(session: Session) -> Totals:

@@ -141,7 +141,7 @@ MODEL_SCHEMAS: dict[str, Schema] = {
             "metadata": list_of(_METADATA),
             "ingest": {
                 "type": ["object", "null"],
-                "description": "How it was taken apart: counts, sizes and seconds. More may be added.",
+                "description": "What its ingest reported: counts, sizes, flags and notes. More may be added.",
             },
             "composed": nullable(
                 record(

@@ -46,8 +46,8 @@ REPORT_SCHEMAS: dict[str, Schema] = {
     "Figures": {
         "type": "object",
         "description": "The registry in numbers. More may be added.",
-        "properties": {"models": COUNT, "blobs": COUNT, "size_bytes": COUNT, "stored_bytes": COUNT},
-        "required": ["models", "size_bytes", "stored_bytes"],
+        "properties": {"models": COUNT, "placements": COUNT, "organs": COUNT, "size_bytes": COUNT},
+        "required": ["models", "size_bytes"],
         "additionalProperties": nullable(COUNT),
     },
     "Report": record(

@@ -1,0 +1,336 @@
+"""A model in quarantine counts as absent: every route answers as it would if the model had never been sent.
+
+Two registries are equal but for one model of ada's that waits for review in the first. Each request is sent to both, by
+somebody without an account and by another contributor, and names what only that model has: its digests, its name, its
+likeness. The answers are equal to the byte, but for times, random ids, and what a process counts of itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.routing import Rule
+from werkzeug.test import TestResponse
+
+from ingest.opening import open_files
+from ingest.service import Intake, ingest_files
+from ingest.sources import find_sources
+from registry.catalog.queries.accounts import contributor_by_name
+from registry.catalog.queries.models import placements_of
+from registry.catalog.records import ModelRecord
+from registry.catalog.register.submissions import add_submission
+from registry.catalog.tables import Model
+from registry.registry import Registry
+from tests.cli.running import Organ
+from tests.client.elsewhere import listening
+from tests.homes import Homes
+from tests.kin import kin_file, kin_tensors
+from tests.submitting import asked_for, attended, whole
+from tests.web import belongings as ada
+from tests.web.accounts import new_token
+from tests.web.addressing import BODIES as GOOD_BODIES
+from tests.web.addressing import header_digest
+from tests.web.belongings import belongings
+from tests.web.test_token_rights import Browser
+from web.api.operation import operations
+from web.app import create_app
+from web.counting import COUNTING_KEY
+from web.forms import FIELD
+
+SECRET = "ada/secret"
+FILE = kin_file("Secret", kin_tensors(alike=0.97, seed=0))
+"""Nearly the weights of the visible models, so that searches by likeness would find it."""
+SUBMISSION = 90
+_CHANGING = (
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00|Z)?"), "TIME"),
+    (re.compile(r"orgs_[0-9A-Za-z]{49}|orgp_[0-9A-Za-z]{58}"), "TOKEN"),
+    (re.compile(r"(?<=value=\")[A-Za-z0-9_-]{43,64}(?=\")"), "FORM"),
+    (re.compile(r"(?<=class=\"sub mono\">)[0-9A-Za-z]{9}|(?<=account/tokens/)[0-9A-Za-z]{9}"), "TOKEN"),
+    (re.compile(r"(?<=uploads/)[A-Za-z0-9_-]{22}|(?<=\"id\": \")[A-Za-z0-9_-]{22}(?=\")"), "UPLOAD"),
+    (re.compile(r"(?<=\"id\":\")[A-Za-z0-9_-]{9,22}(?=\")"), "ID"),
+    (re.compile(r"(?<=http://)127\.0\.0\.1:\d+"), "HOST"),
+)
+"""What differs between any two answers."""
+
+
+@dataclass(frozen=True)
+class Secret:
+    """By what the model could be asked for."""
+
+    organ: str
+    header: str
+    file: str
+    model: str
+    place: str
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        return (self.organ, self.header, self.file, self.model)
+
+
+class Twins:
+    """Both registries, with their servers."""
+
+    def __init__(self, with_secret: Registry, without: Registry) -> None:
+        self.registries = (with_secret, without)
+        self.apps = tuple(_application(registry) for registry in self.registries)
+        self.tokens = [new_token(registry, "bob", "upload", "read") for registry in self.registries]
+        self.secret = _secret(with_secret)
+        self.browsers = [
+            Browser(app, registry, token)
+            for app, registry, token in zip(self.apps, self.registries, self.tokens, strict=True)
+        ]
+
+    def ask(self, by_bob: bool, method: str, address: str, **options: Any) -> list[tuple[int, str]]:
+        """Status and body of both answers, without what always differs."""
+        answers = []
+        for number, app in enumerate(self.apps):
+            is_api = address.startswith("/api/v1")
+            client = self.browsers[number]._client if by_bob and not is_api else app.test_client()
+            sent = dict(options)
+            if by_bob and is_api:
+                sent["headers"] = {"Authorization": f"Bearer {self.tokens[number]}"}
+            if "data" in sent:
+                sent["data"] = {**sent["data"], FIELD: self.browsers[number]._field if by_bob else "n" * 43}
+            with client.open(address, method=method, **sent) as answer:
+                answers.append((answer.status_code, self._comparable(answer)))
+        return answers
+
+    def _comparable(self, answer: TestResponse) -> str:
+        head = (
+            f"{answer.headers.get('Location', '')}\n{answer.headers.get('Content-Length', '') * answer.is_streamed}\n"
+        )
+        text = head + answer.get_data().decode("utf-8", "replace")
+        for pattern, word in _CHANGING:
+            text = pattern.sub(word, text)
+        return text
+
+
+def _application(registry: Registry) -> Flask:
+    app = create_app(registry)
+    del app.extensions[COUNTING_KEY]
+    return app
+
+
+def _put_secret(registry: Registry, folder: Path) -> None:
+    """Register the model as a submission does that waits for an administrator."""
+    path = folder / "secret.gguf"
+    path.write_bytes(FILE)
+    (source,) = find_sources([str(path)])
+
+    def settle(record: ModelRecord) -> ModelRecord:
+        return replace(record, contributor="ada", state="quarantined")
+
+    with ExitStack() as opened:
+        intake = Intake("submitted by ada", replace(source.name, namespace="ada"), settle=settle)
+        ingest_files(registry, open_files(opened, source), intake)
+    with registry.catalog.writing() as session:
+        model = session.query(Model).filter_by(namespace="ada", name="secret").one()
+        owner = contributor_by_name(session, "ada").id
+        row = add_submission(session, owner, "ada", "secret", manifest='{"files":[]}', said="{}", size_bytes=len(FILE))
+        row.id, row.state, row.model_id = SUBMISSION, "quarantined", model.id
+
+
+def _secret(registry: Registry) -> Secret:
+    with registry.catalog.reading() as session:
+        model = session.query(Model).filter_by(namespace="ada", name="secret").one()
+        shown = session.query(Model).filter_by(state="visible")
+        visible = {digest for one in shown for _, _, digest in placements_of(session, one.id)}
+        placement, _, organ = next(row for row in placements_of(session, model.id) if row[2] not in visible)
+        return Secret(organ, header_digest(FILE), sha256(FILE).hexdigest(), model.digest, placement.name)
+
+
+@pytest.fixture(scope="module")
+def twins(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    folder = tmp_path_factory.mktemp("twins")
+    with homes.opened(belongings, folder / "with") as one, homes.opened(belongings, folder / "without") as other:
+        _put_secret(one, folder)
+        yield Twins(one, other)
+
+
+ARGUMENTS: dict[str, Callable[[Secret], tuple[str, ...]]] = {
+    **dict.fromkeys(("namespace", "user", "contributor"), lambda _: ("ada",)),
+    "name": lambda _: ("secret", "secret@1"),
+    "digest": lambda secret: (secret.organ, secret.organ[:12], secret.header),
+    "header": lambda secret: (secret.header,),
+    "lock": lambda secret: (secret.model, secret.file),
+    "submission": lambda _: (str(SUBMISSION),),
+    "file": lambda _: ("secret.gguf",),
+    "path": lambda _: ("secret.gguf",),
+    "filename": lambda _: ("catalog.js",),
+    "form": lambda _: ("raw",),
+    "text": lambda _: ("card.md",),
+    "section": lambda _: ("ranking",),
+    "revision": lambda _: ("main", "v1"),
+    "tag": lambda _: ("latest",),
+    "token": lambda _: ("aaaaaaaaa",),
+    "upload": lambda _: ("nobodySentAnythingHere",),
+    "job": lambda _: ("99",),
+}
+"""What stands for each name that rules have in angle brackets. A rule with another name fails until it is here."""
+
+WITHOUT_QUERY = frozenset(
+    ("/", "/index.json", "/api", "/api.json", "/login", "/login.json", "/upload", "/upload.json", "/healthz")
+)
+"""Pages that take nothing by which a model could be named."""
+FOR_OPERATORS = ("/metrics",)
+"""What only the networks of those who run the server may read."""
+
+
+def queries(secret: Secret) -> list[dict[str, str]]:
+    """Queries that name the model, its organ, or its likeness."""
+    found = [{"q": f"like:{secret.organ}"}, {"q": f"model:{SECRET}"}, {"q": "secret"}, {"q": f"fits:{SECRET}"}]
+    found += [{"first": SECRET, "second": ada.VISIBLE}, {"first": ada.VISIBLE, "second": SECRET}]
+    found += [{"base": SECRET}, {"base": ada.VISIBLE, "donor": SECRET}, {"base": SECRET, "donor": ada.VISIBLE}]
+    found += [{"base": ada.VISIBLE, "graft": f"from:{SECRET} type:organ"}]
+    found += [{name: value} for name in ("model", "against", "digest") for value in (SECRET, *secret.digests)]
+    return found
+
+
+def bodies(secret: Secret, method: str, rule: str) -> list[Any]:
+    """What is sent there: the model and its organs in every place where one can be named."""
+    good = GOOD_BODIES.get((method, rule))
+    text = json.dumps(good)
+    found = [good]
+    for name in (ada.VISIBLE, ada.BASE, ada.MIXED, f"{ada.MIXED}@1"):
+        for other in (SECRET, f"sha256:{secret.model}", f"sha256:{secret.organ}"):
+            found.append(json.loads(text.replace(f'"{name}"', f'"{other}"')))
+    found.append(json.loads(text.replace("0" * 64, secret.organ)))
+    if rule == "/api/v1/uploads":
+        found += [{"kind": "piece", "size_bytes": 5, "digest": digest} for digest in secret.digests]
+        found += [{"kind": "file", "size_bytes": len(FILE), "digest": secret.file, "name": "secret.gguf"}]
+    if rule == "/api/v1/uploads/lookup":
+        found += [{"digests": list(secret.digests)}]
+    if rule == "/api/v1/organs/lookup":
+        found += [{"digests": list(secret.digests)}]
+    if (method, rule) == ("PUT", "/api/v1/models/<namespace>/<name>"):
+        pieces = [[0, len(FILE), secret.file]]
+        file = {"name": "secret.gguf", "size_bytes": len(FILE), "sha256": secret.file, "pieces": pieces}
+        found += [{"files": [file], "metadata": {}, "publish": False}]
+    unique = {json.dumps(body, sort_keys=True): body for body in found}
+    return list(unique.values())
+
+
+def addresses(secret: Secret, rule: Rule) -> list[str]:
+    """The rule with the model in each of its places."""
+    unknown = rule.arguments - ARGUMENTS.keys()
+    assert not unknown, f"{rule.rule}: say in ARGUMENTS what stands for {unknown}"
+    values = {name: ARGUMENTS[name](secret) for name in rule.arguments}
+    found = []
+    for number in range(max((len(one) for one in values.values()), default=1)):
+        built = rule.build({name: one[min(number, len(one) - 1)] for name, one in values.items()})
+        assert built is not None, rule.rule
+        found.append(built[1])
+    return list(dict.fromkeys(found))
+
+
+def requests(twins: Twins, *, every_page: bool) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Every method of every rule, with the model in its address, and in its query or its body.
+
+    Without `every_page`, pages that have a twin as JSON are sent no queries: the twin is.
+    """
+    rules = {rule.rule for rule in twins.apps[0].url_map.iter_rules()}
+    taken = {operation.path: {one.name for one in operation.parameters} for operation in operations()}
+    for rule in twins.apps[0].url_map.iter_rules():
+        if rule.endpoint == "static" or rule.rule in FOR_OPERATORS:
+            continue
+        own = addresses(twins.secret, rule)
+        for method in sorted((rule.methods or set()) - {"HEAD", "OPTIONS"}):
+            if method != "GET":
+                kind = "json" if rule.rule.startswith("/api/") else "data"
+                sent = [{} if body is None else {kind: body} for body in bodies(twins.secret, method, rule.rule)]
+            elif rule.rule in taken:
+                named = taken[rule.rule]
+                asked = [one for one in queries(twins.secret) if one.keys() <= named]
+                sent = [{}, *({"query_string": one} for one in asked)]
+            elif (
+                (f"{rule.rule}.json" in rules and not every_page)
+                or rule.arguments
+                or rule.rule in WITHOUT_QUERY
+                or rule.rule.startswith("/reports")
+            ):
+                sent = [{}]
+            else:
+                sent = [{}, *({"query_string": one} for one in queries(twins.secret))]
+            for address in own:
+                yield from ((method, address, {"data": {}, **one} if "data" in one else one) for one in sent)
+
+
+@pytest.mark.parametrize(
+    ("by_bob", "every_page"),
+    [(True, False), *(pytest.param(one, True, marks=pytest.mark.slow) for one in (False, True))],
+)
+def test_line_59_every_route_answers_as_if_the_model_had_never_been_sent(
+    twins: Twins, by_bob: bool, every_page: bool
+) -> None:
+    different, asked = [], 0
+    for method, address, options in requests(twins, every_page=every_page):
+        first, second = twins.ask(by_bob, method, address, **options)
+        asked += 1
+        if first != second:
+            different.append((method, address, options, _difference(first, second)))
+    assert different == []
+    assert asked > 400
+
+
+def _difference(first: tuple[int, str], second: tuple[int, str]) -> object:
+    if first[0] != second[0]:
+        return first[0], second[0], first[1][:200], second[1][:200]
+    at = next((i for i, (a, b) in enumerate(zip(first[1], second[1], strict=False)) if a != b), -1)
+    return first[1][max(0, at - 80) : at + 80], second[1][max(0, at - 80) : at + 80]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "{name}"),
+        ("show", "{organ}"),
+        ("show", "sha256:{file}"),
+        ("search", "like:{organ}"),
+        ("search", "model:{name}"),
+        ("models", "secret"),
+        ("compare", "{name}", ada.VISIBLE),
+        ("compat", ada.VISIBLE, "{name}"),
+        ("pull", "{name}", "-o", "{out}"),
+        ("pull", "sha256:{file}", "-o", "{out}"),
+        ("report", "{name}"),
+    ],
+)
+def test_line_59_no_command_elsewhere_tells_of_it(twins: Twins, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    secret, organ = twins.secret, Organ(tmp_path / "own")
+    ended = []
+    values = {"name": SECRET, "organ": secret.organ, "file": secret.file, "out": tmp_path / "out.gguf"}
+    for number, app in enumerate(twins.apps):
+        (tmp_path / "out.gguf").unlink(missing_ok=True)
+        with listening(app) as address:
+            environment = {"ORGAN_REGISTRY": address, "ORGAN_TOKEN": twins.tokens[number]}
+            one = organ(*(part.format(**values) for part in arguments), environment=environment)
+            ended.append((one.status, one.out.replace(address, "HERE"), one.err.replace(address, "HERE")))
+    assert ended[0] == ended[1]
+
+
+def test_line_59_another_contributor_who_sends_the_same_bytes_learns_nothing_of_it(
+    homes: Homes, tmp_path: Path
+) -> None:
+    """Neither by the findings, nor by what the new model's page says of it: the bytes were here already."""
+    found = []
+    for name in ("with", "without"):
+        with homes.opened(belongings, tmp_path / name) as registry:
+            if name == "with":
+                _put_secret(registry, tmp_path)
+            submission_id = asked_for(registry, "bob/same", [whole(registry, "bob", FILE)], license="mit")
+            row = attended(registry, submission_id).row
+            client = _application(registry).test_client()
+            model = client.get("/api/v1/models/bob/same").get_json()
+            figures = client.get("/api/v1").get_json()["figures"]
+            found.append((row.state, json.loads(row.findings), {**model, "created_at": "", "changed_at": ""}, figures))
+    assert found[0] == found[1]
