@@ -653,7 +653,7 @@ def framing_of(request: Request, answer: Answer) -> Framing:
 
 
 def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *, closes: bool) -> bytes:
-    """Return the status line and the headers of `answer`. Raises ValueError for a header with a line break."""
+    """Return the status line and the headers of `answer`."""
     lines = [f"HTTP/1.1 {answer.status}", f"Date: {date}", f"Server: {SERVER_NAME}"]
     if closes:
         lines.append("Connection: close")
@@ -666,8 +666,6 @@ def answer_head(request: Request, answer: Answer, framing: Framing, date: str, *
     for name, value in answer.headers:
         if name.lower() not in _HOP_BY_HOP and name.lower() != "content-length":
             lines.append(f"{name}: {value}")
-    if any("\r" in line or "\n" in line for line in lines):
-        raise ValueError("a header of an answer has a line break")
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 

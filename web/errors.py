@@ -70,7 +70,9 @@ def status_of(error: OrganError) -> int:
 def refused(error: OrganError) -> Response:
     """The answer to a request that raised `error`."""
     status = status_of(error)
-    if status >= 500:
+    if isinstance(error, Busy):
+        current_app.logger.warning("refused: %s", error)
+    elif status >= 500:
         current_app.logger.error("%s", error, exc_info=error)
     sentence = str(error) if status != 500 else "The registry cannot answer just now; its log says why."
     code = error.CODE if isinstance(error, TooCostly) else None

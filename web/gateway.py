@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from threading import Condition
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -20,6 +22,7 @@ COLLECT_BYTES = 128 * 1024
 """An answer of unknown length is collected up to this size; a longer one is sent piece by piece."""
 
 Headers = list[tuple[str, str]]
+_FORBIDDEN = re.compile(r"[\r\n\x00]|[^\x00-\xff]")
 
 
 @dataclass(slots=True)
@@ -205,11 +208,16 @@ def environment(request: Request) -> dict[str, Any]:
 
 
 def call(application: Any, request: Request) -> Answer:
-    """Let `application` answer `request`. A short answer is collected whole; of a long one, the beginning."""
+    """Let `application` answer `request`. A short answer is collected whole; of a long one, the beginning.
+
+    Raises what the application raises, and ValueError for a header that HTTP does not allow.
+    """
     started: list[Any] = []
     written: list[bytes] = []
 
     def start_response(status: str, headers: Headers, exc_info: Any = None) -> Callable[[bytes], None]:
+        if any(_FORBIDDEN.search(part) for part in (status, *chain.from_iterable(headers))):
+            raise ValueError("a header of an answer has a line break or a character that HTTP does not allow")
         started[:] = [status, headers]
         return written.append
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import BoundedSemaphore, Lock, get_native_id
+from threading import BoundedSemaphore, Lock
 from typing import Protocol
 
 from flask import Flask, Response, abort, current_app, request
@@ -41,8 +40,6 @@ SMALL_BYTES = 16 * 1024
 """Up to this size a file is read at once, by the thread that answers the request."""
 RETRY_SECONDS = 5
 TOO_MANY = "Too many downloads of this address are in progress; try again in a few seconds."
-DECODER_NICENESS = 5
-"""Threads that decode for downloads give way to those that answer pages."""
 IMMUTABLE = "public, max-age=31536000, immutable"
 OCTETS = "application/octet-stream"
 
@@ -83,7 +80,7 @@ class Streams:
     """
 
     def __init__(self, threads: int) -> None:
-        self.pool = ThreadPoolExecutor(os.cpu_count() or 2, thread_name_prefix="decode", initializer=_give_way)
+        self.pool = ThreadPoolExecutor(os.cpu_count() or 2, thread_name_prefix="decode")
         self._uploads = BoundedSemaphore(max(1, threads // 2))
         self._uploads_of_one = max(1, threads // 4)
         self._counts = Counter[int]()
@@ -103,13 +100,6 @@ class Streams:
             self._counts[contributor_id] -= 1
             self._counts += Counter[int]()  # removes contributors without a place
             self._uploads.release()
-
-
-def _give_way() -> None:
-    """Lower the priority of this thread; Linux has one for each."""
-    if sys.platform == "linux":
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, get_native_id(), DECODER_NICENESS)
 
 
 def streams() -> Streams:

@@ -55,11 +55,13 @@ DOWNLOADS_OF_ADDRESS = 24
 """Download managers open 16 connections at most; all of them may reach the same process."""
 BODIES_MAX_BYTES = 64 * 1024 * 1024
 """Bodies that are being received, all together."""
-DOWNLOAD_PLACES = 16
+DOWNLOAD_PLACES = 8
 """Downloads that hold buffers: two chunks of 4 MiB each."""
-SLOW_PLACES = 2
-STREAM_THREADS = 8
+SLOW_PLACES = 1
+STREAM_THREADS = 4
 LINGERING_MAX = 256
+BUSY = ("429", "503")
+REMEMBERED_MAX = 1024
 
 
 class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
@@ -137,6 +139,8 @@ class Service:
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
         self._stream_threads = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="download")
         self._health_thread = ThreadPoolExecutor(1, thread_name_prefix="health")
+        self._full_downloads: dict[tuple[str, str], int] = {}
+        """Addresses and paths of downloads that were refused because the address has too many; by which status."""
         self._date = (0, "")
 
     def clock(self) -> float:
@@ -266,6 +270,9 @@ class Service:
         """Count a request; why it is refused, if it is."""
         if exchange.request.path == HEALTH_PATH:
             return None
+        status = self._full_downloads.get((exchange.address, exchange.request.path))
+        if status is not None and not self._downloads_of.has_room(exchange.address):
+            return Refusal(status, TOO_MANY_OF_ADDRESS.sentence)
         if not self._requests_of.take(exchange.address):
             return TOO_MANY_OF_ADDRESS
         if exchange.is_write and not self._writes_of.take(exchange.address):
@@ -310,6 +317,11 @@ class Service:
 
     def _finish(self, exchange: Exchange, answer: Answer | None) -> None:
         self._queue.finished()
+        if answer is not None and not exchange.request.may_download and answer.status[:3] in BUSY:
+            # Refused because its address has too many: the same again needs no thread until one of them has ended.
+            if len(self._full_downloads) >= REMEMBERED_MAX:
+                self._full_downloads.clear()
+            self._full_downloads[exchange.address, exchange.request.path] = int(answer.status[:3])
         exchange.answered(answer)
 
     def _answer(self, exchange: Exchange, then: Callable[[Answer | None], None]) -> None:

@@ -47,6 +47,8 @@ RECONNECT_SECONDS = 1.0
 DRIP_SECONDS, DRIP_BYTES = 1.0, 2
 CHURN_RATE = 400.0
 """Connections a second that are opened and reset, all together."""
+WARM_SECONDS = 5.0
+"""Before anything is judged: a process that has just begun reads its programs and templates."""
 THINK_SECONDS = 1.0
 """The average pause of an honest user between two requests."""
 ANSWER_SECONDS = 30.0
@@ -467,6 +469,7 @@ HEAD = (
 async def run_all(port: int, pid: int, seconds: float, only: str) -> list[str]:
     """All kinds, each from one address and from many; what does not hold."""
     print(HEAD, flush=True)
+    await run("first requests of each process", port, pid, None, WARM_SECONDS)
     faults = await run("baseline", port, pid, None, seconds)
     for kind, attack in (await attacks(port)).items():
         for where in ("one address", "many addresses"):
