@@ -18,6 +18,8 @@ from registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
 Sink = Callable[[int, memoryview], None]
 """Called with an offset of the file and its bytes, from any thread, in any order."""
 
+FIRST_BYTES = 1 << 20
+"""Decoded before the first bytes are read, where many streams share a pool."""
 _ZEROS = memoryview(bytes(1 << 16))
 
 
@@ -45,7 +47,7 @@ class FileStream:
     that were found on the way.
 
     With a `pool` that many streams share, a stream holds no threads and two buffers of a chunk: it decodes one chunk
-    ahead of its reader.
+    ahead of its reader, but at first only FIRST_BYTES: many clients never read more.
     """
 
     def __init__(
@@ -96,13 +98,14 @@ class FileStream:
     def _decoded(self) -> Iterator[tuple[int, memoryview]]:
         ahead = self._ahead
         tasks = self._tasks()
-        more = True
+        more, is_read, planned_bytes = True, not self._is_shared, 0
         while more or ahead:
-            while more and self._buffers:
+            while more and self._buffers and (is_read or planned_bytes < FIRST_BYTES):
                 task = next(tasks, None)
                 if task is None:
                     more = False
                     break
+                planned_bytes += task.end - task.begin
                 buffer = self._buffers.popleft()
                 ahead.append((task, buffer, self._pool.submit(self._decode, task, buffer)))
             if ahead:
@@ -110,6 +113,7 @@ class FileStream:
                 view = future.result()
                 ahead.popleft()
                 yield task.offset, view
+                is_read = True
                 self._buffers.append(buffer)
                 if task.last_of_reader:
                     self._open.discard(task.reader)
