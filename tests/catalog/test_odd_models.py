@@ -16,8 +16,10 @@ from tests.trips import little_model
 
 def test_a_slot_is_found_however_many_others_came_before_it(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(5500)]
+    metadata = [text("general.architecture", "llama")]
     with Registry.open(tmp_path / "home") as registry:
-        ingest_bytes(registry, tmp_path, "odd", file_bytes([text("general.architecture", "llama")], odd))
+        for name, tensors in (("odd", odd[:2750]), ("odder", odd[2750:])):
+            ingest_bytes(registry, tmp_path, name, file_bytes(metadata, tensors))
         ingest_bytes(registry, tmp_path, "little", little_model())
         for query in ("slot:ffn_up", "slot:FFN_UP", "slot:ffn_up*"):
             assert {organ.slot for organ in registry.search(query)} == {"ffn_up"}

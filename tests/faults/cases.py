@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from ingest.service import IngestReport, ingest_model
+from ingest.service import IngestReport, always, ingest_model
 from ingest.sources import ModelSource
 from registry.catalog.engine import Catalog
 from registry.catalog.queries.blobs import BlobRow, blobs_after
@@ -72,7 +72,7 @@ def take_in(
     registry: Registry, path: Path, progress: Callable[[int], None] | None = None, name: ModelName = NAME
 ) -> IngestReport:
     """Ingest `path`, whatever it is, without looking at it first."""
-    return ingest_model(registry, ModelSource((path,), name), name, progress)
+    return ingest_model(registry, ModelSource((path,), name), name, progress, new_version=always)
 
 
 class SteppedFiles(Files):

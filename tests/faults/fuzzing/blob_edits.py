@@ -42,6 +42,7 @@ class Row:
     stored_bytes: int
     file: str | None
     inline: bytes | None
+    is_set_aside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
