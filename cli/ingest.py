@@ -150,6 +150,8 @@ def _print(outcome: Outcome, *, as_json: bool, quiet: bool) -> None:
         for flag in report.flags:
             click.echo(f"  note: {plain(flag)}", err=True)
     if report is not None:
+        for warning in report.warnings:
+            click.echo(f"  warning: {plain(warning)}", err=True)
         for note in report.notes:
             click.echo(f"  note: {plain(note)}", err=True)
 

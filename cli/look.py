@@ -11,6 +11,7 @@ from cli.elsewhere import values_there
 from cli.place import folder_registry, remote_registry
 from cli.querying import QueryCommand, print_more
 from cli.shown import print_model, print_organ
+from cli.tables import NONFINITE_MARK
 from registry.catalog.queries.composing import model_by_digest
 from registry.catalog.queries.model_search import search_models
 from registry.catalog.queries.models import model_by_name
@@ -157,9 +158,10 @@ def _print_models(found: list[Values], numbers: Values | None) -> None:
 
 
 def _model_row(model: Values) -> tuple[object, ...]:
+    kind = model["kind"] if model["complete"] else "partial"
     return (
         model["name"],
-        model["kind"] if model["complete"] else "partial",
+        f"{kind} {NONFINITE_MARK}" if model["nonfinite_tensors"] else kind,
         model["architecture"] or "–",
         model["tensors"],
         count_text(model["parameters"]),

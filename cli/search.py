@@ -7,6 +7,7 @@ import click
 from cli.console import plain, print_json, print_table
 from cli.place import any_registry
 from cli.querying import QueryCommand, print_more
+from cli.tables import NONFINITE_MARK
 from registry.anatomy import EXAMPLE_SLOTS
 from registry.catalog.bins import BIN_DEGREES
 from registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, parse_query
@@ -85,7 +86,8 @@ def _print_organs(organs: tuple[FoundOrgan, ...], asked: Query) -> None:
 
 def _row(organ: FoundOrgan) -> list[object]:
     numbers = [theta_text(organ.theta), share_text(organ.spectral_signal), size_text(organ.size_bytes)]
-    return [organ.digest[:12], organ.model, organ.name, organ.type, organ.dtype, *numbers]
+    name = f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name
+    return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
 
 
 def _number(value: float | None) -> str:

@@ -7,6 +7,7 @@ import click
 from cli.console import plain, print_table
 from cli.prose import print_prose, print_sentence
 from cli.relatives import print_lineage
+from cli.tables import NONFINITE_MARK
 from registry.present.text import count_text, share_text, size_text, theta_text
 from registry.present.values import Values
 
@@ -90,6 +91,9 @@ def print_organ(values: Values) -> None:
     click.echo(f"sha256:{values['digest']}")
     gain = f"{size_text(values['size_bytes'])}, stored in {size_text(values['stored_bytes'])} by {values['codec']}"
     click.echo(f"{values['dtype']} {values['shape']}, {values['elements']} values, {gain}, {values['state']}")
+    if values["nonfinite"] != 0:
+        counted = "not counted yet" if values["nonfinite"] is None else f"{values['nonfinite']:,}"
+        click.echo(f"values that are NaN or infinite: {counted}")
     for other in values["also"]:
         click.echo(f"the same bytes also stand as {other['dtype']} {other['shape']}")
     for reading in values["measurements"]:
@@ -117,7 +121,7 @@ def _print_facts(values: Values) -> None:
 
 def _placement_row(placement: Values) -> tuple[object, ...]:
     return (
-        placement["name"],
+        f"{placement['name']} {NONFINITE_MARK}" if placement["nonfinite"] else placement["name"],
         placement["type"],
         placement["dtype"],
         placement["shape"],

@@ -13,6 +13,9 @@ SHORT_MAX = 14
 FOLDED_MIN = 20
 """A column is folded down to this width; below it, long texts get a line of their own."""
 
+NONFINITE_MARK = "(NaN/inf)"
+"""Behind the name of what has weights that are NaN or infinite."""
+
 _JOINTS = re.compile(r"[^-/_.@:]*[-/_.@:]|[^-/_.@:]+")
 """Where a long name may be folded: behind what separates its parts."""
 

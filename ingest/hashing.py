@@ -20,6 +20,7 @@ from ingest.stages import Stages
 from registry.digest import Digest, digest_of
 from registry.gguf import ByteSource, MemorySource, TensorInfo
 from registry.gguf.pieces import Span
+from registry.measure import count_nonfinite
 from registry.store.codec import BYTES_CODEC, Codec
 
 KEPT_CHUNKS_MAX = 8
@@ -47,6 +48,8 @@ class HashedPiece:
     digest: Digest
     checksums: tuple[int, ...]
     kept: tuple[SharedBuffer, ...] = ()
+    nonfinite: int = 0
+    """Values of a tensor that are NaN or infinite."""
 
     def hold(self) -> None:
         """One more looks at the kept chunks."""
@@ -109,7 +112,7 @@ class FilePass:
 
     def _hash_piece(self, piece: Piece) -> HashedPiece:
         digest = hashlib.sha256()
-        checksums, kept = [], []
+        checksums, kept, nonfinite = [], [], 0
         chunk_bytes = piece.codec.chunk_bytes
         keep = piece.span.size_bytes <= KEPT_CHUNKS_MAX * chunk_bytes
         for begin in range(piece.span.offset, piece.span.end, chunk_bytes):
@@ -117,11 +120,14 @@ class FilePass:
             with self._stages.timed("hash organs", len(buffer.data)):
                 digest.update(buffer.data)
                 checksums.append(xxhash.xxh3_64_intdigest(buffer.data))
+            if piece.tensor is not None:
+                with self._stages.timed("count non-finite", len(buffer.data)):
+                    nonfinite += count_nonfinite(buffer.data, piece.tensor.dtype)
             if keep:
                 kept.append(buffer)
             else:
                 buffer.release()
-        return HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(kept))
+        return HashedPiece(piece, Digest(digest.hexdigest()), tuple(checksums), tuple(kept), nonfinite)
 
     def _read(self, offset: int, size: int) -> SharedBuffer:
         """The next bytes, which the file's hasher is given too."""

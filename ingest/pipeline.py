@@ -49,6 +49,8 @@ class Gathered:
     literals: dict[int, Digest] = field(default_factory=dict)
     """By file: what is kept word for word."""
     measurements: dict[OrganKey, Measurement] = field(default_factory=dict)
+    nonfinite: dict[OrganKey, int] = field(default_factory=dict)
+    """How many values of each tensor are NaN or infinite."""
     new_blobs: int = 0
     new_bytes: int = 0
     stored_bytes: int = 0
@@ -181,6 +183,8 @@ class Pipeline:
             self._tensors.add(_organ_key(event.hashed), piece.span.size_bytes)
         if piece.source is self._files[event.file_index].source:
             self.gathered.digests[event.file_index, piece.span.offset] = digest
+            if piece.tensor is not None:
+                self.gathered.nonfinite[_organ_key(event.hashed)] = event.hashed.nonfinite
         else:
             self.gathered.literals[event.file_index] = digest
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 from ingest.directory.virtual import names_text
 from ingest.dissect import DissectedFile, places
@@ -18,6 +19,9 @@ from registry.gguf.pieces import shown_type, shown_value
 from registry.gguf.types import UNQUANTISED
 from registry.names import ModelName
 from registry.relatives.declared import DeclaredParent, folded, numbered_parents
+
+NONFINITE_SHOWN = 5
+"""Tensors with values that are NaN or infinite that are named in a sentence."""
 
 
 def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gathered) -> ModelRecord:
@@ -40,10 +44,29 @@ def model_record(name: ModelName, files: Sequence[DissectedFile], gathered: Gath
         files=records,
         tags=files[0].tags,
         parents=tuple(_parents(header, kind, origin)),
-        flags=tuple(dict.fromkeys(_flags(files, origin))),
+        flags=tuple(dict.fromkeys([*_flags(files, origin), *nonfinite_flags(nonfinite_tensors(files, gathered))])),
         unassemblable=tuple(reason for file in files for reason in file.unassemblable),
         complete=is_complete(header, [placement.place for placement in placements]),
     )
+
+
+def nonfinite_tensors(files: Sequence[DissectedFile], gathered: Gathered) -> dict[str, int]:
+    """The tensors with values that are NaN or infinite, and how many each has; in the order of the files."""
+    found = {}
+    for index, file in enumerate(files):
+        for tensor in file.header.tensors:
+            digest = gathered.digests[index, file.tensor_span(tensor).offset]
+            if count := gathered.nonfinite[digest, tensor.dtype.name, shape_text(tensor.shape)]:
+                found[tensor.name] = count
+    return found
+
+
+def nonfinite_flags(tensors: Mapping[str, int]) -> Iterator[str]:
+    """One sentence about `tensors`, names with counts; none where there are no such tensors."""
+    if tensors:
+        shown = [f"{name} ({count:,})" for name, count in islice(tensors.items(), NONFINITE_SHOWN)]
+        more = f" and {len(tensors) - len(shown)} more tensors" if len(tensors) > len(shown) else ""
+        yield f"weights that are NaN or infinite in {', '.join(shown)}{more}"
 
 
 def model_digest(files: Sequence[Digest]) -> Digest:
@@ -110,6 +133,7 @@ def _placements(index: int, file: DissectedFile, gathered: Gathered) -> Iterator
             size_bytes=tensor.size_bytes,
             offset_bytes=span.offset,
             measurement=gathered.measurements.get(key),
+            nonfinite=gathered.nonfinite[key],
         )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from sqlalchemy.orm import Session
 
 from ingest.dissect import DissectedFile
 from ingest.opening import notes_of, open_files, source_size_bytes
 from ingest.pipeline import Gathered, Pipeline
-from ingest.records import model_record
+from ingest.records import model_record, nonfinite_flags, nonfinite_tensors
 from ingest.sources import ModelSource
 from ingest.stages import Stages
 from ingest.tasks import BUFFERS, Measurer, Progress
@@ -52,6 +52,13 @@ class IngestReport:
     flags: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """About what it was read from, not about the model: an organ directory whose organs were edited."""
+    nonfinite: dict[str, int] = field(default_factory=dict)
+    """The tensors with values that are NaN or infinite, and how many each has."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What makes the model useless or dangerous, in sentences."""
+        return tuple(nonfinite_flags(self.nonfinite))
 
 
 NewVersion = Callable[[NameTaken], bool]
@@ -229,6 +236,7 @@ def _report(
         stages=stages.summary(),
         flags=tuple(dict.fromkeys(flag for file in files for flag in (*file.flags, *file.unassemblable))),
         notes=notes_of(files, {index: found.file for index, found in gathered.files.items()}, gathered.digests),
+        nonfinite=nonfinite_tensors(files, gathered),
     )
 
 

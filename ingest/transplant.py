@@ -32,7 +32,7 @@ from registry.digest import Digest, digest_of
 from registry.errors import BadQuery, NotFound
 from registry.gguf import HeaderSource, TensorInfo, read_header
 from registry.lineage import Slot
-from registry.measure import measure
+from registry.measure import count_nonfinite, measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +118,19 @@ def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
 def _part(file: DissectedFile, tensor: TensorInfo, place: Place) -> Part:
     begin = file.tensor_span(tensor).offset
     found = measure(partial(_read, file, begin), tensor.shape, tensor.dtype)
+    digest, nonfinite = _digest_and_count(file, begin, tensor)
     return Part(
         name=tensor.name,
         place=place,
         dtype=tensor.dtype,
         shape=tensor.shape,
-        digest=_digest(file, begin, tensor.size_bytes),
+        digest=digest,
         theta=found.theta,
         spectral_signal=found.spectral_signal,
         fingerprint=found.fingerprint,
         mean=found.mean,
         standard_deviation=found.standard_deviation,
+        nonfinite=nonfinite,
     )
 
 
@@ -136,14 +138,17 @@ def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
     return file.source.read_at(begin + offset, size)
 
 
-def _digest(file: DissectedFile, begin: int, size_bytes: int) -> Digest:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(min(BUFFER_BYTES, size_bytes)))
-    for offset in range(0, size_bytes, BUFFER_BYTES):
-        view = buffer[: min(BUFFER_BYTES, size_bytes - offset)]
+def _digest_and_count(file: DissectedFile, begin: int, tensor: TensorInfo) -> tuple[Digest, int]:
+    """The SHA-256 of a tensor's bytes, and how many of its values are NaN or infinite."""
+    digest, nonfinite = hashlib.sha256(), 0
+    step = BUFFER_BYTES // tensor.dtype.block_bytes * tensor.dtype.block_bytes
+    buffer = memoryview(bytearray(min(step, tensor.size_bytes)))
+    for offset in range(0, tensor.size_bytes, step):
+        view = buffer[: min(step, tensor.size_bytes - offset)]
         file.source.read_into(view, begin + offset)
         digest.update(view)
-    return Digest(digest.hexdigest())
+        nonfinite += count_nonfinite(view, tensor.dtype)
+    return Digest(digest.hexdigest()), nonfinite
 
 
 def _composed(plan: Plan, lock: Lock, library: FileLibrary, path: Path) -> ComposedFile:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Engine
 
-HEAD = "0006"
+HEAD = "0007"
 LOCATION = Path(__file__).parent
 
 _one_at_a_time = threading.Lock()

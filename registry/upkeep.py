@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -19,16 +20,21 @@ from registry.catalog.queries.blobs import (
     BlobRow,
     blobs_after,
     blobs_by_digest,
+    blobs_by_id,
     known_files,
     names_of_blob,
     oldest_living_ingest,
     unneeded_blobs,
 )
+from registry.catalog.queries.organs import uncounted_organs
 from registry.catalog.queries.totals import counted_totals, running_totals
 from registry.catalog.register.blobs import doom_blobs, mark_corrupt, mark_present, reclaim_blob
+from registry.catalog.register.organs import count_nonfinite_tensors, record_nonfinite
 from registry.catalog.register.totals import differences, repair_totals
 from registry.digest import Digest
 from registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
+from registry.gguf.types import DType, dtype_by_name
+from registry.measure import count_nonfinite
 from registry.store import BlobAddress, BlobReader, BlobStore
 
 GRACE = timedelta(hours=24)
@@ -63,6 +69,8 @@ class VerifyReport:
     quarantined: int = 0
     recovered: list[Digest] = field(default_factory=list)
     """Blobs that were set aside and whose bytes are right again; with `repair` they were taken back."""
+    counted_organs: int = 0
+    """Organs that an older version registered, and whose values that are NaN or infinite were counted now."""
     miscounted: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The running totals that were wrong: as they were kept, and counted. `repair` puts them right."""
 
@@ -104,7 +112,8 @@ def verify(
 
     Blobs that were set aside before are always read and hashed. With `repair`, those whose bytes are right again are
     taken back, and blobs whose bytes are wrong or missing are set aside: they are read again before they are used, and
-    an ingest of the same bytes stores them anew. A blob that could not be read for another reason is a fault that may
+    an ingest of the same bytes stores them anew. With both, values that are NaN or infinite are counted in the organs
+    of which that is unknown. A blob that could not be read for another reason is a fault that may
     pass, and is not set aside. Running totals that are wrong are corrected.
     """
     report = VerifyReport()
@@ -128,6 +137,8 @@ def verify(
         with catalog.writing() as session:
             for row in recovered:
                 mark_present(session, row)
+    if repair and read_data is not None:
+        report.counted_organs = _count_unknown(catalog, blobs, read_data)
     report.miscounted = _miscounted(catalog, repair)
     return report
 
@@ -206,6 +217,41 @@ def _look_again(
             if isinstance(error, CorruptBlob | MissingBlob):
                 faulty.append(row)
     return faulty
+
+
+def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:
+    """Count the values that are NaN or infinite in the organs of the share of which that is unknown.
+
+    Return how many organs were counted; those whose bytes cannot be read are left out.
+    """
+    counted, after = 0, 0
+    while True:
+        with catalog.reading() as session:
+            page = uncounted_organs(session, after)
+            rows = blobs_by_id(session, [organ.blob_id for organ in page])
+        counts = {}
+        for organ in page:
+            row = rows.get(organ.blob_id)
+            if row is not None and share.takes(row.digest):
+                with suppress(StoreError), BlobReader(blobs, row) as reader:
+                    counts[organ.id] = _count_nonfinite(reader, dtype_by_name(organ.dtype))
+        with catalog.writing() as session:
+            record_nonfinite(session, counts)
+            if not page:
+                count_nonfinite_tensors(session)
+                return counted
+        counted, after = counted + len(counts), page[-1].id
+
+
+def _count_nonfinite(reader: BlobReader, dtype: DType) -> int:
+    """The chunks are whole blocks of the dtype that the bytes were first stored as, which may be another one."""
+    rest, found = b"", 0
+    for view in reader.stream():
+        data = rest + bytes(view)
+        whole = len(data) // dtype.block_bytes * dtype.block_bytes
+        found += count_nonfinite(memoryview(data)[:whole], dtype)
+        rest = data[whole:]
+    return found
 
 
 def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:

@@ -70,7 +70,7 @@ def registered_contents(registry: Registry, name: ModelName) -> list[Content]:
                 placement.spectral_signal,
                 placement.stable_rank,
             )
-            for placement, _shape, _digest in placements_of(session, model.id)
+            for placement, *_ in placements_of(session, model.id)
         }
     return [_registered(registry.blobs, plan, size, measures) for plan, size in zip(plans, header_sizes, strict=True)]
 

@@ -73,8 +73,8 @@ def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -
 def _tensors(registry: Registry, name: str) -> list[_Tensor]:
     with registry.catalog.reading() as session:
         placements = placements_of(session, model_by_name(session, parse_model_name(name)).id)
-        blobs = blobs_by_digest(session, {digest for _, _, digest in placements})
-        return [_tensor(placement, shape, digest, blobs) for placement, shape, digest in placements]
+        blobs = blobs_by_digest(session, {digest for _, _, digest, _ in placements})
+        return [_tensor(placement, shape, digest, blobs) for placement, shape, digest, _ in placements]
 
 
 def _tensor(placement: Placement, shape: str, digest: str, blobs: dict[Digest, BlobRow]) -> _Tensor:

@@ -33,6 +33,8 @@ class PlacementRecord:
     size_bytes: int
     offset_bytes: int
     measurement: Measurement | None
+    nonfinite: int | None = None
+    """How many of its values are NaN or infinite; None where they were not counted now."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,10 +57,11 @@ _FOUND: Members = {
     "architecture": Maybe(text),
     "license": Maybe(text),
     "likeness": Maybe(number),
+    "nonfinite": Maybe(whole),
 }
 _PAGE: Members = {"next": Maybe(text), "notes": Each(text)}
 ORGANS: Members = {**_PAGE, "items": Each(_FOUND)}
-PLACEMENTS: Members = {**_PAGE, "items": Each({**_PLACED, "digest": digest, "shape": text})}
+PLACEMENTS: Members = {**_PAGE, "items": Each({**_PLACED, "digest": digest, "shape": text, "nonfinite": Maybe(whole)})}
 FACETS: Members = {
     "total": Maybe(whole),
     "exact": flag,
@@ -83,6 +84,7 @@ SUMMARY: Members = {
     "complete": flag,
     "digest": digest,
     "created_at": moment,
+    "nonfinite_tensors": Maybe(whole),
 }
 MODELS: Members = {**_PAGE, "items": Each(SUMMARY)}
 _EDGE: Members = {
@@ -238,7 +240,7 @@ def _found_model(values: Values) -> FoundModel:
 
 
 def _placed(values: Values, model: Values) -> FoundOrgan:
-    own = {name: values[name] for name in (*_PLACED, "digest")}
+    own = {name: values[name] for name in (*_PLACED, "digest", "nonfinite")}
     try:
         shape = tuple(map(int, values["shape"].split("x")))
     except ValueError as error:

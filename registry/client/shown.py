@@ -43,6 +43,7 @@ ORGAN: Members = {
     "dtype": word,
     "shape": word,
     "elements": whole,
+    "nonfinite": Maybe(whole),
     "size_bytes": whole,
     "stored_bytes": whole,
     "codec": word,

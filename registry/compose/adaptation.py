@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor
 from registry.compose.finding import Finding, Severity
+from registry.compose.fitting import odd_weights
 from registry.compose.parent import Parent, Part
 from registry.compose.phrases import listed
 from registry.gguf.quants import can_dequantize
@@ -32,14 +33,17 @@ class FactorPair:
 def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
     """All that is to be said of merging `adapter` into `base`.
 
-    Refuses `not-an-adapter`, `adapter-not-lora`, `architecture-differs`, `adapter-misfit` and `dtype-refused` (values
-    that cannot be read here); warns of `adapter-base-differs`; tells `adapter-rank`. Licences are for others.
+    Refuses `not-an-adapter`, `adapter-not-lora`, `architecture-differs`, `adapter-misfit`, `non-finite-weights` and
+    `dtype-refused` (values that cannot be read here); warns of `adapter-base-differs`; reports `adapter-rank`.
+    Licences are checked elsewhere.
     """
     pairs = factor_pairs(adapter)
     if not pairs and adapter.header.text("general.type") != "adapter":
         return [_not_an_adapter(base, adapter)]
     found = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
     found += [*_of_dtypes(base, adapter, pairs), *_of_base_name(base, adapter)]
+    odd = odd_weights(adapter, adapter.parts, base=base, donor=adapter)
+    found += [replace(one, severity=Severity.REFUSE) for one in odd]  # they cannot be computed with
     ranks = sorted({pair.b.shape[0] for pair in pairs if pair.b is not None})
     if ranks:
         alpha = alpha_of(adapter)

@@ -15,5 +15,6 @@ WARNINGS = {
     "activation-differs": "the donor's feed-forward was trained with another activation",
     "tokenizer-differs": "tokens are numbered otherwise",
     "parent-yanked": "a model that its publisher or an administrator has yanked",
+    "non-finite-weights": "weights that are NaN or infinite, which spread to everything that the model computes",
     "licences-conflict": "licences that do not go together, or allow no derivatives",
 }

@@ -15,7 +15,7 @@ from registry.compose.changes import already_equal, changes
 from registry.compose.differences import Taken, differences
 from registry.compose.facts import Facts, facts_of
 from registry.compose.finding import Finding, Severity
-from registry.compose.fitting import is_dtype_refused, kept, misfits, misplaced
+from registry.compose.fitting import is_dtype_refused, kept, misfits, misplaced, odd_weights
 from registry.compose.licences import combined_licence
 from registry.compose.parent import Parent
 from registry.compose.relatedness import relatedness
@@ -103,7 +103,9 @@ def check_replacements(base: Parent, replacements: Sequence[Replacement]) -> lis
     all parents together.
     """
     ours = facts_of(base)
-    found = [*_of_base(base), *misplaced(base, replacements)]
+    replaced = {one.before.name for one in replacements}
+    own = [part for part in base.parts if part.name not in replaced]
+    found = [*_of_base(base), *misplaced(base, replacements), *odd_weights(base, own, base=base, donor=None)]
     for donor, taken in by_donor(replacements):
         found += _of_donor(base, donor, taken, (ours, facts_of(donor)))
     return _each_once([*found, *changes(base, replacements)])
@@ -131,6 +133,7 @@ def _of_donor(
     found = differences(*facts, Taken.of(replacements), (base.label, donor.label))
     yield from found
     yield from misfits(base, donor, replacements)
+    yield from odd_weights(donor, [one.after for one in replacements], base=base, donor=donor)
     if not any(finding.code == "architecture-differs" for finding in found):
         yield from relatedness(base, donor, replacements)
     yield from already_equal(base, donor, replacements)

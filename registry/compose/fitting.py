@@ -45,6 +45,19 @@ def misfits(base: Parent, donor: Parent, replacements: Sequence[Replacement]) ->
         yield _refusal("slot-absent", sentence, base, donor, [part.name for part in surplus])
 
 
+def odd_weights(owner: Parent, parts: Iterable[Part], *, base: Parent, donor: Parent | None) -> Iterator[Finding]:
+    """`non-finite-weights`: which of `parts`, tensors of `owner`, have weights that are NaN or infinite."""
+    odd = [part for part in parts if part.nonfinite]
+    if odd:
+        sentence = (
+            f"{owner.label} has weights that are NaN or infinite in {listed([part.name for part in odd])}: "
+            "most likely the file is damaged, and the result will compute nothing but NaN."
+        )
+        names = tuple(part.name for part in odd)
+        donor_label = donor.label if donor is not None else ""
+        yield Finding(Severity.WARN, "non-finite-weights", sentence, base=base.label, donor=donor_label, organs=names)
+
+
 def kept(base: Parent, donor: Parent, places: Iterable[Place]) -> Iterator[Finding]:
     """`kept-organs`: those of the base's `places` that the donor has nothing for; they stay as they are."""
     lacking = [place for place in places if _slot(place) not in donor.by_slot]

@@ -127,7 +127,7 @@ def parts_of(session: Session, model_id: int) -> list[Part]:
     return [
         Part(
             row.name, row.place, dtype_by_name(row.dtype), row.shape, row.digest,
-            row.theta, row.spectral_signal, row.fingerprint, row.mean, row.standard_deviation,
+            row.theta, row.spectral_signal, row.fingerprint, row.mean, row.standard_deviation, row.nonfinite,
         )
         for row in tensor_rows(session, model_id)
     ]  # fmt: skip

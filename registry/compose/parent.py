@@ -28,6 +28,8 @@ class Part:
     fingerprint: bytes | None = field(default=None, repr=False)
     mean: float | None = None
     standard_deviation: float | None = None
+    nonfinite: int | None = None
+    """How many of its values are NaN or infinite; None where they were not counted."""
 
     @property
     def slot(self) -> Slot:

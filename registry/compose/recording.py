@@ -132,6 +132,7 @@ def _parts(file: LockedFile) -> Iterator[PartRecord]:
 def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
     header = file.header
     for tensor, locked, planned in zip(header.tensors, file.lock.tensors, file.plan.parts, strict=True):
+        measurement = measured.get(tensor.name)
         yield PlacementRecord(
             name=tensor.name,
             place=planned.before.place,
@@ -140,7 +141,8 @@ def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterat
             shape=tensor.shape,
             size_bytes=tensor.size_bytes,
             offset_bytes=header.data_offset + tensor.offset,
-            measurement=measured.get(tensor.name),
+            measurement=measurement,
+            nonfinite=None if measurement is None else measurement.nonfinite,
         )
 
 

@@ -1,4 +1,4 @@
-"""Measuring, pure: an organ's bytes in, numbers out, by a bounded number of reads.
+"""Measuring, pure: an organ's bytes in, numbers out, by a bounded number of reads; only `nonfinite` reads all of them.
 
     measurement     `measure`, the entry point, and the record `Measurement` that it gives; which bytes it reads
     sample          which values are looked at
@@ -6,6 +6,7 @@
     zmeasure        θ, |Z| and their indicators: how the values are distributed (method "z1")
     spectral        how a matrix's energy stands against chance (method "mp1")
     fingerprint     256 bytes by which relatives are found
+    nonfinite       how many of all values are NaN or infinite
 
 A *sample* is the values that stand for an organ; a *run* is some consecutive ones; a *patch* is the submatrix that the
 spectral reading looks at. *Signal* without a word before it is sin θ.
@@ -13,6 +14,7 @@ spectral reading looks at. *Signal* without a word before it is sin θ.
 
 from registry.measure.fingerprint import FINGERPRINT_BYTES, fingerprint
 from registry.measure.measurement import Measurement, measure, required_reads
+from registry.measure.nonfinite import count_nonfinite
 from registry.measure.sample import Read
 from registry.measure.spectral import SpectralReading, spectral_reading
 from registry.measure.summary import Summary, summarise
@@ -25,6 +27,7 @@ __all__ = [
     "SpectralReading",
     "Summary",
     "ZReading",
+    "count_nonfinite",
     "fingerprint",
     "measure",
     "required_reads",

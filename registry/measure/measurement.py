@@ -53,6 +53,8 @@ class Measurement:
     spectral_columns: int | None = None
     fingerprint: bytes | None = None
     """256 signed bytes; None under 256 values."""
+    nonfinite: int | None = None
+    """How many of all values are NaN or infinite; None where only the sample was read, as `measure` does."""
 
 
 def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
@@ -70,6 +72,8 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
     spectrum = _spectrum(read, patches, dtype, whole) if patches else None
     sample = read_values(read, runs, dtype) if whole is None else whole
     summary = summarise(sample)
+    if not summary.ascending.size:
+        spectrum = None  # it takes NaN and infinities for 0, which would be a reading of nothing
     reading = zmeasure.zmeasure(summary)
     return Measurement(
         method=zmeasure.METHOD,

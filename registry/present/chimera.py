@@ -104,9 +104,9 @@ def _parts(session: Session, model: Model, chimera: Chimera) -> list[Values]:
     """The organs that are not the base's own, as a plan has them; of a base that is not shown nothing is told."""
     origins = json.loads(chimera.origins)
     held = placements_of(session, chimera.base_model_id) if is_reachable(session, chimera.base_model_id) else ()
-    before = {placement.name: placement for placement, _, _ in held}
+    before = {placement.name: placement for placement, *_ in held}
     rows = []
-    for placement, _, digest in placements_of(session, model.id):
+    for placement, _, digest, _ in placements_of(session, model.id):
         origin = origins["parts"].get(placement.name)
         if origin is not None:
             number, *acts = origin

@@ -12,7 +12,7 @@ from registry.catalog.queries.lookup import reachable_organs
 from registry.catalog.queries.placements import placements_page
 from registry.catalog.tables import Model
 from registry.digest import Digest
-from registry.present.models import placement_values
+from registry.present.models import placed_values
 from registry.present.values import Values
 
 KNOWN_MAX = 4000
@@ -34,5 +34,5 @@ def known_organs(session: Session, digests: Sequence[Digest]) -> Values:
 def organs_of_model(session: Session, model: Model, limit: int, after: str | None = None) -> Values:
     """A page of the organs of `model` at their places; raises BadQuery for a place that is none."""
     rows, following = placements_page(session, model, limit, after)
-    items = [placement_values(placement) | {"shape": shape, "digest": digest} for placement, shape, digest in rows]
+    items = [placed_values(*row) for row in rows]
     return {"items": items, "next": following, "notes": []}

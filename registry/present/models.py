@@ -57,6 +57,7 @@ def model_summary(model: Model, *, composed: bool = False) -> Values:
         "state": model.state,
         "downloads": model.downloads,
         "grafts": model.grafts,
+        "nonfinite_tensors": model.nonfinite_tensors,
     }
 
 
@@ -96,7 +97,7 @@ def model_page(session: Session, model: Model, limit: int | None = None) -> Valu
         ],
         "facts": facts(model, metadata, dtype_counts(session, model.id)),
         "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
-        "placements": [_placed(*row) for row in placements],
+        "placements": [placed_values(*row) for row in placements],
         **({} if limit is None else {"placements_left_out": model.tensors - len(placements)}),
         "ingest": _ingest(ingest.report) if ingest is not None and ingest.report else None,
         "composed": _composed(session, model),
@@ -135,11 +136,12 @@ def _composed(session: Session, model: Model) -> Values | None:
 
 def placements_values(session: Session, model_id: int) -> list[Values]:
     """The organs of a model at their places, in order."""
-    return [_placed(*row) for row in placements_of(session, model_id)]
+    return [placed_values(*row) for row in placements_of(session, model_id)]
 
 
-def _placed(placement: Placement, shape: str, digest: str) -> Values:
-    return placement_values(placement) | {"shape": shape, "digest": digest}
+def placed_values(placement: Placement, shape: str, digest: str, nonfinite: int | None) -> Values:
+    """An organ at its place in a model that is known."""
+    return placement_values(placement) | {"shape": shape, "digest": digest, "nonfinite": nonfinite}
 
 
 def placement_values(placement: Placement) -> Values:

@@ -28,6 +28,7 @@ def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Value
         "dtype": organ.dtype,
         "shape": organ.shape,
         "elements": organ.elements,
+        "nonfinite": organ.nonfinite,
         "size_bytes": blob.size_bytes,
         "stored_bytes": blob.stored_bytes,
         "codec": f"{blob.codec}/{blob.codec_version}",

@@ -176,8 +176,9 @@ def _organs(session: Session, model: Model) -> tuple[FoundOrgan, ...]:
             stable_rank=placement.stable_rank,
             architecture=model.architecture,
             license=model.license,
+            nonfinite=nonfinite,
         )
-        for placement, shape, digest in placements_of(session, model.id)
+        for placement, shape, digest, nonfinite in placements_of(session, model.id)
     )
 
 

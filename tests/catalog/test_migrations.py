@@ -118,7 +118,8 @@ def go_back(session: Session, revision: int) -> None:
     assert revision == 4
     tables = ("page_tokens", "web_sessions", "tokens", "upload_pieces", "uploads", "submissions", "daily_downloads")
     columns = {"contributors": ("state", "quota_bytes")}
-    columns["models"] = ("state_reason", "changed_at", "downloads", "grafts")
+    columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors")
+    columns["organs"] = ("nonfinite",)
     for name in ("models_state_downloads", "models_state_grafts", "placements_organ"):
         session.execute(text(f"DROP INDEX ix_{name}"))
     session.execute(text("CREATE INDEX ix_placements_organ_id ON placements (organ_id)"))

@@ -107,7 +107,7 @@ def _file(session: Session, model: Model, position: int) -> FileRecord:
             one.name, Place(OrganType(one.type), Tower(one.tower), one.block, one.slot), Digest(digest), one.dtype,
             tuple(map(int, shape.split("x"))), one.size_bytes, one.offset_bytes, None,
         )
-        for one, shape, digest in placements_of(session, model.id)
+        for one, shape, digest, _ in placements_of(session, model.id)
         if one.file_id == file.id
     ]  # fmt: skip
     same = (Digest(file.sha256), Digest(file.header_sha256), file.header_bytes)
@@ -204,9 +204,9 @@ def test_of_a_removed_model_only_its_name_and_the_reason_are_left(session: Sessi
 @pytest.mark.parametrize("name", ["base", "stranger", "tuned"])
 def test_bytes_that_no_other_model_has_are_free_and_those_of_the_chimera_are_not(session: Session, name: str) -> None:
     model = named(session, name)
-    held = {digest for _, _, digest in placements_of(session, model.id)}
+    held = {digest for _, _, digest, _ in placements_of(session, model.id)}
     others = select(Model).where(Model.id != model.id)
-    kept = {digest for other in session.scalars(others) for _, _, digest in placements_of(session, other.id)}
+    kept = {digest for other in session.scalars(others) for _, _, digest, _ in placements_of(session, other.id)}
     assert held & kept
     assert held - kept
     remove_model(session, model, "gone", "local")

@@ -62,7 +62,7 @@ def depth_chart(namespace: str, name: str) -> Response:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         if model.tensors > PAGE_TENSORS_MAX:
             raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a drawing")
-        rows = depth_values(placement_values(placement) for placement, _, _ in placements_of(session, model.id))
+        rows = depth_values(placement_values(placement) for placement, *_ in placements_of(session, model.id))
     lines, blocks = _depth_lines(rows)
     if not lines:
         raise NotFound(f"{model.full_name} has no two blocks of which θ is known")

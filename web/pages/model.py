@@ -38,7 +38,7 @@ METADATA_SHOWN = 400
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
 COLUMNS = (
     *("name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", "theta", "magnitude", "signal"),
-    *("spectral_signal", "stable_rank", "digest"),
+    *("spectral_signal", "stable_rank", "digest", "nonfinite"),
 )
 """Of the organs as CSV."""
 

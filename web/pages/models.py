@@ -27,7 +27,7 @@ SORTS = {
 }
 COLUMNS = (
     *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
-    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts"),
+    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors"),
 )
 """Of the list as CSV."""
 EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-grafts", "license:apache-2.0")

@@ -47,6 +47,7 @@ class TensorRow:
     fingerprint: bytes | None
     mean: float | None
     standard_deviation: float | None
+    nonfinite: int | None
 
 
 def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
@@ -56,7 +57,7 @@ def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
             *(Placement.name, Placement.type, Placement.tower, Placement.block, Placement.slot),
             *(Placement.dtype, Organ.shape, Blob.digest, Organ.id, Blob.id),
             *(Placement.theta, Placement.spectral_signal, Fingerprint.values),
-            *(Measurement.mean, Measurement.standard_deviation),
+            *(Measurement.mean, Measurement.standard_deviation, Organ.nonfinite),
         )
         .join(Organ, Organ.id == Placement.organ_id)
         .join(Blob, Blob.id == Organ.blob_id)

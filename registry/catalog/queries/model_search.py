@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from registry.catalog.queries.bounds import number_condition
 from registry.catalog.queries.models import composed_among, is_composed
-from registry.catalog.queries.narrow import known_values, model_conditions
+from registry.catalog.queries.narrow import known_values, model_conditions, nonfinite_condition
 from registry.catalog.search import FoundModel, ModelsPage, Query, Sort
 from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from registry.catalog.search.fields import CHIMERA, PARTIAL
@@ -52,6 +52,7 @@ def search_models(
     text = f"{'ranked ' if ranked else ''}{query}"
     notes: list[str] = []
     conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
+    conditions += [nonfinite_condition(choice, Model.nonfinite_tensors) for choice in query.choices("nonfinite")]
     conditions += [number_condition(term, _COLUMNS[term.field]) for name in _COLUMNS for term in query.numbers(name)]
     conditions += [Model.complete.is_(true()), Model.kind == "model", ~is_composed()] if ranked else []
     statement = select(Model).where(Model.state == "visible", *conditions)
@@ -82,6 +83,7 @@ def found_models(page: ModelPage) -> ModelsPage:
             mean_signal=model.mean_signal,
             digest=Digest(model.digest),
             created_at=model.created_at,
+            nonfinite_tensors=model.nonfinite_tensors,
         )
         for model in page.items
     )

@@ -197,10 +197,15 @@ def tensor_blobs_of(session: Session, model_id: int) -> dict[str, int]:
     return dict(session.execute(statement).all())
 
 
-def placements_of(session: Session, model_id: int, limit: int | None = None) -> Sequence[Row[Placement, str, str]]:
-    """Return the placements in order, all or the first `limit`, each with its organ's shape and digest."""
+def placements_of(
+    session: Session, model_id: int, limit: int | None = None
+) -> Sequence[Row[Placement, str, str, int | None]]:
+    """Return the placements in order, all or the first `limit`.
+
+    Each comes with its organ's shape, digest, and count of values that are NaN or infinite.
+    """
     statement = (
-        select(Placement, Organ.shape, Blob.digest)
+        select(Placement, Organ.shape, Blob.digest, Organ.nonfinite)
         .join(Organ, Organ.id == Placement.organ_id)
         .join(Blob, Blob.id == Organ.blob_id)
         .where(Placement.model_id == model_id)

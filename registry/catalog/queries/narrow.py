@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, and_, func, not_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, select, true
 from sqlalchemy.orm import Session
 
 from registry.catalog.queries.bases import Base, base_of
@@ -16,7 +16,7 @@ from registry.catalog.queries.fitting import Fitting, fitting
 from registry.catalog.queries.rollup import FACET_COLUMNS, held_roll_up
 from registry.catalog.queries.words import models_with_words
 from registry.catalog.search import Choice, Numbers, Query
-from registry.catalog.search.fields import BASES_MAX
+from registry.catalog.search.fields import BASES_MAX, NO, UNKNOWN, YES
 from registry.catalog.search.parse import nearest
 from registry.catalog.tables import Contributor, Facet, FacetCount, Model
 from registry.catalog.vocabulary import REACHABLE_STATES
@@ -35,7 +35,7 @@ ABSENT = "none"
 
 CLOSED_FIELDS = ("type", "tower")
 """Their values are the same in every registry."""
-MODEL_FIELDS = ("model", "by")
+MODEL_FIELDS = ("model", "by", "nonfinite")
 """What is asked of the model that an organ is in, beside words."""
 
 
@@ -70,6 +70,8 @@ class Narrowed:
     fitting: list[Fitting] = field(default_factory=list)
     numbers: list[Numbers] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    nonfinite: list[Choice] = field(default_factory=list)
+    """What is asked of weights that are NaN or infinite; `models` leaves out models that have no such organ."""
 
     @property
     def facet_filters(self) -> list[FacetFilter]:
@@ -85,7 +87,9 @@ class Narrowed:
 
 def narrow(session: Session, query: Query) -> Narrowed:
     """`query` against the registry. A name that nothing has is noted, with the nearest one, and finds nothing."""
-    narrowed = Narrowed(numbers=[term for term in query.terms if isinstance(term, Numbers)])
+    narrowed = Narrowed(
+        numbers=[term for term in query.terms if isinstance(term, Numbers)], nonfinite=query.choices("nonfinite")
+    )
     for name in FACET_COLUMNS:
         for choice in query.choices(name):
             values = choice.values
@@ -93,6 +97,7 @@ def narrow(session: Session, query: Query) -> Narrowed:
                 values = _facet_values(session, choice, narrowed.notes)
             narrowed.facets.append(FacetFilter(name, frozenset(values), choice.negated))
     conditions = model_conditions(session, query, narrowed.notes)
+    conditions += [_may_have(choice) for choice in narrowed.nonfinite]
     if conditions:
         narrowed.models = select(Model.id).where(Model.state == "visible", *conditions)
         named = [choice for name in MODEL_FIELDS for choice in query.choices(name)]
@@ -147,6 +152,19 @@ def model_conditions(session: Session, query: Query, notes: list[str]) -> list[C
         _note_words(session, query.words, notes)
     conditions += [Model.id.not_in(models_with_words(words.split("-"))) for words in query.excluded_words]
     return conditions
+
+
+def nonfinite_condition(choice: Choice, column: Any) -> ColumnElement[bool]:
+    """Whether `column`, a count of values or of tensors, is as `nonfinite:` asks."""
+    meant = {YES: column > 0, NO: column == 0, UNKNOWN: column.is_(None)}
+    condition = or_(*(meant[value] for value in choice.values))
+    return not_(func.coalesce(condition, false())) if choice.negated else func.coalesce(condition, false())
+
+
+def _may_have(choice: Choice) -> ColumnElement[bool]:
+    """Models that may have an organ as `choice` asks: those with other organs have such ones too."""
+    only_odd = set(choice.values) == {YES} and not choice.negated
+    return Model.nonfinite_tensors > 0 if only_odd else true()
 
 
 def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> None:

@@ -57,6 +57,12 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
     return rows
 
 
+def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
+    """The next organs behind `after_id` of which it is unknown how many values are NaN or infinite."""
+    statement = select(Organ).where(Organ.nonfinite.is_(None), Organ.id > after_id).order_by(Organ.id).limit(limit)
+    return session.scalars(statement).all()
+
+
 def measurements_of(session: Session, organ_id: int) -> Sequence[Measurement]:
     """What each method read from the organ."""
     statement = select(Measurement).where(Measurement.organ_id == organ_id).order_by(Measurement.method)

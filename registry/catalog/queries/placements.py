@@ -13,15 +13,15 @@ from registry.catalog.tables import Blob, Model, Organ, Placement
 
 def placements_page(
     session: Session, model: Model, limit: int, after: str | None = None
-) -> tuple[Sequence[Row[Placement, str, str]], str | None]:
-    """The next `limit` placements of `model` in the order of its files, each with its organ's shape and digest.
+) -> tuple[Sequence[Row[Placement, str, str, int | None]], str | None]:
+    """The next `limit` placements of `model` in the order of its files, each as `placements_of` has it.
 
     `after` is the second of what the page before gave, None on the last page. Raises BadQuery for any other text.
     """
     check_limit(limit)
     listed = f"organs of {model.full_name}"
     statement = (
-        select(Placement, Organ.shape, Blob.digest)
+        select(Placement, Organ.shape, Blob.digest, Organ.nonfinite)
         .join(Organ, Organ.id == Placement.organ_id)
         .join(Blob, Blob.id == Organ.blob_id)
         .where(Placement.model_id == model.id)

@@ -20,7 +20,7 @@ from registry.catalog.queries.bounds import (
     stretch,
     wants_missing_only,
 )
-from registry.catalog.queries.narrow import Narrowed
+from registry.catalog.queries.narrow import Narrowed, nonfinite_condition
 from registry.catalog.queries.planning import Plan, by_index, plan_of
 from registry.catalog.search import Numbers, Sort
 from registry.catalog.search.cursor import Cursor
@@ -85,6 +85,10 @@ def matches(narrowed: Narrowed, entity: Any) -> list[ColumnElement[bool]]:
         conditions.append(entity.facet_id.in_(select(Facet.id).where(*narrowed.facet_conditions)))
     if narrowed.models is not None:
         conditions.append(entity.model_id.in_(narrowed.models))
+    for choice in narrowed.nonfinite:
+        organ = aliased(Organ)
+        found = select(organ.id).where(organ.id == entity.organ_id, nonfinite_condition(choice, organ.nonfinite))
+        conditions.append(found.exists())
     return conditions + [one.condition(entity) for one in narrowed.fitting]
 
 

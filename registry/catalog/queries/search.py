@@ -87,6 +87,7 @@ _FOUND: Any = (
         _ORGANS.c.shape,
         _MODELS.c.architecture,
         _MODELS.c.license,
+        _ORGANS.c.nonfinite,
         *(
             _PLACES.c[name]
             for name in (
@@ -109,8 +110,8 @@ def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | 
         return ()
     found = {}
     for (
-        row_id, digest, namespace, model, version, shape, architecture, license_, name, type_, tower, block, slot,
-        dtype, size_bytes, theta, magnitude, signal, spectral_signal, stable_rank,
+        row_id, digest, namespace, model, version, shape, architecture, license_, nonfinite, name, type_, tower, block,
+        slot, dtype, size_bytes, theta, magnitude, signal, spectral_signal, stable_rank,
     ) in session.execute(_FOUND, {"ids": list(ids)}):  # fmt: skip
         found[row_id] = FoundOrgan(
             digest=Digest(digest),
@@ -131,5 +132,6 @@ def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | 
             architecture=architecture,
             license=license_,
             likeness=likeness.get(row_id),
+            nonfinite=nonfinite,
         )
     return tuple(found[row_id] for row_id in ids)

@@ -20,7 +20,7 @@ from registry.catalog.records import FileRecord, ModelRecord, OrganKey, Placemen
 from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.events import record_event
 from registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
-from registry.catalog.register.organs import organ_key, register_organs
+from registry.catalog.register.organs import count_nonfinite_tensors, organ_key, record_counts, register_organs
 from registry.catalog.register.totals import add_to_totals
 from registry.catalog.tables import (
     FilePart,
@@ -56,6 +56,9 @@ def register_model(session: Session, record: ModelRecord, *, keep_name: bool) ->
     """
     same = registered_already(session, record, keep_name)
     if same is not None:
+        if same.nonfinite_tensors is None:
+            record_counts(session, record.placements)
+            count_nonfinite_tensors(session, same.id)
         return Registered(same, created=False)
     wanted = _digests(record)
     blobs = blobs_by_digest(session, wanted)
@@ -150,11 +153,22 @@ def _insert_model(
         mean_signal=fmean(signals) if signals else None,
         flags=json.dumps([shown_text(flag) for flag in record.flags]),
         unassemblable=json.dumps([shown_text(reason) for reason in record.unassemblable]),
+        nonfinite_tensors=_nonfinite_tensors(session, record, organs),
         created_at=now(),
     )
     session.add(model)
     session.flush()
     return model
+
+
+def _nonfinite_tensors(session: Session, record: ModelRecord, organs: Mapping[OrganKey, int]) -> int | None:
+    """How many tensors have values that are NaN or infinite; None where those of some were not counted."""
+    counts: dict[int, int | None] = {}
+    for batch in batches(sorted(set(organs.values()))):
+        rows = session.execute(select(Organ.id, Organ.nonfinite).where(Organ.id.in_(batch)))
+        counts.update({organ_id: count for organ_id, count in rows})  # noqa: C416  # rows are no plain tuples
+    found = [counts[organs[organ_key(placement)]] for placement in record.placements]
+    return None if None in found else sum(count != 0 for count in found)
 
 
 def _values(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import BlobRow
+from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from registry.catalog.records import OrganKey, PlacementRecord
-from registry.catalog.tables import Fingerprint, Measurement, Organ
+from registry.catalog.tables import Fingerprint, Measurement, Model, Organ, Placement
 from registry.catalog.upsert import batches, insert_missing
 from registry.catalog.vocabulary import shown_text
 from registry.digest import Digest
@@ -32,18 +32,28 @@ def register_organs(
 ) -> dict[OrganKey, int]:
     """Make sure that every placement's organ has a row, its measurements and its fingerprint; their ids."""
     firsts: dict[OrganKey, PlacementRecord] = {}
+    nonfinite: dict[OrganKey, int] = {}
     for placement in placements:
         held = firsts.setdefault(organ_key(placement), placement)
         if held.measurement is None and placement.measurement is not None:
             firsts[organ_key(placement)] = placement
+        if placement.nonfinite is not None:
+            nonfinite[organ_key(placement)] = placement.nonfinite
     rows = [
-        {"blob_id": blobs[Digest(digest)].id, "dtype": dtype, "shape": shape, "elements": _elements(firsts[key].shape)}
+        {
+            "blob_id": blobs[Digest(digest)].id,
+            "dtype": dtype,
+            "shape": shape,
+            "elements": _elements(firsts[key].shape),
+            "nonfinite": nonfinite.get(key),
+        }
         for key in firsts
         for digest, dtype, shape in [key]
     ]
     rows.sort(key=itemgetter("blob_id"))  # in one order for everybody: two who bring the same never wait in a ring
     insert_missing(session, Organ, rows)
     ids = _ids(session, firsts, blobs)
+    record_nonfinite(session, {ids[key]: count for key, count in nonfinite.items()})
     measured = [(ids[key], first.measurement) for key, first in firsts.items() if first.measurement is not None]
     readings = [row for organ_id, reading in measured for row in _measurement_rows(organ_id, reading)]
     insert_missing(session, Measurement, readings)
@@ -54,6 +64,39 @@ def register_organs(
     ]
     insert_missing(session, Fingerprint, prints)
     return ids
+
+
+def record_counts(session: Session, placements: Iterable[PlacementRecord]) -> None:
+    """Write how many values of organs that are registered are NaN or infinite, as `placements` say."""
+    counts = {organ_key(one): one.nonfinite for one in placements if one.nonfinite is not None}
+    blobs = blobs_by_digest(session, [digest for digest, _, _ in counts])
+    ids = _ids(session, [key for key in counts if key[0] in blobs], blobs)
+    record_nonfinite(session, {ids[key]: count for key, count in counts.items() if key in ids})
+
+
+def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
+    """Write how many values of each organ, by id, are NaN or infinite, where that is not known yet."""
+    by_count: dict[int, list[int]] = {}
+    for organ_id, count in counts.items():
+        by_count.setdefault(count, []).append(organ_id)
+    for count, organ_ids in sorted(by_count.items()):
+        for batch in batches(sorted(organ_ids)):
+            unknown = update(Organ).where(Organ.id.in_(batch), Organ.nonfinite.is_(None))
+            session.execute(unknown.values(nonfinite=count))
+
+
+def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> None:
+    """Write how many tensors have such values into the models of which that was unknown and all organs are counted.
+
+    With `model_id`, only into that model.
+    """
+    placed = select(func.count()).select_from(Placement).join(Organ, Organ.id == Placement.organ_id)
+    placed = placed.where(Placement.model_id == Model.id)
+    uncounted = placed.where(Organ.nonfinite.is_(None)).scalar_subquery()
+    odd = placed.where(Organ.nonfinite > 0).scalar_subquery()
+    models = update(Model).where(Model.nonfinite_tensors.is_(None), uncounted == 0)
+    models = models if model_id is None else models.where(Model.id == model_id)
+    session.execute(models.values(nonfinite_tensors=odd), execution_options={"synchronize_session": False})
 
 
 def _elements(shape: Sequence[int]) -> int:

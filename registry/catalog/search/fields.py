@@ -101,6 +101,14 @@ _LICENSE = Field("license", Kind.NAME, "the model's licence; none where it state
 _BY = Field("by", Kind.NAME, "who added the model")
 _MODEL = Field("model", Kind.NAME, "the model: namespace/name, or acme/*")
 
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+_NONFINITE = Field(
+    "nonfinite",
+    Kind.CHOICE,
+    "whether some weights are NaN or infinite; unknown where an older version registered them",
+    (YES, NO, UNKNOWN),
+)
+
 
 def _by_name(*fields: Field) -> dict[str, Field]:
     return {field.name: field for field in fields}
@@ -128,6 +136,7 @@ ORGANS = Vocabulary(
         _MODEL,
         _LICENSE,
         _BY,
+        _NONFINITE,
         Field(
             "fits",
             Kind.MODEL,
@@ -160,6 +169,7 @@ MODELS = Vocabulary(
         _ARCH,
         _LICENSE,
         _BY,
+        _NONFINITE,
         Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees", example="theta>=45 or theta:35-60"),
         Field("signal", Kind.NUMBER, "mean of sin θ over its tensors", example="signal>=0.6 or signal:0.5-0.7"),
         Field("params", Kind.SIZE, "parameters: params>=1M"),

@@ -43,6 +43,8 @@ class FoundOrgan:
     license: str | None
     likeness: float | None = None
     """For `like:` the correlation of the fingerprints, -1 to 1."""
+    nonfinite: int | None = None
+    """How many of its values are NaN or infinite; None where they were not counted."""
 
     def __repr__(self) -> str:
         return f"<{self.name} of {self.model}: {_shape(self)} {self.dtype}, θ {theta_text(self.theta)}>"
@@ -91,6 +93,8 @@ class FoundModel:
     digest: Digest
     """Of its bytes."""
     created_at: datetime
+    nonfinite_tensors: int | None = None
+    """Tensors with values that are NaN or infinite; None where those of some tensor were not counted."""
 
     def __repr__(self) -> str:
         size, theta = size_text(self.size_bytes), theta_text(self.mean_theta)

@@ -85,6 +85,8 @@ class Model(Base):
     """The sum of its days."""
     grafts: Mapped[int] = mapped_column(Big, server_default=sql("0"))
     """Visible chimeras that have organs of it, its own contributor's among them."""
+    nonfinite_tensors: Mapped[int | None] = mapped_column(Big)
+    """Tensors that have values that are NaN or infinite; null while those of some tensor were not counted."""
 
     @property
     def full_name(self) -> str:

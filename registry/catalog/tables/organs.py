@@ -23,6 +23,8 @@ class Organ(Base):
     dtype: Mapped[str] = mapped_column(text(16))
     shape: Mapped[str] = mapped_column(text(96))
     elements: Mapped[int] = mapped_column(Big)
+    nonfinite: Mapped[int | None] = mapped_column(Big)
+    """How many of its values are NaN or infinite; null where they were not counted (registered by an older version)."""
 
 
 class Measurement(Base):

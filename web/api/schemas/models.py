@@ -53,6 +53,9 @@ _SUMMARY: dict[str, Schema] = {
     ),
     "downloads": described(COUNT, "How often it was fetched, whole or an organ of it."),
     "grafts": described(COUNT, "Visible chimeras that have organs of it."),
+    "nonfinite_tensors": described(
+        nullable(COUNT), "Tensors with values that are NaN or infinite; null where those of some were not counted."
+    ),
 }
 _TYPE = record(
     "The organs of one type.",

@@ -45,6 +45,7 @@ _READINGS: dict[str, Schema] = {
     "spectral_signal": described(nullable(SHARE), MEANINGS["spectral_signal"].what),
     "stable_rank": described(nullable(NUMBER), MEANINGS["stable_rank"].what),
 }
+_NONFINITE = described(nullable(COUNT), "How many of its values are NaN or infinite; null where they were not counted.")
 _COUNTS: dict[str, Schema] = {
     field: values_by_name(f"Count by {field}, the largest first.", COUNT)
     for field in ("type", "slot", "dtype", "arch", "license")
@@ -78,11 +79,12 @@ ORGAN_SCHEMAS: dict[str, Schema] = {
             "architecture": nullable(TEXT),
             "license": nullable(TEXT),
             "likeness": described(nullable(LIKENESS), "For `like:` alone."),
+            "nonfinite": _NONFINITE,
         },
     ),
     "Placement": record(
         "An organ at its place in the model that was asked for.",
-        {**_PLACE, **_READINGS, "shape": SHAPE, "digest": DIGEST},
+        {**_PLACE, **_READINGS, "shape": SHAPE, "digest": DIGEST, "nonfinite": _NONFINITE},
     ),
     "Place": record(
         "Where an organ sits.",
@@ -100,6 +102,7 @@ ORGAN_SCHEMAS: dict[str, Schema] = {
             "dtype": _PLACE["dtype"],
             "shape": SHAPE,
             "elements": COUNT,
+            "nonfinite": _NONFINITE,
             "size_bytes": BYTES,
             "stored_bytes": described(COUNT, "Bytes that it takes, compressed."),
             "codec": described(TEXT, "How it is compressed, and which version of that."),

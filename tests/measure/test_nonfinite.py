@@ -1,0 +1,75 @@
+"""Values that are NaN or infinite are counted in every tensor type, all of them, as the kernels would decode them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.gguf.quants import can_dequantize, decode, quantize
+from registry.gguf.types import DTYPES, DType, dtype_by_name
+from registry.measure.nonfinite import STEP_BYTES, count_nonfinite
+
+READABLE = [dtype for dtype in DTYPES.values() if can_dequantize(dtype)]
+ODD_FLOATS = [np.nan, -np.nan, np.inf, -np.inf]
+ORDINARY = [0.0, -0.0, 1.5, -3.25, 6e-8, 65504.0, -65504.0]
+
+
+def by_kernel(data: bytes, dtype: DType) -> int:
+    """The same count from the decoded values; decoding says nothing of the types that no kernel reads."""
+    return int(np.count_nonzero(~np.isfinite(decode(data, dtype))))
+
+
+@pytest.mark.parametrize("dtype", READABLE, ids=lambda dtype: dtype.name)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_any_bytes_give_the_count_that_the_decoded_values_give(seed: int, dtype: DType) -> None:
+    generator = np.random.default_rng(seed)
+    data = generator.integers(0, 256, 64 * dtype.block_bytes, np.uint8)
+    data[generator.random(data.size) < 0.2] = 0xFF  # exponents and scales that random bytes rarely have
+    assert count_nonfinite(data.tobytes(), dtype) == by_kernel(data.tobytes(), dtype)
+
+
+@pytest.mark.parametrize("name", ["F16", "BF16", "F32", "F64"])
+@pytest.mark.parametrize("odd", ODD_FLOATS)
+def test_a_single_odd_value_is_found_wherever_it_is(odd: float, name: str) -> None:
+    dtype = dtype_by_name(name)
+    count = STEP_BYTES // dtype.block_bytes + 1000
+    for place in (0, 1, STEP_BYTES // dtype.block_bytes - 1, STEP_BYTES // dtype.block_bytes, count - 1):
+        values = np.resize(np.array(ORDINARY), count)
+        assert count_nonfinite(quantize(values, dtype), dtype) == 0
+        values[place] = odd
+        assert count_nonfinite(quantize(values, dtype), dtype) == 1
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "TQ1_0", "TQ2_0", "MXFP4"])
+def test_quantised_weights_as_they_are_made_have_none(name: str) -> None:
+    dtype = dtype_by_name(name)
+    values = np.random.default_rng(1).standard_normal(4096).astype(np.float32)
+    assert count_nonfinite(quantize(values, dtype), dtype) == 0
+
+
+@pytest.mark.parametrize(("name", "offset"), [("Q8_K", 0), ("Q8_1", 0), ("Q8_1", 4)])
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf, 3e38])
+def test_a_scale_of_a_type_that_no_kernel_reads_counts_its_block(scale: float, name: str, offset: int) -> None:
+    dtype = dtype_by_name(name)
+    data = bytearray(3 * dtype.block_bytes)
+    assert count_nonfinite(data, dtype) == 0
+    data[dtype.block_bytes + offset : dtype.block_bytes + offset + 4] = np.float32(scale).tobytes()
+    assert count_nonfinite(data, dtype) == dtype.block_elements
+
+
+def test_a_half_scale_of_a_type_that_no_kernel_reads_counts_its_block() -> None:
+    dtype = dtype_by_name("Q1_0")
+    data = bytearray(2 * dtype.block_bytes)
+    data[0:2] = np.float16(np.inf).tobytes()
+    assert count_nonfinite(data, dtype) == dtype.block_elements
+
+
+def test_no_values_have_none() -> None:
+    assert all(count_nonfinite(b"", dtype) == 0 for dtype in DTYPES.values())
+
+
+def test_every_type_but_integers_and_one_is_looked_at() -> None:
+    unseen = [dtype.name for dtype in DTYPES.values() if not count_nonfinite(b"\xff" * dtype.block_bytes, dtype)]
+    assert unseen == ["I8", "I16", "I32", "I64", "NVFP4"]

@@ -1,0 +1,211 @@
+"""The list of faults, line 134: weights that are NaN or infinite are found when they come in, and marked everywhere."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import update
+
+from registry.catalog.queries.models import model_by_name
+from registry.catalog.tables import Model, Organ
+from registry.compose.builder import Composition
+from registry.errors import NotComposable
+from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from registry.gguf.quants import quantize
+from registry.names import parse_model_name
+from registry.present.models import model_page
+from registry.registry import Registry
+from registry.upkeep import Share, verify
+from tests.builders import file_bytes, text
+from tests.cli.running import Organ as Command
+from tests.homes import Homes
+from tests.trips import block_metadata, block_tensors, ingest_file, weights
+from web.app import create_app
+
+UP, DOWN, QUERY = "blk.0.ffn_up.weight", "blk.1.ffn_down.weight", "blk.0.attn_q.weight"
+ODD = {UP: 3, DOWN: 1}
+CODE = "non-finite-weights"
+
+
+def with_values(data: bytes, places: dict[int, float]) -> bytes:
+    """F16 weights with other values at some places."""
+    values = np.frombuffer(data, np.float16).copy()
+    for place, value in places.items():
+        values[place] = value
+    return values.tobytes()
+
+
+def odd_model(name: str = "Odd", seed: int = 0) -> bytes:
+    """A small model in which three weights of one tensor and one of another are no numbers."""
+    odd = {UP: {0: np.nan, 7: np.inf, 8191: -np.inf}, DOWN: {4242: np.nan}}
+    tensors = [(spec, with_values(data, odd.get(spec.name, {}))) for spec, data in block_tensors(seed=seed)]
+    assert [spec.name for spec, _ in tensors if spec.name in odd] == [UP, DOWN]
+    return file_bytes(block_metadata(name), tensors)
+
+
+def sound_model(name: str = "Sound", seed: int = 0) -> bytes:
+    return file_bytes(block_metadata(name), block_tensors(seed=seed))
+
+
+def furnish(registry: Registry, folder: Path) -> None:
+    for name, data in (("odd", odd_model()), ("sound", sound_model())):
+        (folder / f"{name}.gguf").write_bytes(data)
+        ingest_file(registry, folder / f"{name}.gguf")
+
+
+@pytest.fixture
+def both(homes: Homes, tmp_path: Path) -> Iterator[Registry]:
+    """A registry with a model that has such weights, and with the same model without them."""
+    with homes.opened(furnish, tmp_path / "home") as registry:
+        yield registry
+
+
+def test_an_ingest_counts_them_and_the_command_warns(tmp_path: Path) -> None:
+    organ, path = Command(tmp_path / "home"), tmp_path / "odd.gguf"
+    path.write_bytes(odd_model())
+    ended = organ("ingest", path)
+    assert ended.status == 0
+    assert ended.err.count(f"warning: weights that are NaN or infinite in {UP} (3), {DOWN} (1)") == 1
+    again = organ("ingest", path)
+    assert "warning: weights that are NaN or infinite" in again.err, "what is known already is not sound for that"
+    assert json.loads(organ("ingest", "--json", path).out)["nonfinite"] == ODD
+    (tmp_path / "sound.gguf").write_bytes(sound_model())
+    sound = organ("ingest", "--json", tmp_path / "sound.gguf")
+    assert json.loads(sound.out)["nonfinite"] == {}
+    shown = organ("show", "odd").out
+    assert f"note: weights that are NaN or infinite in {UP}" in shown
+    assert f"{UP} (NaN/inf)" in shown
+    listed = {line.split()[0]: line for line in organ("models").lines[1:]}
+    assert "(NaN/inf)" in listed["local/odd@1"]
+    assert "(NaN/inf)" not in listed["local/sound@1"]
+
+
+def test_searches_find_and_leave_out_organs_and_models_by_them(both: Registry) -> None:
+    def organs(query: str) -> list[tuple[str, str]]:
+        return [(organ.model, organ.name) for organ in both.search(query, limit=1000)]
+
+    odd = {("local/odd@1", UP), ("local/odd@1", DOWN)}
+    everything = set(organs(""))
+    assert set(organs("nonfinite:yes")) == odd
+    assert set(organs("nonfinite:no")) == everything - odd == set(organs("-nonfinite:yes"))
+    assert organs("nonfinite:unknown") == []
+    assert set(organs("nonfinite:yes,unknown slot:ffn_up")) == {("local/odd@1", UP)}
+    assert organs("nonfinite:yes sort:-size block:1") == [("local/odd@1", DOWN)]
+    assert [model.name for model in both.models("nonfinite:yes")] == ["local/odd@1"]
+    assert [model.name for model in both.models("nonfinite:no")] == ["local/sound@1"]
+    counts = both.count("nonfinite:yes")
+    assert (counts.total, counts.exact) == (2, True)
+    assert both.count("nonfinite:no").total in (None, len(everything) - 2)
+    assert {organ.name: organ.nonfinite for organ in both.search("model:local/odd", limit=99) if organ.nonfinite} == ODD
+    assert {organ.name: organ.nonfinite for organ in both.model("odd").organs if organ.nonfinite} == ODD
+
+
+def test_pages_sheets_and_the_api_mark_them(both: Registry) -> None:
+    with create_app(both).test_client() as client:
+        assert "3 weights NaN or infinite" in client.get("/organs?q=nonfinite:yes").text
+        assert "2 tensors with weights that are NaN or infinite" in client.get("/models").text
+        assert "weights that are NaN or infinite in" in client.get("/models/local/odd").text
+        rows = list(csv.DictReader(io.StringIO(client.get("/organs.csv?q=model:local/odd").text)))
+        assert {row["name"]: int(row["nonfinite"]) for row in rows if row["nonfinite"] != "0"} == ODD
+        models = client.get("/models.json").get_json()["items"]
+        assert {one["name"]: one["nonfinite_tensors"] for one in models} == {"local/odd@1": 2, "local/sound@1": 0}
+        items = client.get("/api/v1/models/local/odd/organs?limit=100").get_json()["items"]
+        assert {one["name"]: one["nonfinite"] for one in items if one["nonfinite"]} == ODD
+        digest = next(one["digest"] for one in items if one["name"] == UP)
+        assert client.get(f"/api/v1/organs/{digest}").get_json()["nonfinite"] == 3
+
+
+def findings(composition: Composition) -> dict[str, tuple[str, ...]]:
+    return {one.code: one.organs for one in composition.plan().findings if one.code == CODE}
+
+
+def test_composing_refuses_them_unless_the_recipe_accepts_them(both: Registry) -> None:
+    grafted = both.compose("sound").graft("odd", slot="ffn_up", blocks=0)
+    assert findings(grafted) == {CODE: (UP,)}
+    with pytest.raises(NotComposable, match=CODE):
+        grafted.plan().register()
+    assert grafted.accept(CODE).plan().register().created
+    assert both.models("nonfinite:yes kind:chimera").items[0].nonfinite_tensors == 1
+
+
+def test_a_base_with_them_is_refused_too_but_not_where_they_are_replaced(both: Registry) -> None:
+    assert findings(both.compose("odd").graft("sound", slot="attn_q", blocks=0)) == {CODE: (UP, DOWN)}
+    assert findings(both.compose("odd").graft("sound", slot="ffn_up", blocks=0)) == {CODE: (DOWN,)}
+    assert findings(both.compose("odd").graft("sound", type="organ")) == {}
+
+
+def test_an_adapter_with_them_is_refused(both: Registry, tmp_path: Path) -> None:
+    entries = [text("general.architecture", "llama"), text("general.type", "adapter"), text("adapter.type", "lora")]
+    entries.append(KeyValue("adapter.lora.alpha", ValueType.FLOAT32, 8.0))
+    (a, first), (b, second) = (
+        weights(f"{QUERY}.lora_{half}", shape, 3, "F32") for half, shape in (("a", (64, 4)), ("b", (4, 64)))
+    )
+    broken = np.frombuffer(second, np.float32).copy()
+    broken[9] = np.inf
+    (tmp_path / "lora.gguf").write_bytes(file_bytes(entries, [(a, first), (b, broken.tobytes())]))
+    ingest_file(both, tmp_path / "lora.gguf")
+    merged = both.compose("sound").adapter("lora", 1.0).accept("adapter-base-differs")
+    assert findings(merged) == {CODE: (b.name,)}
+    with pytest.raises(NotComposable, match="NaN or infinite"):
+        merged.accept(CODE).plan().register()  # nothing can be computed with them
+
+
+def test_files_are_not_transplanted_with_them_unless_accepted(tmp_path: Path) -> None:
+    organ = Command(tmp_path / "nothing")
+    for name, data in (("odd", odd_model()), ("sound", sound_model())):
+        (tmp_path / f"{name}.gguf").write_bytes(data)
+    words = ("transplant", tmp_path / "sound.gguf", tmp_path / "odd.gguf", "-o", tmp_path / "out.gguf")
+    refused = organ(*words)
+    assert refused.status == 1
+    assert CODE in refused.out + refused.err
+    assert not (tmp_path / "out.gguf").exists()
+    assert organ(*words, "--accept", CODE).status == 0
+
+
+def test_organs_from_before_are_unknown_until_verify_or_an_ingest_counts_them(both: Registry, tmp_path: Path) -> None:
+    def forget() -> None:
+        with both.catalog.writing() as session:
+            session.execute(update(Organ).values(nonfinite=None))
+            session.execute(update(Model).values(nonfinite_tensors=None))
+
+    forget()
+    assert both.search("nonfinite:yes", limit=9).items == ()
+    assert {model.nonfinite_tensors for model in both.models("nonfinite:unknown")} == {None}
+    unknown = len(both.search("unique:organ nonfinite:unknown", limit=1000).items)
+    report = verify(both.catalog, both.blobs, read_data=Share(1, 1), repair=True)
+    assert report.counted_organs == unknown == 12
+    assert {organ.name for organ in both.search("nonfinite:yes", limit=9)} == set(ODD)
+    assert [model.name for model in both.models("nonfinite:yes")] == ["local/odd@1"]
+    forget()
+    (tmp_path / "again.gguf").write_bytes(odd_model())
+    ingest_file(both, tmp_path / "again.gguf")
+    assert {organ.name for organ in both.model("odd").organs if organ.nonfinite} == set(ODD)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e308])
+def test_measures_and_json_of_such_tensors_hold_only_numbers(value: float, registry: Registry, tmp_path: Path) -> None:
+    shape, tensors = (64, 64), []
+    for number, (dtype, share) in enumerate([("F64", 1), ("F64", 2), ("F32", 1), ("BF16", 3), ("F16", 1)]):
+        values = np.random.default_rng(number).standard_normal(shape[0] * shape[1])
+        values[::share] = value if dtype == "F64" or not np.isfinite(value) else 1.0
+        spec = TensorSpec(f"blk.{number}.ffn_up.weight", shape, dtype_by_name(dtype))
+        tensors.append((spec, quantize(values, spec.dtype)))
+    (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata("Odd", 5), tensors))
+    ingest_file(registry, tmp_path / "odd.gguf")
+    with registry.catalog.reading() as session:
+        page = model_page(session, model_by_name(session, parse_model_name("odd")))
+    json.dumps(page, allow_nan=False)
+    thetas = {one["name"]: one["theta"] for one in page["placements"]}
+    none_finite = [] if np.isfinite(value) else ["blk.0.ffn_up.weight", "blk.2.ffn_up.weight", "blk.4.ffn_up.weight"]
+    assert [name for name, theta in thetas.items() if theta is None] == none_finite
+    with create_app(registry).test_client() as client:
+        for address in ("/organs", "/models/local/odd", "/reports", "/organs.json?sort=theta"):
+            answer = client.get(address)
+            assert answer.status_code == 200
+            assert "NaN," not in answer.text
