@@ -11,14 +11,17 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from registry.errors import SchemaTooNew
+from registry.errors import CatalogError, SchemaTooNew
 
 if TYPE_CHECKING:
     from alembic.config import Config
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
+
+    from migrations.schema import Schema
 
 HEAD = "0007"
 LOCATION = Path(__file__).parent
+UNCHANGED = "nothing was changed; restore a backup, or undo what changed the tables"
 
 _one_at_a_time = threading.Lock()
 """Alembic keeps what it is doing in a place that all threads share. A second upgrade finds nothing left to do."""
@@ -35,14 +38,76 @@ def configuration(engine: Engine | None = None) -> Config:
 
 
 def migrate(engine: Engine) -> None:
-    """Bring the schema to `HEAD`; raises SchemaTooNew for a database that a newer version has migrated."""
+    """Bring the schema to `HEAD`.
+
+    Raises SchemaTooNew for a database that a newer version has migrated, and CatalogError when the schema is not what
+    its revision should have; then nothing was changed.
+    """
     from alembic import command
     from alembic.util import CommandError
 
     try:
         with _one_at_a_time:
-            command.upgrade(configuration(engine), "head")
+            config = configuration(engine)
+            with engine.connect() as connection:
+                revision = current_revision(connection)
+            config.attributes["revision"], config.attributes["expected"] = revision, expected_schema(revision)
+            command.upgrade(config, "head")
     except CommandError as error:
         if "Can't locate revision" in str(error):
             raise SchemaTooNew("a newer version of organ-registry wrote this database: upgrade the program") from error
         raise
+
+
+def current_revision(connection: Connection) -> str | None:
+    """Return the revision that a database is stamped with; None where it has no stamp."""
+    from alembic.migration import MigrationContext
+
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def expected_schema(revision: str | None) -> Schema:
+    """Return the schema that the migrations up to `revision` make of an empty SQLite database.
+
+    Not for several threads at once. Raises CommandError for a revision that is not known.
+    """
+    from alembic import command
+    from sqlalchemy import StaticPool, create_engine
+
+    from migrations.schema import schema_of
+
+    if revision is None:
+        return {}
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    try:
+        command.upgrade(configuration(engine), revision)
+        with engine.connect() as connection:
+            return schema_of(connection)
+    finally:
+        engine.dispose()
+
+
+def check_schema(connection: Connection, revision: str | None, expected: Schema) -> None:
+    """Compare the schema of a database that is stamped with `revision` with the one that it should have.
+
+    Raises CatalogError with the first differences.
+    """
+    from migrations.schema import in_a_sentence, schema_differences, schema_of
+
+    found = schema_of(connection)
+    if revision is None:
+        ours = sorted(found.keys() & expected_tables())
+        if ours:
+            raise CatalogError(f"the database has no revision, but it has the table {ours[0]}: {UNCHANGED}")
+        return
+    differences = schema_differences(expected, found, same_engine=connection.dialect.name == "sqlite")
+    if differences:
+        what = f"the database says that its schema is revision {revision}, but {in_a_sentence(differences)}"
+        raise CatalogError(f"{what}: {UNCHANGED}")
+
+
+def expected_tables() -> set[str]:
+    """Return the names of the tables of the newest schema."""
+    from registry.catalog.tables import Base
+
+    return set(Base.metadata.tables)

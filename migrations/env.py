@@ -6,6 +6,7 @@ from typing import Literal
 
 from alembic import context
 
+from migrations import check_schema, current_revision
 from registry.catalog.tables import Base, Timestamp
 from registry.catalog.tables.base import Flag
 
@@ -32,5 +33,9 @@ with engine.connect() as connection:
         transactional_ddl=True,  # SQLite's too: else each step is committed, and two who migrate at once get between
     )
     with context.begin_transaction():
+        revision = current_revision(connection)
+        # In the transaction that migrates. Another process may have migrated since the revision was read.
+        if "expected" in context.config.attributes and revision == context.config.attributes["revision"]:
+            check_schema(connection, revision, context.config.attributes["expected"])
         context.run_migrations()
     connection.commit()

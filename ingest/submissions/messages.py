@@ -461,6 +461,7 @@ _MEASUREMENT: dict[str, Callable[[Any], bool]] = {
     "stable_rank": _number(0, math.inf),
     "spectral_rows": _count_or_none(PATCH_MAX_ROWS),
     "spectral_columns": _count_or_none(PATCH_MAX_COLUMNS),
+    "nonfinite": lambda value: value is None,
     "fingerprint": lambda value: value is None or (isinstance(value, str) and _PRINT.fullmatch(value) is not None),
 }
 """What each value of a measurement may be."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -232,7 +235,7 @@ def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_p
     engine = create_engine(f"sqlite:///{tmp_path / 'registry.sqlite3'}")
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE models (id INTEGER)"))
-    with pytest.raises(CatalogError, match="models already exists"):
+    with pytest.raises(CatalogError, match="it has the table models: nothing was changed"):
         Registry.open(tmp_path)
     assert inspect(engine).get_table_names() == ["models"]
     engine.dispose()
@@ -291,3 +294,54 @@ def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_pat
     loaded = set(done.stdout.split())
     assert "sqlalchemy" in loaded
     assert not {name for name in loaded if name.startswith(("alembic", "migrations.versions"))}
+
+
+def stamped(url: str, revision: str, *changes: str) -> None:
+    """Make an SQLite database of that revision, and change its schema behind the back of the migrations."""
+    engine = create_engine(url)
+    command.upgrade(migrations.configuration(engine), revision)
+    with engine.begin() as connection:
+        for change in changes:
+            connection.exec_driver_sql(change)
+    engine.dispose()
+
+
+def dump(file: Path) -> list[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        return list(connection.iterdump())
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ALTER TABLE models DROP COLUMN changed_at", "table models has no column changed_at"),
+        ("DROP INDEX ix_models_digest", "table models has no index ix_models_digest"),
+        ("ALTER TABLE models ADD COLUMN mine TEXT", "table models has a column mine that it should not have"),
+        ("ALTER TABLE jobs RENAME TO others", "there is no table jobs"),
+        ("UPDATE alembic_version SET version_num = '0001'", "table models has a column"),
+        ("UPDATE alembic_version SET version_num = '0005'", "table tokens has no column parent_id"),
+        ("DELETE FROM alembic_version", "the database has no revision, but it has the table"),
+    ],
+)
+def test_line_140_a_schema_that_is_not_what_its_stamp_says_is_not_migrated(
+    change: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "registry.sqlite3"
+    stamped(f"sqlite:///{file}", "0004", change)
+    before = dump(file)
+    with pytest.raises(CatalogError, match=re.escape(said)) as caught:
+        Registry.open(tmp_path)
+    assert "nothing was changed" in str(caught.value)
+    assert dump(file) == before
+
+
+def test_line_140_a_column_of_another_type_is_a_difference(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'registry.sqlite3'}"
+    stamped(url, "0004", "DROP TABLE totals", "CREATE TABLE totals (name TEXT PRIMARY KEY NOT NULL, value TEXT) STRICT")
+    with pytest.raises(CatalogError, match="column value of table totals is TEXT, not INTEGER NOT NULL"):
+        Registry.open(tmp_path)
+
+
+def test_line_140_tables_that_are_not_ours_do_not_keep_a_database_from_being_migrated(tmp_path: Path) -> None:
+    stamped(f"sqlite:///{tmp_path / 'registry.sqlite3'}", "0004", "CREATE TABLE notes (text TEXT)")
+    Registry.open(tmp_path).close()
