@@ -1,7 +1,8 @@
 """Requests to one registry elsewhere: bounded, timed, repeated where that is safe, with a token that goes nowhere else.
 
 What answers is not trusted: an answer in JSON has a largest size, a redirect leads to no other origin, and waiting has
-an end. A request that was cut is repeated only when asking twice does the same as asking once.
+an end: of the header, of a whole answer in JSON, and of each MiB of a download. A request that was cut is repeated only
+when asking twice does the same as asking once.
 """
 
 from __future__ import annotations
@@ -9,17 +10,20 @@ from __future__ import annotations
 import json
 import random
 import re
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
+import urllib3.connection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, SSLError
 from urllib3.response import BaseHTTPResponse
 
@@ -32,7 +36,11 @@ API = "/api/v1"
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
 """Of JSON, plain: no compression is asked for, so none can swell."""
 CONNECT_SECONDS, READ_SECONDS = 15.0, 120.0
-"""To be connected, and for each block that is sent; for the first and every later byte that comes."""
+"""To be connected, and for each block that is sent; for the whole header of an answer, and for each read behind it."""
+ANSWER_SECONDS = 120.0
+"""For the whole body of an answer in JSON."""
+LOWEST_BYTES_A_SECOND = 4096
+"""A download that brings less, beyond READ_SECONDS for each chunk, is cut."""
 BLOCK_BYTES = 64 * 1024
 """What is sent at once: the time for sending is one block's, so that a slow line is none that is cut."""
 CONNECTIONS_MAX = 16
@@ -55,14 +63,87 @@ class Reply:
     headers: Mapping[str, str]
     values: dict[str, Any]
     _response: BaseHTTPResponse | None = field(default=None, repr=False)
+    _read_seconds: float = READ_SECONDS
 
     def stream(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """The bytes of a download, as they come; raises Unreachable when they end too early or stop coming."""
+        """The bytes of a download, as they come.
+
+        Raises Unreachable when they end too early, stop coming, or come slower than LOWEST_BYTES_A_SECOND.
+        """
         assert self._response is not None, "only a download is streamed"
-        try:
-            yield from self._response.stream(chunk_bytes, decode_content=False)
-        except (HTTPError, OSError) as error:
-            raise Unreachable(f"the download was cut: {_reason(error)}") from error
+        pieces = self._response.stream(chunk_bytes, decode_content=False)
+        seconds = self._read_seconds + chunk_bytes / LOWEST_BYTES_A_SECOND
+        while True:
+            try:
+                with deadline(seconds, self._response.shutdown):
+                    piece = next(pieces, None)
+            except (HTTPError, OSError) as error:
+                raise Unreachable(f"the download was cut: {_reason(error)}") from error
+            if piece is None:
+                return
+            yield piece
+
+
+class TooSlow(HTTPError):
+    """An answer was not there in its time. Asking again would only wait again."""
+
+
+@contextmanager
+def deadline(seconds: float, cut: Callable[[], None]) -> Iterator[None]:
+    """Call `cut`, which shuts a socket down, when the block takes longer than `seconds`; the block then raises TooSlow.
+
+    A socket's own timeout is for one read: a server that sends a byte a second never reaches it.
+    """
+    is_over = threading.Event()
+
+    def end() -> None:
+        is_over.set()
+        with suppress(OSError, ValueError, RuntimeError):  # closed, or given back to the pool just now
+            cut()
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except Exception as error:
+        if is_over.is_set():
+            raise TooSlow(f"it took more than {seconds:g} seconds") from error
+        raise
+    finally:
+        timer.cancel()
+    if is_over.is_set():
+        raise TooSlow(f"it took more than {seconds:g} seconds")
+
+
+class _HeaderInTime:
+    """A connection that gives up when the header of an answer is not there within the read timeout, all of it."""
+
+    sock: socket.socket | None
+    timeout: float | None
+
+    def getresponse(self) -> Any:
+        sock = self.sock
+        if sock is None or self.timeout is None:
+            return super().getresponse()  # type: ignore[misc]
+        with deadline(self.timeout, partial(sock.shutdown, socket.SHUT_RDWR)):
+            return super().getresponse()  # type: ignore[misc]
+
+
+class _HttpConnection(_HeaderInTime, urllib3.connection.HTTPConnection):
+    pass
+
+
+class _HttpsConnection(_HeaderInTime, urllib3.connection.HTTPSConnection):
+    pass
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
 
 
 class Connection:
@@ -75,6 +156,7 @@ class Connection:
         *,
         plain_http: bool = False,
         read_seconds: float = READ_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
         tries: int = TRIES,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -88,10 +170,12 @@ class Connection:
                 raise BadSetting(f"{self.address}: a token is not sent over plain http to another machine; use https")
             headers["Authorization"] = f"Bearer {token}"
         self._tries, self._sleep = tries, sleep
+        self._read_seconds, self._answer_seconds = read_seconds, answer_seconds
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=read_seconds)
         self._pool = urllib3.PoolManager(
             2, headers, maxsize=CONNECTIONS_MAX, timeout=timeout, retries=False, blocksize=BLOCK_BYTES
         )
+        self._pool.pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
 
     @property
     def url(self) -> str:
@@ -126,7 +210,7 @@ class Connection:
     def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:
         """The answer at `path`, whose bytes are streamed inside the block; 304 and 416 are answers too."""
         with self._asked("GET", path, None, headers or {}, as_data=True) as response:
-            yield Reply(response.status, _headers(response), {}, response)
+            yield Reply(response.status, _headers(response), {}, response, self._read_seconds)
 
     @contextmanager
     def _asked(
@@ -200,10 +284,12 @@ class Connection:
         """The JSON object of an answer; one that is none is Unreachable when it `must` be, else empty."""
         data = bytearray()
         try:
-            for chunk in response.stream(CHUNK_BYTES, decode_content=False):
-                data += chunk
-                if len(data) > ANSWER_MAX_BYTES:
-                    raise BadReply(f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read")
+            with deadline(self._answer_seconds, response.shutdown):
+                for chunk in response.stream(CHUNK_BYTES, decode_content=False):
+                    data += chunk
+                    if len(data) > ANSWER_MAX_BYTES:
+                        sentence = f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read"
+                        raise BadReply(sentence)
         except (HTTPError, OSError) as error:
             raise Unreachable(f"{self.address}: its answer was cut: {_reason(error)}") from error
         try:
@@ -250,7 +336,7 @@ def _headers(response: BaseHTTPResponse) -> dict[str, str]:
 
 def _may_repeat(method: str, error: Exception) -> bool:
     """Whether asking again cannot do a thing twice, and may help."""
-    if isinstance(error, NameResolutionError | SSLError):
+    if isinstance(error, NameResolutionError | SSLError | TooSlow):
         return False
     return method in _REPEATABLE or isinstance(error, NewConnectionError | ConnectTimeoutError)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
-from registry.client.connection import ANSWER_MAX_BYTES, Connection
+from registry.client.connection import ANSWER_MAX_BYTES, CHUNK_BYTES, Connection
 from registry.errors import (
     Ambiguous,
     BadInput,
@@ -311,3 +314,71 @@ def test_several_threads_share_one_connection() -> None:
         connection = Connection(server.url)
         answers: list[dict[str, Any]] = list(threads.map(lambda number: connection.get(f"/{number}"), range(60)))
     assert answers == [{"path": f"/{number}"} for number in range(60)]
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n"
+"""The beginning of an answer."""
+
+
+@contextmanager
+def dripping(beginning: bytes) -> Iterator[str]:
+    """The address of a server that sends `beginning`, and then a byte every few milliseconds for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        is_over = threading.Event()
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    threading.Thread(target=drip, args=(client,), daemon=True).start()
+
+        def drip(client: socket.socket) -> None:
+            with client, suppress(OSError):
+                client.recv(65_536)
+                client.sendall(beginning)
+                while not is_over.wait(0.02):
+                    client.sendall(b"x")
+
+        threading.Thread(target=serve, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            is_over.set()
+            listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("beginning", [b"", b"HTTP/1.1 200 OK\r\nX: ", HEAD + b"\r\n"], ids=["none", "header", "body"])
+def test_line_138_a_server_that_drips_bytes_does_not_hold_a_call(beginning: bytes) -> None:
+    with dripping(beginning) as url:
+        connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
+        begun = time.monotonic()
+        with pytest.raises(Unreachable, match=r"it took more than 0\.2 seconds"):
+            connection.get("/api/v1/models")
+        assert time.monotonic() - begun < 20, "the answer would take 20 seconds, and is not waited for a second time"
+        connection.close()
+
+
+def test_line_138_a_server_that_drips_bytes_does_not_hold_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
+    with dripping(HEAD + b"\r\n") as url:
+        connection = Connection(url, read_seconds=0.2)
+        with connection.download("/file") as reply, pytest.raises(Unreachable, match="more than .* seconds"):
+            list(reply.stream())
+        connection.close()
+
+
+def test_a_connection_that_was_cut_in_time_is_not_used_again() -> None:
+    slow = threading.Event()
+
+    def script(_asked: Asked) -> Answer:
+        if not slow.is_set():
+            slow.set()
+            time.sleep(0.6)
+        return FINE
+
+    with scripted(script) as server:
+        connection = Connection(server.url, read_seconds=0.2)
+        with pytest.raises(Unreachable):
+            connection.send("POST", "/x", {})
+        assert connection.get("/y") == {"fine": True}
+        connection.close()
