@@ -68,12 +68,6 @@ def portions(chunk: Chunk) -> Iterator[bytes]:
         yield data
 
 
-def drop(chunk: Chunk) -> None:
-    """Read the body to its end: a client that has sent all of it also reads the answer."""
-    for _ in portions(chunk):
-        pass
-
-
 @contextmanager
 def receiving(contributor_id: int) -> Iterator[None]:
     """Hold one of the places for uploads while the block runs.

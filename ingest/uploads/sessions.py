@@ -123,7 +123,7 @@ def look_up(registry: Registry, contributor_id: int, public_id: str) -> Upload:
 
 
 def is_received(upload: Upload, chunk: Chunk) -> bool:
-    """Whether all of the chunk has come before: its answer was lost.
+    """Whether the whole range of the chunk was received before, perhaps because its answer was lost.
 
     Raises WrongOffset where it does not begin where that ends, BadInput where it is of something else.
     """
@@ -137,16 +137,17 @@ def is_received(upload: Upload, chunk: Chunk) -> bool:
 
 
 def receive(registry: Registry, contributor_id: int, public_id: str, chunk: Chunk, pieces: Iterable[bytes]) -> Upload:
-    """Take a chunk in, whose bytes come in `pieces`; it is durable when this returns. One that has come already is not
-    read.
+    """Store a chunk, whose bytes come in `pieces`; it is durable when this returns.
 
-    Raises NotFound, Conflict while another client is at it, WrongOffset, BadInput for other bytes than the chunk
-    declares, DiskFull, StoreError: then the upload is as it was. What `pieces` raises goes through, likewise.
+    A chunk that was received before is compared with the stored bytes. Raises NotFound, Conflict while another client
+    is at it and for a repeated chunk with other bytes, WrongOffset, BadInput for other bytes than the chunk declares,
+    DiskFull, StoreError: then the upload is as it was. What `pieces` raises goes through, likewise.
     """
     with _held(registry, contributor_id, public_id) as (upload, file):
-        if is_received(upload, chunk):
-            return upload
         assert file is not None
+        if is_received(upload, chunk):
+            _compare(file, chunk, pieces)
+            return upload
         _write(file, chunk, pieces)
         file.sync()
         with registry.catalog.writing() as session:
@@ -242,6 +243,19 @@ def _check_allowed(
         most_bytes=settings.upload_max_bytes,
         hold=hold,
     )
+
+
+def _compare(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
+    """Compare a repeated chunk with the stored bytes. Raises Conflict where they differ, BadInput as `_write` does."""
+    place = chunk.begin
+    for piece in pieces:
+        if place + len(piece) > chunk.end:
+            raise BadInput(f"the chunk has more than the {chunk.end - chunk.begin:,} bytes that it declares")
+        if b"".join(file.read(place, len(piece))) != piece:
+            raise Conflict(f"other bytes were received before for {chunk.begin:,} to {chunk.end - 1:,}")
+        place += len(piece)
+    if place < chunk.end:
+        raise BadInput(f"the chunk ends after {place - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
 
 
 def _write(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:

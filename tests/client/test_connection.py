@@ -362,7 +362,7 @@ def test_line_138_a_server_that_drips_bytes_does_not_hold_a_download(monkeypatch
     monkeypatch.setattr("registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
     with dripping(HEAD + b"\r\n") as url:
         connection = Connection(url, read_seconds=0.2)
-        with connection.download("/file") as reply, pytest.raises(Unreachable, match="more than .* seconds"):
+        with connection.download("/file") as reply, pytest.raises(Unreachable, match=r"more than .* seconds"):
             list(reply.stream())
         connection.close()
 

@@ -238,6 +238,26 @@ def test_line_82_a_damaged_chunk_leaves_the_upload_as_it_was(registry: Registry,
     assert finish(registry, ada, upload).digest == digest_of(DATA)
 
 
+def test_line_139_a_repeated_chunk_with_other_bytes_conflicts_and_the_same_bytes_do_not(
+    registry: Registry, ada: int
+) -> None:
+    upload = begun(registry, ada)
+    send(registry, ada, upload, DATA, 0, 2000)
+    assert send(registry, ada, upload, DATA, 0, 2000) == 2000
+    assert send(registry, ada, upload, DATA, 700, 1300) == 2000, "also in other portions"
+    for place in (0, 699, 700, 1999):
+        other = DATA[:place] + bytes([DATA[place] ^ 1]) + DATA[place + 1 :]
+        with pytest.raises(Conflict, match="other bytes were received"):
+            send(registry, ada, upload, other, 0, 2000)
+    with pytest.raises(BadInput, match="ends after 10 of 2,000 bytes"):
+        receive(registry, ada, upload, chunk_of(DATA, 0, 2000), [DATA[:10]])
+    assert send(registry, ada, upload, DATA, 2000, len(DATA)) == len(DATA)
+    assert finish(registry, ada, upload).digest == digest_of(DATA), "none of them changed what was stored"
+    with pytest.raises(Conflict, match="other bytes"):
+        send(registry, ada, upload, b"x" + DATA[1:], 0, 2000)
+    assert send(registry, ada, upload, DATA, 0, 2000) == len(DATA), "a finished upload answers too"
+
+
 def test_line_83_other_bytes_than_declared_stay_to_be_looked_at_and_expire(registry: Registry, ada: int) -> None:
     upload = begun(registry, ada, kind="piece")
     wrong = b"x" + DATA[1:]

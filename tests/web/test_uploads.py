@@ -131,6 +131,15 @@ def test_line_80_a_chunk_whose_answer_was_lost_is_answered_again(ada: Sender, re
     assert ada.chunk(upload, DATA, 2000, len(DATA)).get_json()["state"] == "complete"
 
 
+def test_line_139_a_repeated_chunk_with_other_bytes_is_409(ada: Sender, registry: Registry) -> None:
+    upload = ada.begun(DATA)
+    ada.chunk(upload, DATA, 0, 2000)
+    refused = ada.chunk(upload, b"x" + DATA[1:], 0, 2000)
+    assert refused.status_code == 409
+    assert "other bytes were received before" in refused.text
+    assert spooled(registry, upload) == DATA[:2000]
+
+
 def test_line_81_a_second_client_at_an_upload_gets_409(ada: Sender, document: dict[str, Any]) -> None:
     upload = ada.begun(DATA)
     with paused_chunk(ada, upload, DATA) as paused:

@@ -27,7 +27,7 @@ from web.api.organs import asked_digests
 from web.api.writing import ACCEPTED, writing_operation
 from web.errors import error_answer
 from web.identity import UPLOAD, identity
-from web.receiving import DIGEST_HEADER, RANGE_HEADER, BadHeader, asked_chunk, drop, portions, receiving
+from web.receiving import DIGEST_HEADER, RANGE_HEADER, BadHeader, asked_chunk, portions, receiving
 
 GROUP = "Uploads"
 FULL = "the server has no room for this just now; try again later"
@@ -156,19 +156,16 @@ def upload(upload: str) -> Values:
     example=f"{ROOT}/uploads/{EXAMPLES['full']}",
 )
 def receive_chunk(upload: str) -> Values:
-    """The body is the bytes. When this is answered they are on the disk. A chunk that has come before is answered as
-    one that came now; one that begins elsewhere than at `received_bytes` gets 416, and 409 is for one that comes while
-    another is on its way. Whatever is refused leaves the upload as it was.
+    """The body is the bytes. When this is answered they are on the disk. A repeated chunk is compared with the
+    stored bytes: the same bytes are answered as before, other bytes get 409. A chunk that begins elsewhere than at
+    `received_bytes` gets 416. 409 is also for a chunk that comes while another is on its way. Whatever is refused
+    leaves the upload as it was.
     """
     chunk, asker = asked_chunk(), asker_id()
     found = sessions.look_up(registry(), asker, upload)
-    is_repeated = is_received(found, chunk)
-    with receiving(asker):
-        if is_repeated:
-            drop(chunk)
-            return upload_values(found)
-        with _room():
-            return upload_values(sessions.receive(registry(), asker, upload, chunk, portions(chunk)))
+    is_received(found, chunk)  # refuses a wrong offset before the body is read
+    with receiving(asker), _room():
+        return upload_values(sessions.receive(registry(), asker, upload, chunk, portions(chunk)))
 
 
 @writing_operation(
