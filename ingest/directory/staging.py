@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ingest.directory.folder import says_its_format
 from registry.errors import BadSource
-from registry.store.files import Buffer, Files
+from registry.store.files import PUBLIC_FILE, PUBLIC_FOLDER, Buffer, Files
 from registry.store.placing import check_room, placing_error, temporary_beside
 
 SYNCERS = 4
@@ -34,13 +34,13 @@ class Staging:
 
     def make_folder(self, name: str) -> None:
         """A folder in it."""
-        self._files.make_folder(self.path / name)
+        self._files.make_folder(self.path / name, PUBLIC_FOLDER)
         self._folders.append(self.path / name)
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[StagedFile]:
         """A new file in it, written from front to back; its way to the disk goes on behind the block."""
-        descriptor = self._files.create(self.path / name)
+        descriptor = self._files.create(self.path / name, PUBLIC_FILE)
         try:
             yield StagedFile(descriptor, self._files)
         except BaseException:
@@ -95,7 +95,7 @@ def staged(target: Path, size_bytes: int, *, replace: bool, files: Files | None 
     temporary = temporary_beside(target)
     try:
         check_room(target.parent, size_bytes, files)
-        files.make_folder(temporary)
+        files.make_folder(temporary, PUBLIC_FOLDER)
         staging = Staging(temporary, files)
         try:
             yield staging

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from registry.store.files import PRIVATE_FOLDER
 from registry.store.placing import placing_error
 
 FOLDER = "jobs"
@@ -30,7 +31,7 @@ def new_pack(home: Path) -> Path:
     """A new, empty folder for one pack; its name is not to be guessed. Raises DiskFull, StoreUnwritable, StoreError."""
     folder = packs_folder(home) / secrets.token_hex(16)
     try:
-        folder.mkdir(parents=True)
+        folder.mkdir(PRIVATE_FOLDER, parents=True)
     except OSError as error:
         raise placing_error(error, folder) from error
     return folder

@@ -62,11 +62,7 @@ class Spool:
             free = self._files.free_bytes(self.root)
             if free < expected_bytes + FREE_MARGIN_BYTES:
                 raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free")
-            descriptor = self._files.create(path)
-            try:
-                os.fchmod(descriptor, 0o600)
-            finally:
-                self._files.close(descriptor)
+            self._files.close(self._files.create(path))
             self._files.sync_folder(self.root)
         except OSError as error:
             with suppress(OSError):
@@ -131,7 +127,6 @@ class Spool:
     def _make_folder(self) -> None:
         if not self.root.is_dir():
             make_durable_folder(self._files, self.root)
-            os.chmod(self.root, 0o700)
 
 
 class SpoolFile:

@@ -7,6 +7,7 @@ that two of them wait for each other instead of failing halfway.
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -119,7 +120,7 @@ def open_catalog(database_url: str, migrate: Callable[[Engine], None], head: str
     try:
         url = make_url(database_url)
         if url.get_backend_name() == "sqlite":
-            _make_folder_of(Path(_database_file(url)))
+            _make_database(Path(_database_file(url)))
         reader, writer = _engine(url, writes=False), _engine(url, writes=True)
         catalog = Catalog(reader, writer, _numbered(reader))
     except (ArgumentError, ModuleNotFoundError) as error:  # no URL, or one for a driver that is not installed
@@ -260,13 +261,22 @@ def _revision(engine: Engine) -> str | None:
         return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _make_folder_of(database: Path) -> None:
-    """The folder that a new database will lie in: SQLite brings its files to the disk, not the folders above them."""
+def _make_database(database: Path) -> None:
+    """Make the file of a new database, empty, and the folder that it lies in; only their owner may read them.
+
+    SQLite would make the file readable for everybody, and gives its log the same mode. It brings its files to the disk,
+    but not the folders above them.
+    """
     if database.exists():
         return
-    from registry.store.files import Files, make_durable_folder  # with the codecs, which searches never load
+    from registry.store.files import (  # with the codecs, which searches never load
+        PRIVATE_FILE,
+        Files,
+        make_durable_folder,
+    )
 
     try:
         make_durable_folder(Files(), database.parent)
+        os.close(os.open(database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE))
     except OSError as error:
-        raise StoreUnwritable(f"{database.parent} cannot be made: {error.strerror}") from error
+        raise StoreUnwritable(f"{database} cannot be made: {error.strerror}") from error

@@ -6,6 +6,7 @@ committed meanwhile is not in the copy. The copy is one file, with nothing besid
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +30,7 @@ def write_snapshot(catalog: Catalog, path: Path) -> None:
         source = connection.connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
         try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # SQLite would let everybody read it
             with closing(sqlite3.connect(path)) as target:
                 source.backup(target)
                 target.execute("PRAGMA journal_mode = DELETE")  # as it is copied it would want a log beside it

@@ -126,7 +126,8 @@ class _HeaderInTime:
         sock = self.sock
         if sock is None or self.timeout is None:
             return super().getresponse()  # type: ignore[misc]
-        with deadline(self.timeout, partial(sock.shutdown, socket.SHUT_RDWR)):
+        # A little more than the timeout of a read, which says more about a server that sends nothing at all.
+        with deadline(1.25 * self.timeout, partial(sock.shutdown, socket.SHUT_RDWR)):
             return super().getresponse()  # type: ignore[misc]
 
 

@@ -18,30 +18,35 @@ _UNWRITABLE = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 Buffer = bytes | bytearray | memoryview
 
+PRIVATE_FOLDER, PRIVATE_FILE, PRIVATE_BLOB = 0o700, 0o600, 0o400
+"""Modes of what belongs to a registry: other users of the machine must not read what is in quarantine."""
+PUBLIC_FOLDER, PUBLIC_FILE = 0o777, 0o644
+"""Modes, less the umask, of what is written to a place that a person names."""
+
 
 class Files:
     """Thin over `os`. Every method may raise OSError; `translated` turns that into our own errors."""
 
-    def make_folder(self, path: Path) -> None:
-        """Make `path` and its parents."""
-        path.mkdir(parents=True, exist_ok=True)
+    def make_folder(self, path: Path, mode: int = PRIVATE_FOLDER) -> None:
+        """Make `path`, and its parents where they are missing, which get the default mode."""
+        path.mkdir(mode, parents=True, exist_ok=True)
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = PRIVATE_FILE) -> int:
         """A new file, open for writing and reading; it must not exist."""
-        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def create_direct(self, path: Path) -> int:
         """The same for writes past the page cache, where the file system offers them; a plain new file elsewhere."""
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o644)
+            return os.open(path, flags | getattr(os, "O_DIRECT", 0), PRIVATE_FILE)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
         # The file may have been made before the flag was refused.
         with suppress(FileNotFoundError):
             os.unlink(path)
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, PRIVATE_FILE)
 
     def write_direct(self, descriptor: int, block: Buffer, offset: int) -> None:
         """Write an aligned block to a file of `create_direct`; without O_DIRECT where the file system takes it back."""
@@ -68,8 +73,8 @@ class Files:
         return total
 
     def make_read_only(self, descriptor: int) -> None:
-        """Mode 0444: a blob never changes."""
-        os.fchmod(descriptor, 0o444)
+        """Mode 0400: a blob never changes."""
+        os.fchmod(descriptor, PRIVATE_BLOB)
 
     def sync(self, descriptor: int) -> None:
         """On disk when this returns."""

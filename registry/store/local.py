@@ -20,7 +20,7 @@ from pathlib import Path
 from registry.digest import Digest
 from registry.errors import Busy, CorruptBlob, DiskFull
 from registry.store.direct import AlignedBuffers, DirectWriter
-from registry.store.files import Buffer, Files, make_durable_folder, translated
+from registry.store.files import PRIVATE_FILE, Buffer, Files, make_durable_folder, translated
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
 """Left on the disk for the database and everybody else."""
@@ -121,7 +121,7 @@ class LocalStore:
         self.prepare()
         path = self.root / "sweep.lock"
         try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
         except OSError as error:
             raise translated(error, path) from error
         try:

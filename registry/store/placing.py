@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from registry.errors import DiskFull, OrganError, StoreUnwritable
-from registry.store.files import Buffer, Files, translated
+from registry.store.files import PUBLIC_FILE, PUBLIC_FOLDER, Buffer, Files, translated
 
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 
@@ -41,7 +41,7 @@ def placed(path: Path, size_bytes: int, files: Files | None = None) -> Iterator[
     temporary = temporary_beside(path)
     try:
         check_room(path.parent, size_bytes, files)
-        descriptor = files.create(temporary)
+        descriptor = files.create(temporary, PUBLIC_FILE)
         try:
             yield UnplacedFile(descriptor, files)
             files.sync(descriptor)
@@ -70,7 +70,7 @@ def folder_for_placing(path: Path, files: Files | None = None) -> Iterator[None]
         raise StoreUnwritable(f"{path.parent}: no such folder")
     try:
         if fresh:
-            files.make_folder(path)
+            files.make_folder(path, PUBLIC_FOLDER)
             files.sync_folder(path.parent)
         yield
     except BaseException as error:

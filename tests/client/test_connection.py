@@ -352,7 +352,7 @@ def test_line_138_a_server_that_drips_bytes_does_not_hold_a_call(beginning: byte
     with dripping(beginning) as url:
         connection = Connection(url, read_seconds=0.2, answer_seconds=0.2)
         begun = time.monotonic()
-        with pytest.raises(Unreachable, match=r"it took more than 0\.2 seconds"):
+        with pytest.raises(Unreachable, match=r"it took more than 0\.2\d* seconds"):
             connection.get("/api/v1/models")
         assert time.monotonic() - begun < 20, "the answer would take 20 seconds, and is not waited for a second time"
         connection.close()

@@ -1,0 +1,82 @@
+"""The list of faults, line 137: other users of the machine read nothing of a registry, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ingest.uploads.sessions import Chunk, Declared, open_upload, receive
+from registry.backup import back_up
+from registry.catalog.register.accounts import add_contributor
+from registry.digest import digest_of
+from registry.registry import Registry
+from tests.faults.cases import take_in, write_model
+from tests.trips import assembled
+
+
+@pytest.fixture(autouse=True)
+def _no_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def open_to_others(folder: Path) -> list[str]:
+    """What below `folder`, itself included, somebody else may read, write or enter, with its mode."""
+    found = [folder, *folder.rglob("*")]
+    modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in found}
+    return [f"{path.relative_to(folder)} {mode:04o}" for path, mode in modes.items() if mode & 0o077]
+
+
+def test_line_137_a_new_registry_is_its_owners_alone(tmp_path: Path) -> None:
+    model, home = write_model(tmp_path / "little.gguf"), tmp_path / "home"
+    with Registry.open(home) as registry:
+        take_in(registry, model)
+        with registry.catalog.writing() as session:
+            contributor = add_contributor(session, "ada", "local").id
+        upload = open_upload(registry, contributor, Declared("piece", 10, digest_of(b"0123456789")))
+        receive(registry, contributor, upload.public_id, Chunk(0, 10, 10), [b"0123456789"])
+        with registry.blobs.local.sweeping():
+            assert {path.name for path in home.iterdir()} >= {"registry.sqlite3-wal", "blobs", "uploads"}
+            assert open_to_others(home) == []
+        back_up(registry.catalog, registry.blobs, registry.settings, tmp_path / "copy")
+        (written,) = assembled(registry, "little", tmp_path / "out")
+    assert [line for line in open_to_others(tmp_path / "copy") if not line.startswith("backup.json")] == []
+    assert stat.S_IMODE(written.stat().st_mode) == 0o644, "what a person asks for is as any file of theirs"
+
+
+def test_line_137_the_files_are_private_from_the_call_on_that_makes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    real_open, real_mkdir = os.open, os.mkdir
+
+    def watched_open(path: str | Path, flags: int, mode: int = 0o777, **more: int) -> int:
+        if flags & os.O_CREAT and not os.path.exists(path) and mode & 0o077:
+            made.append(f"{path} {mode:04o}")
+        return real_open(path, flags, mode, **more)
+
+    def watched_mkdir(path: str | Path, mode: int = 0o777, **more: int) -> None:
+        if mode & 0o077:
+            made.append(f"{path} {mode:04o}")
+        real_mkdir(path, mode, **more)
+
+    monkeypatch.setattr(os, "open", watched_open)
+    monkeypatch.setattr(os, "mkdir", watched_mkdir)
+    model = write_model(tmp_path / "little.gguf")
+    with Registry.open(tmp_path / "home") as registry:
+        take_in(registry, model)
+    assert [path for path in made if str(tmp_path / "home") in path] == []
+
+
+def test_line_137_a_registry_from_before_keeps_its_modes(tmp_path: Path) -> None:
+    with Registry.open(tmp_path / "home"):
+        pass
+    (tmp_path / "home").chmod(0o755)
+    (tmp_path / "home" / "registry.sqlite3").chmod(0o644)
+    with Registry.open(tmp_path / "home"):
+        assert open_to_others(tmp_path / "home")[:1] == [". 0755"]
