@@ -166,7 +166,7 @@ def _virtual(
     offset = len(literal)
     for organ in organs:
         sections.append(_organ_section(folder, organ, offset))
-        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256))
+        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256, organ.entry.file))
         offset += padded(organ.spec.size_bytes, alignment)
     remarks = [*notes, f"the header of {entry.name} is written anew: {misfit}"]
     return VirtualFile(folder, entry.name, offset, sections, placed, entry.sha256, remarks)
@@ -197,7 +197,7 @@ def _with_kept_header(folder: Folder, entry: GgufEntry, organs: Sequence[Organ],
     for organ, tensor in zip(organs, header.tensors, strict=True):
         offset = header.data_offset + tensor.offset
         sections.append(_organ_section(folder, organ, offset))
-        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256))
+        placed.append(PlacedOrgan(organ.spec, offset, organ.entry.sha256, organ.entry.file))
     for padding in entry.paddings:
         stretch = padding.kept
         sections.append(Section(padding.offset_bytes, stretch.size_bytes, headers, stretch.offset_bytes))

@@ -38,6 +38,8 @@ class PlacedOrgan:
     spec: TensorSpec
     offset_bytes: int
     sha256: Digest | None
+    file: str
+    """Its own file in the folder."""
 
 
 class VirtualFile(ComposedFile):
@@ -82,10 +84,22 @@ class VirtualFile(ComposedFile):
         """What a person should know, when the whole has the digest `sha256`, and the organs, by offset, `organs`."""
         yield from self.remarks
         origin = self.origin(organs)
-        if origin is None or origin.sha256 == sha256:
-            return
-        what = f"edited organs: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
-        yield f"{origin.name} is not the file that the folder was made from: {what}"
+        if origin is not None and origin.sha256 != sha256:
+            what = f"edited organs: {names_text(origin.edited)}" if origin.edited else "the folder was edited"
+            yield f"{origin.name} is not the file that the folder was made from: {what}"
+        yield from self._mismatches(organs)
+
+    def _mismatches(self, organs: Mapping[int, Digest]) -> Iterator[str]:
+        """The organ files whose bytes do not have the SHA-256 that the manifest states, with both."""
+        wrong = [
+            (one, found)
+            for one in self._organs
+            if (found := organs.get(one.offset_bytes)) is not None and one.sha256 not in (None, found)
+        ]
+        for one, found in wrong[:NAMES_SHOWN_MAX]:
+            yield f"{one.file}: its values have the SHA-256 {found}, the manifest states {one.sha256}"
+        if len(wrong) > NAMES_SHOWN_MAX:
+            yield f"{len(wrong) - NAMES_SHOWN_MAX} more organ files do not have the SHA-256 that the manifest states"
 
     def _digest(self, organ: PlacedOrgan) -> Digest:
         digest = hashlib.sha256()

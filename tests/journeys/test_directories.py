@@ -175,16 +175,31 @@ def test_an_organ_that_was_trained_makes_another_model_and_it_is_told_which(
     ended = organ.done("ingest", taken)
     assert ended.out.startswith("local/taken@1: 10 organs, ")
     said = "little.gguf is not the file that the folder was made from: edited organs: blk.0.ffn_up.weight"
-    assert ended.err == f"  note: {said}\n"
+    found, stated = digest_of(data), digest_of({one.name: old for one, old in block_tensors()}[UP_NAME])
+    wrong = f"{UP}: its values have the SHA-256 {found}, the manifest states {stated}"
+    assert ended.err == f"  note: {said}\n  note: {wrong}\n"
     after = row_counts(registry)
     assert (after["organs"], after["blobs"]) == (before["organs"] + 1, before["blobs"] + 1), "its header is known"
     ended = organ.done("assemble", taken, "-o", tmp_path / "edited.gguf")
     assert ended.out.endswith("is a new file\n")
-    assert ended.err == f"  note: {said}\n"
+    assert ended.err == f"  note: {said}\n  note: {wrong}\n"
     expected = [(spec, data) if one.name == UP_NAME else (one, old) for one, old in block_tensors()]
     assert (tmp_path / "edited.gguf").read_bytes() == file_bytes(block_metadata(), expected)
     organ.done("assemble", "taken", "-o", tmp_path / "registered.gguf")
     assert (tmp_path / "registered.gguf").read_bytes() == (tmp_path / "edited.gguf").read_bytes()
+
+
+def test_a_digest_that_does_not_match_is_reported_where_the_manifest_states_no_digest_of_the_whole(
+    taken: Path, organ: Organ
+) -> None:
+    manifest = json.loads((taken / "manifest.json").read_text())
+    entry = next(one for one in manifest["tensors"] if one["name"] == UP_NAME)
+    stated, entry["sha256"] = entry["sha256"], "0" * 64
+    for file in manifest["files"]:
+        del file["sha256"]
+    (taken / "manifest.json").write_text(json.dumps(manifest))
+    ended = organ.done("ingest", taken)
+    assert f"note: {UP}: its values have the SHA-256 {stated}, the manifest states {'0' * 64}" in ended.err
 
 
 def parents(organ: Organ, model: str) -> list[tuple[str, str, str, str]]:
