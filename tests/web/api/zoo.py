@@ -85,7 +85,8 @@ def put_uploads(registry: Registry) -> None:
             row.received_bytes = 0 if name == "open" else row.size_bytes
             row.state = "complete" if name == "done" else "open"
     registry.settings.uploads.mkdir(exist_ok=True)
-    (registry.settings.uploads / EXAMPLES["done"]).write_text(EXAMPLE_BYTES)
+    for name in ("done", "full"):
+        (registry.settings.uploads / EXAMPLES[name]).write_text(EXAMPLE_BYTES)
 
 
 def put_submissions(registry: Registry) -> None:
