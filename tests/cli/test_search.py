@@ -34,6 +34,7 @@ ITEM = {
     "architecture",
     "license",
     "likeness",
+    "nonfinite",
 }
 
 
