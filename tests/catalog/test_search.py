@@ -137,6 +137,7 @@ def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: Regist
         stable_rank=12.5,
         architecture="llama",
         license=None,
+        nonfinite=0,
     )
 
 

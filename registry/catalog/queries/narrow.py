@@ -162,9 +162,12 @@ def nonfinite_condition(choice: Choice, column: Any) -> ColumnElement[bool]:
 
 
 def _may_have(choice: Choice) -> ColumnElement[bool]:
-    """Models that may have an organ as `choice` asks: those with other organs have such ones too."""
+    """Models that may have an organ as `choice` asks: those with other organs have such ones too.
+
+    Where some organs of a model were not counted, the model's count is unknown, and others may have such values.
+    """
     only_odd = set(choice.values) == {YES} and not choice.negated
-    return Model.nonfinite_tensors > 0 if only_odd else true()
+    return or_(Model.nonfinite_tensors > 0, Model.nonfinite_tensors.is_(None)) if only_odd else true()
 
 
 def _note_words(session: Session, words: Sequence[str], notes: list[str]) -> None:

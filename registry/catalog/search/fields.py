@@ -136,13 +136,13 @@ ORGANS = Vocabulary(
         _MODEL,
         _LICENSE,
         _BY,
-        _NONFINITE,
         Field(
             "fits",
             Kind.MODEL,
             "what can be grafted into this model, by architecture, place and shape; adapters never",
             values_max=BASES_MAX,
         ),
+        _NONFINITE,
     ),
     sorts={
         "theta": _THETA.meaning,
@@ -169,7 +169,6 @@ MODELS = Vocabulary(
         _ARCH,
         _LICENSE,
         _BY,
-        _NONFINITE,
         Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees", example="theta>=45 or theta:35-60"),
         Field("signal", Kind.NUMBER, "mean of sin θ over its tensors", example="signal>=0.6 or signal:0.5-0.7"),
         Field("params", Kind.SIZE, "parameters: params>=1M"),
@@ -177,6 +176,7 @@ MODELS = Vocabulary(
         Field("size", Kind.SIZE, "bytes of its files"),
         Field("downloads", Kind.WHOLE, "how often it was fetched, whole or an organ of it"),
         Field("grafts", Kind.WHOLE, "chimeras here that have organs of it"),
+        _NONFINITE,
     ),
     sorts={
         "new": "when it was registered",

@@ -87,6 +87,7 @@ class Row:
     stable_rank: float | None = 12.5
     fingerprint: str = "random"
     """What its organ's is: random, constant, or none."""
+    nonfinite: int | None = 0
 
     @property
     def elements(self) -> int:
@@ -125,6 +126,12 @@ class ModelRow:
     @property
     def full_name(self) -> str:
         return f"{self.namespace}/{self.name}@{self.version}"
+
+    @property
+    def nonfinite(self) -> int | None:
+        """Tensors with values that are NaN or infinite; None where those of some were not counted."""
+        counts = [row.nonfinite for row in self.rows]
+        return None if None in counts else sum(count != 0 for count in counts)
 
 
 @dataclass(slots=True)
@@ -227,6 +234,7 @@ def _drawn_row(chance: random.Random, organ: int) -> Row:
         spectral_signal=chance.choice(SPECTRALS),
         stable_rank=chance.choice(RANKS),
         fingerprint=chance.choice(("random",) * 8 + ("constant", "none")),
+        nonfinite=random.Random(f"nonfinite {organ}").choice((0, 0, 0, 0, 0, 0, 7, None)),
     )
 
 
@@ -253,6 +261,7 @@ def _place(session: Session, model: ModelRow, placed: Placed, chance: random.Ran
         mean_signal=model.mean_signal,
         downloads=model.downloads,
         grafts=model.grafts,
+        nonfinite_tensors=model.nonfinite,
         flags="[]",
         unassemblable="[]",
         created_at=NOON + timedelta(minutes=number),
@@ -335,7 +344,7 @@ def _organ_id(session: Session, row: Row, placed: Placed, chance: random.Random)
     )
     session.add(blob)
     session.flush()
-    organ = Organ(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=row.elements)
+    organ = Organ(blob_id=blob.id, dtype=row.dtype, shape=row.shape, elements=row.elements, nonfinite=row.nonfinite)
     session.add(organ)
     session.flush()
     placed.organs[row.organ] = organ.id

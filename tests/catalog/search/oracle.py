@@ -195,6 +195,9 @@ def _text(field: str, row: Row | None, model: ModelRow) -> str:
         return model.contributor
     if field == "kind":
         return model.kind if model.complete else "partial"
+    if field == "nonfinite":
+        count = model.nonfinite if row is None else row.nonfinite
+        return "unknown" if count is None else "yes" if count else "no"
     return str(getattr(row, field))
 
 
