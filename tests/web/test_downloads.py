@@ -52,7 +52,7 @@ class Served:
         """The digest of an organ by its name."""
         with self.registry.catalog.reading() as session:
             rows = placements_of(session, model_by_name(session, parse_model_name("a")).id)
-            return next(digest for placement, _, digest in rows if placement.name == tensor)
+            return next(digest for placement, _, digest, _ in rows if placement.name == tensor)
 
     def organs(self) -> list[tuple[TensorSpec, str, bytes]]:
         """Every organ with its digest and its bytes."""
@@ -64,7 +64,7 @@ class Served:
                 digest,
                 self.data[row.offset_bytes : row.offset_bytes + row.size_bytes],
             )
-            for row, shape, digest in rows
+            for row, shape, digest, _ in rows
         ]
 
 

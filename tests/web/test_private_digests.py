@@ -144,8 +144,8 @@ def _secret(registry: Registry) -> Secret:
     with registry.catalog.reading() as session:
         model = session.query(Model).filter_by(namespace="ada", name="secret").one()
         shown = session.query(Model).filter_by(state="visible")
-        visible = {digest for one in shown for _, _, digest in placements_of(session, one.id)}
-        placement, _, organ = next(row for row in placements_of(session, model.id) if row[2] not in visible)
+        visible = {digest for one in shown for _, _, digest, _ in placements_of(session, one.id)}
+        placement, _, organ, _ = next(row for row in placements_of(session, model.id) if row[2] not in visible)
         return Secret(organ, header_digest(FILE), sha256(FILE).hexdigest(), model.digest, placement.name)
 
 
