@@ -19,6 +19,7 @@ from ingest.pushing.sending import CHUNK_BYTES
 from ingest.pushing.service import PushOptions, PushReport
 from ingest.pushing.service import push as push_model
 from ingest.sources import ModelSource, find_sources
+from ingest.submissions.findings import MUST_ACKNOWLEDGE
 from registry.amounts import parse_size, size_text
 from registry.errors import BadInput, OrganError, OverQuota
 from registry.settings import DEBUG_VARIABLE
@@ -26,6 +27,7 @@ from registry.settings import DEBUG_VARIABLE
 CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024
 THERE, DRY_RUN = "there", "dry run"
 VISIBLE = ("published", THERE)
+NOT_PUBLISHED = ("ready", "refused", "withdrawn")
 
 
 def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
@@ -49,6 +51,13 @@ def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) 
 @click.option("--base", metavar="MODEL", help="The model that it was made from, or that its organs belong into.")
 @click.option("--tag", "tags", multiple=True, help="A word to find it by; more than once for several.")
 @click.option("--chunk", "chunk_bytes", metavar="SIZE", callback=_chunk, help="What is sent at once; 8M by default.")
+@click.option(
+    "--acknowledge",
+    "acknowledged",
+    multiple=True,
+    type=click.Choice(sorted(MUST_ACKNOWLEDGE)),
+    help="Publish it although it has this finding.",
+)
 @click.option("--no-wait", is_flag=True, help="Hand it in, and do not wait until it was checked.")
 @click.option("--dry-run", is_flag=True, help="Say what would travel, and send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a model, a line each.")
@@ -62,6 +71,7 @@ def push(
     base: str | None,
     tags: tuple[str, ...],
     chunk_bytes: int,
+    acknowledged: tuple[str, ...],
     no_wait: bool,
     dry_run: bool,
     as_json: bool,
@@ -73,14 +83,15 @@ def push(
     directory, or a LoRA adapter. A push that was cut goes on where it was when it is run again, and a model that is
     there already sends nothing. `organ login` keeps the token. The address of the model's page comes last; of a model
     that is not published yet, because it waits for an administrator or nobody waits for it (--no-wait), that of its
-    submission, below /submissions/. The exit status is 1 when a model is refused, else 0.
+    submission, below /submissions/. The exit status is 1 when a model is refused or
+    has a finding that must be acknowledged first, else 0.
     """
     sources = find_sources(paths, "push")
     if name is not None and len(sources) > 1:
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")
     said = {"title": title, "license": license_name, "description": description, "base": base, "tags": list(tags)}
     metadata = {key: value for key, value in said.items() if value}
-    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run)
+    options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, acknowledged=acknowledged)
     memory = Memory(Path(platformdirs.user_cache_dir("organ-registry")) / "push")
     connection, failed = named_remote().connection, 0
     for source in sources:
@@ -91,7 +102,7 @@ def push(
             failed += 1
             _print_refused(source, error, as_json=as_json)
             continue
-        failed += report.state in ("refused", "withdrawn")
+        failed += report.state in NOT_PUBLISHED
         _print(source, report, as_json=as_json, quiet=quiet)
     return 1 if failed else 0
 
@@ -148,7 +159,7 @@ def _print(source: ModelSource, report: PushReport, *, as_json: bool, quiet: boo
         click.echo(f"  note: {plain(note)}", err=True)
     for finding in report.findings:
         click.echo(f"  {plain(finding.severity)}: {plain(finding.sentence)} ({plain(finding.code)})", err=True)
-    failed, dry = report.state in ("refused", "withdrawn"), report.state == DRY_RUN
+    failed, dry = report.state in NOT_PUBLISHED, report.state == DRY_RUN
     said = f"{'organ: ' if failed else ''}{plain(report.model or report.name)}: {_outcome(report)}"
     if not quiet or failed or report.state not in (*VISIBLE, DRY_RUN):
         click.echo(said, err=quiet or failed)
@@ -171,8 +182,13 @@ def _outcome(report: PushReport) -> str:
         "quarantined": "it waits for an administrator's approval",
         "refused": f"refused: {plain(report.reason or 'see the findings')}",
         "withdrawn": "withdrawn",
+        "ready": f"not published; to publish it all the same, push it again with {_acknowledgements(report)}",
     }
     return f"{ended.get(report.state, 'handed in, being checked')}; {sent} sent, {known}"
+
+
+def _acknowledgements(report: PushReport) -> str:
+    return " ".join(f"--acknowledge {one.code}" for one in report.findings if one.code in MUST_ACKNOWLEDGE)
 
 
 def _pieces(count: int) -> str:

@@ -32,11 +32,13 @@ def submit(namespace: str, name: str, manifest: Manifest) -> FoundSubmission:
     return own_submission(submissions.submit(registry(), who, own_name(namespace, name), manifest))
 
 
-def publish(submission_id: int, given: StatedMetadata, name: str | None = None) -> FoundSubmission:
+def publish(
+    submission_id: int, given: StatedMetadata, name: str | None = None, acknowledged: tuple[str, ...] = ()
+) -> FoundSubmission:
     """Publish a submission of who asks that was looked at, under another `name` in its namespace if one is given."""
     if name is not None:
         plain_name(name)
-    submissions.publish(registry(), need(UPLOAD).name or "", submission_id, given, name)
+    submissions.publish(registry(), need(UPLOAD).name or "", submission_id, given, name, acknowledged)
     return own_submission(submission_id)
 
 

@@ -13,8 +13,9 @@ from registry.names import ModelName, parse_model_name
 
 FINDINGS_MAX = 200
 SENTENCE_MAX_LENGTH = 2000
-ENDED = ("published", "quarantined", "refused", "withdrawn")
-"""States of a submission in which the registry does no more by itself."""
+ENDED = ("ready", "published", "quarantined", "refused", "withdrawn")
+"""States of a submission in which the registry does no more by itself. A push asks for publication, so its submission
+is `ready` when a finding must be acknowledged first."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
 
 

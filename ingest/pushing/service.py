@@ -67,6 +67,8 @@ class PushOptions:
     chunk_bytes: int = CHUNK_BYTES
     wait: bool = True
     dry_run: bool = False
+    acknowledged: tuple[str, ...] = ()
+    """Codes of findings with which the model is to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class _Push:
         sent_bytes = self._send(missing)
         for file in self._files:
             file.file.source.check_unchanged()
-        document = manifest(self._files, self._options.metadata)
+        document = manifest(self._files, self._options.metadata, self._options.acknowledged)
         submission = hand_in(self._connection, self._name, document, self._stop)
         self._memory.keep_submission(*self._key, submission.id)
         return self._report(self._followed(submission), missing, there_already, sent_bytes)

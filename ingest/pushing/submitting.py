@@ -15,8 +15,8 @@ from registry.names import ModelName
 POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
 
 
-def manifest(files: Sequence[CutFile], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """What is handed in: every file with its pieces, and what is said of the model."""
+def manifest(files: Sequence[CutFile], metadata: Mapping[str, Any], acknowledged: Sequence[str] = ()) -> dict[str, Any]:
+    """What is handed in: every file with its pieces, what is said of the model, which findings are accepted."""
     listed = [
         {
             "name": file.name,
@@ -26,7 +26,8 @@ def manifest(files: Sequence[CutFile], metadata: Mapping[str, Any]) -> dict[str,
         }
         for file in files
     ]
-    return {"files": listed, "metadata": dict(metadata), "publish": True}
+    document = {"files": listed, "metadata": dict(metadata), "publish": True}
+    return document | ({"acknowledge": list(acknowledged)} if acknowledged else {})
 
 
 def hand_in(connection: Connection, name: ModelName, document: Mapping[str, Any], stop: threading.Event) -> Submission:

@@ -11,6 +11,9 @@ from registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, Bad
 
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
 SEVERITIES = (REFUSE, WARN, NOTE)
+NONFINITE = "non-finite-weights"
+MUST_ACKNOWLEDGE = frozenset((NONFINITE,))
+"""Codes of findings without whose acknowledgement nothing is published."""
 FINDINGS_MAX = 100
 """Of one submission: flags are many where a header is odd in every key."""
 SENTENCE_MAX = 1000
@@ -45,3 +48,9 @@ def findings_json(findings: Iterable[Finding]) -> str:
     ordered = sorted(dict.fromkeys(findings), key=lambda one: SEVERITIES.index(one.severity))
     kept = [asdict(one) | {"sentence": shown_text(one.sentence, SENTENCE_MAX)} for one in ordered[:FINDINGS_MAX]]
     return json.dumps(kept, ensure_ascii=True)
+
+
+def unacknowledged(findings: Iterable[Finding], acknowledged: Iterable[str]) -> list[Finding]:
+    """Return the findings that must be acknowledged before anything is published, and are not."""
+    codes = MUST_ACKNOWLEDGE.difference(acknowledged)
+    return [one for one in findings if one.code in codes]

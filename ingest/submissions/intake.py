@@ -1,6 +1,7 @@
 """The jobs on submissions: inspect the files, register a model, publish it or keep it back.
 
 checking -> ready                            inspected, `publish` false
+checking -> publishing -> ready              a finding must be acknowledged before it is published
 checking -> publishing -> published          or quarantined, where an administrator must approve it
 checking, publishing -> refused              with findings; its uploads are removed
 
@@ -28,7 +29,7 @@ from ingest.publishing import publish_model
 from ingest.records import model_digest
 from ingest.service import Intake, always, ingest_files
 from ingest.submissions.cleanup import remove_uploads_of
-from ingest.submissions.findings import REFUSE, Finding, finding_of, findings_json
+from ingest.submissions.findings import REFUSE, Finding, finding_of, findings_json, unacknowledged
 from ingest.submissions.inspection import Inspection, Refused, StartInspector, Stopped, confined_inspector
 from ingest.submissions.manifest import BadManifest, StatedMetadata
 from ingest.submissions.neighbours import (
@@ -40,8 +41,8 @@ from ingest.submissions.neighbours import (
     unfit_for_its_base,
 )
 from ingest.submissions.pieces import LocatedFile, Sources, composed_file, locate
-from ingest.submissions.proposal import Proposal, declared_parents, findings_of, identity_of, propose
-from ingest.submissions.serialize import manifest_of, metadata_json, read_manifest, stated_metadata_of
+from ingest.submissions.proposal import Proposal, declared_parents, findings_of, identity_of, nonfinite_finding, propose
+from ingest.submissions.serialize import acknowledged_of, manifest_of, metadata_json, read_manifest, stated_metadata_of
 from registry.catalog.actions import Action
 from registry.catalog.queries.submissions import (
     abandoned_submissions,
@@ -153,6 +154,7 @@ class _Submission:
     contributor: str
     contributor_id: int
     stated: StatedMetadata
+    acknowledged: tuple[str, ...]
     files: list[LocatedFile]
 
     @property
@@ -180,12 +182,13 @@ def _attempt(
             files = _read_files(submission, sources, inspection, tell)
             proposal = propose(files, submission.stated)
             outcome.findings += _review(registry, files, submission, proposal)
+            outcome.findings += nonfinite_finding(files)
             _note_inspection(registry, submission, proposal, outcome.findings, publish=publish)
             tell(INSPECTED_SHARE, "storing and measuring" if publish else "inspected")
             if not publish:
                 return  # another base may still be named: what refuses it is only said
             outcome.refused += [one for one in outcome.findings if one.severity == REFUSE]
-            if not outcome.refused:
+            if not outcome.refused and not unacknowledged(outcome.findings, submission.acknowledged):
                 _register(registry, files, submission, proposal, inspection, tell, outcome)
     except BadManifest as error:
         sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
@@ -206,7 +209,8 @@ def _load(registry: Registry, submission_id: int) -> _Submission:
         row: Submission = found.row
         files = locate(session, row.contributor_id, registry.settings.uploads, manifest_of(row))
         name = ModelName(row.namespace, row.name)
-        return _Submission(row.id, name, found.contributor, row.contributor_id, stated_metadata_of(row), files)
+        stated, acknowledged = stated_metadata_of(row), acknowledged_of(row)
+        return _Submission(row.id, name, found.contributor, row.contributor_id, stated, acknowledged, files)
 
 
 def _read_files(submission: _Submission, sources: Sources, inspection: Inspection, tell: Tell) -> list[DissectedFile]:
@@ -254,7 +258,12 @@ def _note_inspection(
         row = locked_submission(session, submission.id)
         if row.state not in UNDER_WAY:
             raise _Withdrawn
-        metadata = metadata_json(stated_metadata_of(row), publish=publish, proposed=proposal.values())
+        metadata = metadata_json(
+            stated_metadata_of(row),
+            publish=publish,
+            proposed=proposal.values(),
+            acknowledged=acknowledged_of(row),
+        )
         state = "publishing" if publish else row.state
         change_submission(session, row, state, findings=findings_json(findings), said=metadata)
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ingest.describing import BREAKS, has_controls
+from ingest.submissions.findings import MUST_ACKNOWLEDGE
 from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from registry.catalog.vocabulary import checked_text
 from registry.compose.expressions import wrong_with_licence
@@ -27,7 +28,7 @@ PIECES_MAX = 200_000
 FILE_NAME_MAX_BYTES = 255
 REASONS_MAX = 20
 """Spelled out; the others are counted."""
-MEMBERS = ("files", "metadata", "publish")
+MEMBERS = ("files", "metadata", "publish", "acknowledge")
 METADATA_MEMBERS = ("title", "description", "license", "base", "tags")
 _OF_PIECES = frozenset(("name", "size_bytes", "sha256", "pieces"))
 _OF_UPLOAD = frozenset(("name", "upload"))
@@ -93,6 +94,8 @@ class Manifest:
     files: tuple[WantedFile, ...]
     stated: StatedMetadata = StatedMetadata()
     publish: bool = True
+    acknowledged: tuple[str, ...] = ()
+    """Codes of findings with which it is to be published."""
 
     def digests(self) -> set[Digest]:
         """Of all pieces."""
@@ -127,8 +130,17 @@ def parse_manifest(values: Mapping[str, Any]) -> Manifest:
     publish = values.get("publish", True)
     if not isinstance(publish, bool):
         reasons.add("publish", "publish is true or false")
+    acknowledged = _acknowledged(values.get("acknowledge"), reasons)
     reasons.settle()
-    return Manifest(files, stated, bool(publish))
+    return Manifest(files, stated, bool(publish), acknowledged)
+
+
+def parse_acknowledged(values: Any) -> tuple[str, ...]:
+    """Return the codes of findings that `values` acknowledge. Raises BadManifest."""
+    reasons = _Reasons()
+    codes = _acknowledged(values, reasons)
+    reasons.settle()
+    return codes
 
 
 def parse_stated_metadata(values: Any) -> StatedMetadata:
@@ -158,6 +170,16 @@ class _Reasons:
     def settle(self) -> None:
         if self.found:
             raise BadManifest([*self.found, *([("", f"and {self.more} more")] if self.more else [])])
+
+
+def _acknowledged(values: Any, reasons: _Reasons) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    known = sorted(MUST_ACKNOWLEDGE)
+    if not isinstance(values, list) or not all(isinstance(one, str) and one in MUST_ACKNOWLEDGE for one in values):
+        reasons.add("acknowledge", f"acknowledge is a list of codes of findings: {', '.join(known)}")
+        return ()
+    return tuple(sorted(set(values)))
 
 
 def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:

@@ -7,16 +7,19 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ingest.dissect import DissectedFile, places
-from ingest.records import is_complete, kind_of
-from ingest.submissions.findings import NOTE, WARN, Finding
+from ingest.records import is_complete, kind_of, nonfinite_flags
+from ingest.submissions.findings import NONFINITE, NOTE, WARN, Finding
 from ingest.submissions.manifest import StatedMetadata
 from registry.compose.licences import AND, differing_licence, terms_of
 from registry.gguf import Header
+from registry.measure import count_nonfinite
 from registry.names import ModelName
 from registry.relatives.declared import IDENTITY_KEYS, DeclaredParent, Identity, folded, numbered_parents
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 SHOWN_MAX = 80
+READ_BYTES = 4 * 1024 * 1024
+"""Of a tensor, that are looked through at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,25 @@ def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
         kind=kind_of(header, bool(tensors)),
         complete=is_complete(header, [place for file in files for place in places(file.header)]),
     )
+
+
+def nonfinite_finding(files: Sequence[DissectedFile]) -> Iterator[Finding]:
+    """Yield the finding about weights that are NaN or infinite, if there are any. All bytes of the tensors are read.
+
+    Nothing is parsed here: bit patterns of values are counted (`registry.measure.nonfinite`).
+    """
+    buffer = memoryview(bytearray(READ_BYTES))
+    counts: dict[str, int] = {}
+    for file in files:
+        for tensor in file.header.tensors:
+            span, step = file.tensor_span(tensor), READ_BYTES // tensor.dtype.block_bytes * tensor.dtype.block_bytes
+            for begin in range(span.offset, span.end, step):
+                view = buffer[: min(step, span.end - begin)]
+                file.source.read_into(view, begin)
+                if count := count_nonfinite(view, tensor.dtype):
+                    counts[tensor.name] = counts.get(tensor.name, 0) + count
+    for flag in nonfinite_flags(counts):
+        yield Finding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
 
 
 def declared_parents(header: Header) -> list[DeclaredParent]:

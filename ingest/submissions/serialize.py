@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
 from ingest.submissions.manifest import Manifest, StatedMetadata, parse_manifest
 from registry.catalog.tables import Submission
 
-STATED, PROPOSED, PUBLISH = "given", "proposed", "publish"
+STATED, PROPOSED, PUBLISH, ACKNOWLEDGED = "given", "proposed", "publish", "acknowledged"
 """Members of the column `metadata_given`: what the contributor states, the proposal that was made of it and of the
-headers, and whether the submission is published as soon as it has been inspected."""
+headers, whether the submission is published as soon as it has been inspected, and the codes of findings that the
+contributor acknowledges."""
 
 
 def manifest_of(row: Submission) -> Manifest:
@@ -32,9 +33,21 @@ def stated_metadata_of(row: Submission) -> StatedMetadata:
     return StatedMetadata(**{**values, "tags": None if tags is None else tuple(tags)})
 
 
-def metadata_json(stated: StatedMetadata, *, publish: bool, proposed: Mapping[str, Any] | None = None) -> str:
+def metadata_json(
+    stated: StatedMetadata,
+    *,
+    publish: bool,
+    proposed: Mapping[str, Any] | None = None,
+    acknowledged: Iterable[str] = (),
+) -> str:
     """Return the text of the column `metadata_given`."""
-    return json.dumps({STATED: asdict(stated), PUBLISH: publish, PROPOSED: proposed})
+    values = {STATED: asdict(stated), PUBLISH: publish, PROPOSED: proposed, ACKNOWLEDGED: sorted(acknowledged)}
+    return json.dumps(values)
+
+
+def acknowledged_of(row: Submission) -> tuple[str, ...]:
+    """Return the codes of findings that the contributor acknowledges; none in a row of an older version."""
+    return tuple(json.loads(row.metadata_given).get(ACKNOWLEDGED, ()))
 
 
 def wants_publishing(row: Submission) -> bool:

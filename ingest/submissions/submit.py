@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from sqlalchemy.orm import Session
 
+from ingest.submissions.findings import Finding, unacknowledged
 from ingest.submissions.manifest import Manifest, StatedMetadata
 from ingest.submissions.pieces import InSpool, LocatedFile, locate
-from ingest.submissions.serialize import metadata_json, stated_metadata_of, wants_publishing
+from ingest.submissions.serialize import acknowledged_of, metadata_json, stated_metadata_of, wants_publishing
 from registry.catalog.actions import Action
 from registry.catalog.queries.models import check_model_name
 from registry.catalog.queries.quota import check_model_fits
@@ -25,7 +28,7 @@ from registry.catalog.register.submissions import (
 )
 from registry.catalog.register.uploads import renew_uploads
 from registry.catalog.tables import Contributor, Model, Submission
-from registry.errors import Conflict, OverQuota, TooMany
+from registry.errors import BadInput, Conflict, OverQuota, TooMany
 from registry.names import ModelName
 from registry.registry import Registry
 
@@ -55,7 +58,8 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
     if size_bytes > registry.settings.upload_max_bytes:
         most = registry.settings.upload_max_bytes
         raise OverQuota(f"the files have {size_bytes:,} bytes; {most:,} are the most that is taken")
-    files_json, metadata = manifest.files_json(), metadata_json(manifest.stated, publish=manifest.publish)
+    files_json = manifest.files_json()
+    metadata = metadata_json(manifest.stated, publish=manifest.publish, acknowledged=manifest.acknowledged)
     with registry.catalog.writing() as session:
         hold_contributor(session, owner_id)
         same = _same(session, owner_id, name, files_json, manifest)
@@ -80,17 +84,26 @@ def submit(registry: Registry, contributor: str, name: ModelName, manifest: Mani
 
 
 def publish(
-    registry: Registry, contributor: str, submission_id: int, stated: StatedMetadata, name: str | None = None
+    registry: Registry,
+    contributor: str,
+    submission_id: int,
+    stated: StatedMetadata,
+    name: str | None = None,
+    acknowledged: tuple[str, ...] = (),
 ) -> None:
     """Publish a submission that was inspected, with changed metadata or under another name.
 
-    Raises NotFound for a submission of another contributor, Conflict when it is not ready, BadName, TooMany, QueueFull.
+    Raises NotFound for a submission of another contributor, Conflict when it is not ready, BadInput when it has a
+    finding that must be acknowledged first, BadName, TooMany, QueueFull.
     """
     with registry.catalog.writing() as session:
         row = locked_submission(session, submission_id, contributor_id(session, contributor))
         if row.state != "ready":
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
-        said = metadata_json(stated.over(stated_metadata_of(row)), publish=True)
+        agreed = {*acknowledged, *acknowledged_of(row)}
+        for finding in unacknowledged([Finding(**one) for one in json.loads(row.findings)], agreed):
+            raise BadInput(f"{finding.sentence} To publish it all the same, acknowledge {finding.code}")
+        said = metadata_json(stated.over(stated_metadata_of(row)), publish=True, acknowledged=agreed)
         if name is not None:
             check_model_name(session, ModelName(row.namespace, name))
             row.name = name

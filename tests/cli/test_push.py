@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ingest.submissions.findings import NONFINITE
 from registry.compose.expressions import wrong_with_licence
 from registry.tokens import new_token
 from tests.cli.running import Ended, Organ
@@ -150,3 +151,22 @@ def test_without_a_registry_elsewhere_it_says_what_is_missing(tmp_path: Path) ->
     told = Organ(tmp_path / "home")("push", write(tmp_path))
     assert told.status == 1
     assert "--registry URL" in told.err
+
+
+def test_line_134_a_finding_that_must_be_acknowledged_ends_the_push_until_it_is(
+    fake: FakeRegistry, tmp_path: Path
+) -> None:
+    path, url = write(tmp_path), fake.connection.url
+    finding = {"severity": "warn", "code": NONFINITE, "sentence": "Weights are NaN."}
+    fake.outcome = {"state": "ready", "findings": [finding]}
+    stopped = run(tmp_path, url, path)
+    assert stopped.status == 1
+    assert f"warn: Weights are NaN. ({NONFINITE})" in stopped.err
+    assert f"not published; to publish it all the same, push it again with --acknowledge {NONFINITE}" in stopped.err
+    assert "acknowledge" not in fake.manifests[0]
+    received_bytes = fake.received_bytes
+    fake.outcome = {"state": "published"}
+    again = run(tmp_path, url, path, "--acknowledge", NONFINITE)
+    assert (again.status, fake.manifests[1]["acknowledge"]) == (0, [NONFINITE])
+    assert fake.received_bytes == received_bytes, "nothing is sent twice"
+    assert run(tmp_path, url, path, "--acknowledge", "no-license").status == 2

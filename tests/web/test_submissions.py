@@ -11,12 +11,14 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
+from ingest.submissions.findings import NONFINITE
 from ingest.submissions.manifest import BODY_MAX_BYTES
 from registry.catalog.queries.submissions import submission_by_id
 from registry.compose.expressions import wrong_with_licence
 from registry.registry import Registry
 from tests.builders import file_bytes
 from tests.submitting import attended, of_pieces, whole
+from tests.test_nonfinite_weights import odd_model
 from tests.trips import block_metadata, block_tensors, little_model
 from tests.web.accounts import bearing, logged_in, new_token, send_form
 from web.app import create_app
@@ -78,6 +80,46 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
     assert (done["state"], done["model"], done["address"]) == ("published", "ann/small@1", "/models/ann/small@1")
     page = get(client, {}, "/models/ann/small").get_json()
     assert (page["title"], page["license"]) == ("T", "MIT")
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["in one step", "after the inspection"])
+def test_line_134_weights_that_are_no_numbers_are_published_only_when_they_are_acknowledged(
+    at_once: bool, registry: Registry, client: FlaskClient, ann: Asker
+) -> None:
+    body = {"files": [whole(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": at_once}
+    here = f"/submissions/{put(client, ann, body).get_json()['id']}"
+    number = int(here.rpartition("/")[2])
+    attended(registry, number, publish=at_once)
+    inspected = get(client, ann, here).get_json()
+    assert (inspected["state"], inspected["model"]) == ("ready", None)
+    (finding,) = (one for one in inspected["findings"] if one["code"] == NONFINITE)
+    assert (finding["severity"], "blk.0.ffn_up.weight (3)" in finding["sentence"]) == ("warn", True)
+    refused = client.post(f"/api/v1{here}/publish", headers=ann, json={})
+    assert (refused.status_code, f"acknowledge {NONFINITE}" in refused.text) == (400, True)
+    unknown = client.post(f"/api/v1{here}/publish", headers=ann, json={"acknowledge": ["no-license"]})
+    assert (unknown.status_code, unknown.get_json()["errors"][0]["field"]) == (400, "acknowledge")
+    agreed = {"acknowledge": [NONFINITE]}
+    if at_once:
+        again = put(client, ann, body | agreed)  # as a push that is run again
+        assert (again.get_json()["id"], again.get_json()["state"]) == (number, "publishing")
+    else:
+        assert client.post(f"/api/v1{here}/publish", headers=ann, json=agreed).status_code == 202
+    attended(registry, number)
+    assert get(client, ann, here).get_json()["state"] == "published"
+
+
+def test_line_134_the_form_that_publishes_asks_for_the_acknowledgement(registry: Registry, ann: Asker) -> None:
+    client = create_app(registry).test_client()
+    body = {"files": [whole(registry, "ann", odd_model())], "metadata": {"license": "MIT"}, "publish": False}
+    here = f"/submissions/{put(client, ann, body).get_json()['id']}"
+    attended(registry, int(here.rpartition("/")[2]), publish=False)
+    browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))
+    assert f'name="acknowledge" value="{NONFINITE}" required' in browser.get(here).text
+    form = {"name": "tiny", "title": "Tiny", "license": "MIT"}
+    assert send_form(browser, f"{here}/publish", here, **form).status_code == 400
+    assert get(client, ann, here).get_json()["state"] == "ready"
+    assert send_form(browser, f"{here}/publish", here, **form, acknowledge=NONFINITE).status_code == 303
+    assert get(client, ann, here).get_json()["state"] == "publishing"
 
 
 def test_a_licence_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_not(

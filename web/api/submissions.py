@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from flask import request
 
-from ingest.submissions.manifest import BODY_MAX_BYTES, MEMBERS, BadManifest, parse_manifest, parse_stated_metadata
+from ingest.submissions.manifest import (
+    BODY_MAX_BYTES,
+    MEMBERS,
+    BadManifest,
+    parse_acknowledged,
+    parse_manifest,
+    parse_stated_metadata,
+)
 from registry.present.submissions import submission_values, submissions_values
 from registry.present.values import Values
 from web import submitting
@@ -107,14 +114,17 @@ def submission(submission: str) -> Values:
 )
 def publish_submission(submission: str) -> Values:
     """With what is said of it beside its header, and under another name if one is given. 409 for one that is not
-    `ready`."""
-    asked = asked_object(("metadata", "name"))
+    `ready`, 400 while it has a finding that must be acknowledged (`non-finite-weights`) and is not in `acknowledge`.
+    """
+    asked = asked_object(("metadata", "name", "acknowledge"))
     try:
         given = parse_stated_metadata(asked.get("metadata"))
+        acknowledged = parse_acknowledged(asked.get("acknowledge"))
     except BadManifest as error:
         raise _refused(error) from error
     submission_id = submitting.parsed_submission(submission)
-    return submission_values(submitting.publish(submission_id, given, submitting.checked_name(asked.get("name"))))
+    name = submitting.checked_name(asked.get("name"))
+    return submission_values(submitting.publish(submission_id, given, name, acknowledged))
 
 
 @writing_operation(

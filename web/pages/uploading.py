@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
-from ingest.submissions.manifest import METADATA_MEMBERS, BadManifest, StatedMetadata, parse_stated_metadata
+from ingest.submissions.findings import MUST_ACKNOWLEDGE
+from ingest.submissions.manifest import (
+    METADATA_MEMBERS,
+    BadManifest,
+    StatedMetadata,
+    parse_acknowledged,
+    parse_stated_metadata,
+)
 from ingest.submissions.serialize import manifest_of
 from ingest.uploads import sessions
 from registry.catalog.clock import now
@@ -53,7 +60,11 @@ def submission(submission: str) -> Page:
     """One's own submission: how far it is, what was found, what remains to be said. Administrators see all."""
     found = submitting.shown_submission(submitting.parsed_submission(submission))
     values = submission_values(found)
-    return Page("submission.html", values, lambda: _about(found) | {"said": _proposed(values), "problems": []})
+    return Page(
+        "submission.html",
+        values,
+        lambda: _about(found) | {"said": _proposed(values), "problems": []},
+    )
 
 
 @writing_form(pages, "/submissions/<submission>/publish")
@@ -62,7 +73,8 @@ def publish_submission(submission: str) -> str | Page:
     number = submitting.parsed_submission(submission)
     try:
         name = request.form.get("name", "").strip()
-        submitting.publish(number, _given(number), name or None)
+        acknowledged = parse_acknowledged(request.form.getlist("acknowledge"))
+        submitting.publish(number, _given(number), name or None, acknowledged)
     except BadManifest as error:
         return _again(number, [sentence for _, sentence in error.reasons])
     except (BadInput, BadName, NotComposable) as error:
@@ -121,13 +133,20 @@ def _again(number: int, problems: Sequence[str]) -> Page:
     found = submitting.own_submission(number)
     values = submission_values(found)
     said = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
-    return Page("submission.html", values, lambda: _about(found) | {"said": said, "problems": problems}, status=400)
+    return Page(
+        "submission.html",
+        values,
+        lambda: _about(found) | {"said": said, "problems": problems},
+        status=400,
+    )
 
 
 def _about(found: FoundSubmission) -> Values:
     """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
     sender, row = None if found.contributor == identity().name else found.contributor, found.row
     about: Values = {"sender": sender, "made": None, "is_kept": False}
+    findings = submission_values(found)["findings"]
+    about["acknowledgements"] = [one for one in findings if one["code"] in MUST_ACKNOWLEDGE]
     with reading(settings().search_seconds) as session:
         if found.model is not None and found.model.state != "removed":
             about["made"] = submitted_values(session, [(row, found.contributor, found.model)])[0]

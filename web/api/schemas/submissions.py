@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingest.submissions.findings import MUST_ACKNOWLEDGE
 from ingest.submissions.manifest import FILES_MAX, PIECES_MAX
 from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from registry.catalog.vocabulary import MODEL_KINDS, SUBMISSION_STATES
@@ -76,6 +77,11 @@ _PROPOSED = record(
     },
 )
 
+_ACKNOWLEDGE = described(
+    nullable({"type": "array", "items": {"type": "string", "enum": sorted(MUST_ACKNOWLEDGE)}}),
+    "Codes of findings with which it is to be published. Without them it stays `ready`.",
+)
+
 SUBMISSION_SCHEMAS: dict[str, Schema] = {
     "SubmissionMetadata": record("What is said of a model beside its header.", _SAID, optional=_SAID),
     "SubmissionRequest": record(
@@ -84,13 +90,14 @@ SUBMISSION_SCHEMAS: dict[str, Schema] = {
             "files": {"type": "array", "items": _FILE, "minItems": 1, "maxItems": FILES_MAX},
             "metadata": nullable(ref("SubmissionMetadata")),
             "publish": described(FLAG, "False only looks; true, the default, publishes too."),
+            "acknowledge": _ACKNOWLEDGE,
         },
-        optional=("metadata", "publish"),
+        optional=("metadata", "publish", "acknowledge"),
     ),
     "PublicationRequest": record(
         "What is said of the model, and its name if it is another.",
-        {"metadata": nullable(ref("SubmissionMetadata")), "name": nullable(TEXT)},
-        optional=("metadata", "name"),
+        {"metadata": nullable(ref("SubmissionMetadata")), "name": nullable(TEXT), "acknowledge": _ACKNOWLEDGE},
+        optional=("metadata", "name", "acknowledge"),
     ),
     "Submission": record(
         "A model on its way into the catalog.",
