@@ -18,7 +18,7 @@ from registry.digest import Digest, digest_of
 from registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
 from registry.names import parse_model_name
 from registry.registry import Registry
-from registry.store.files import Files
+from registry.store.files import PRIVATE_FILE, Files
 from tests.builders import file_bytes
 from tests.trips import ingest_file, weights
 
@@ -57,9 +57,9 @@ class Recording(Files):
         if call == self.fail_at:
             raise OSError(self.error_number, os.strerror(self.error_number))
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = PRIVATE_FILE) -> int:
         self._note("create")
-        return super().create(path)
+        return super().create(path, mode)
 
     def write_at(self, descriptor: int, pieces: Any, offset: int) -> int:
         self._note("write")

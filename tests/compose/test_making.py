@@ -306,7 +306,12 @@ def test_an_organ_whose_values_cannot_be_computed_with_is_told_by_its_name(
     ]
     (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata(blocks=1), tensors))
     take_in(registry, tmp_path / "odd.gguf", name=ModelName("local", "odd"))
-    plan = registry.compose("odd").purify("fractal", slot="ffn_down").accept("likely-degraded").plan()
+    plan = (
+        registry.compose("odd")
+        .purify("fractal", slot="ffn_down")
+        .accept("likely-degraded", "non-finite-weights")
+        .plan()
+    )
     with pytest.raises(OrganError, match=f"^{COMPUTED}: "):
         plan.assemble(out)
     assert models(registry) == ["odd"]

@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 from registry.catalog.engine import Catalog
 from registry.registry import Registry
 from registry.store import BlobStore
-from registry.store.files import Buffer, Files
+from registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Buffer, Files
 from tests.faults.cases import Crash
 
 
@@ -180,16 +180,16 @@ class JournalFiles(Files):
             yield
             self.journal.note(make())
 
-    def make_folder(self, path: Path) -> None:
+    def make_folder(self, path: Path, mode: int = PRIVATE_FOLDER) -> None:
         for folder in (*reversed(path.parents), path):
             if not folder.exists():
                 with self._noted(lambda folder=folder: MadeFolder(self.journal.name(folder))):
-                    folder.mkdir(exist_ok=True)
+                    folder.mkdir(mode, exist_ok=True)
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = PRIVATE_FILE) -> int:
         with self.journal.lock:
             self.journal.about_to()
-            descriptor = super().create(path)
+            descriptor = super().create(path, mode)
             self._inodes[descriptor] = self.journal.new_inode()
             self.journal.note(Created(self.journal.name(path), self._inodes[descriptor]))
         return descriptor

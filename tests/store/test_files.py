@@ -71,7 +71,7 @@ def test_a_blob_is_made_read_only(tmp_path: Path) -> None:
     descriptor = FILES.create(tmp_path / "a")
     FILES.make_read_only(descriptor)
     FILES.close(descriptor)
-    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o444
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o400
 
 
 def a_symlink(path: Path) -> None:

@@ -45,11 +45,11 @@ def names(store: LocalStore) -> list[str]:
     return sorted(str(path.relative_to(store.root)) for path in store.root.rglob("*") if path.is_file())
 
 
-def test_a_placed_file_has_its_digest_a_nonce_and_mode_0444(store: LocalStore) -> None:
+def test_a_placed_file_has_its_digest_a_nonce_and_mode_0400(store: LocalStore) -> None:
     file = written(store)
     assert file.startswith(f"{DIGEST[:2]}/{DIGEST}.")
     assert store.path(file).read_bytes() == DATA
-    assert store.path(file).stat().st_mode & 0o777 == 0o444
+    assert store.path(file).stat().st_mode & 0o777 == 0o400
     assert names(store) == [file]
 
 
