@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
+from http.client import HTTPException
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 from urllib.parse import urlencode
@@ -106,7 +107,7 @@ def deadline(seconds: float, cut: Callable[[], None]) -> Iterator[None]:
     timer.start()
     try:
         yield
-    except Exception as error:
+    except (HTTPError, HTTPException, OSError, ValueError) as error:  # of a socket that was shut down while it was read
         if is_over.is_set():
             raise TooSlow(f"it took more than {seconds:g} seconds") from error
         raise
