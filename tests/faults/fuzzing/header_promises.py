@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,7 @@ def _check_recording(file: DissectedFile) -> None:
         files={0: FileDigests(DIGEST, DIGEST)},
         digests={(0, span.offset): DIGEST for span in spans},
         literals={0: DIGEST},
+        nonfinite=defaultdict(int),
     )
     record = model_record(ModelName("local", "fuzz"), [file], gathered)
     assert len(record.metadata) == len(file.header.fields)
