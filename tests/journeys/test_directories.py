@@ -224,7 +224,7 @@ def test_a_model_of_edited_organs_is_a_child_of_the_one_that_the_folder_was_made
     assert flag in organ.done("report", "taken").out
     (tmp_path / "namesake").mkdir()
     (tmp_path / "namesake" / "little.gguf").write_bytes(little_model(seed=3))
-    organ.done("ingest", tmp_path / "namesake" / "little.gguf")
+    organ.done("ingest", tmp_path / "namesake" / "little.gguf", "--new-version")
     assert parents(organ, "taken") == [edge], "its bytes are meant, not its name"
     organ.done("extract", "taken", "-o", tmp_path / "same")
     organ.done("ingest", tmp_path / "same", "--name", "mine/same")

@@ -214,10 +214,10 @@ def test_a_file_of_version_2_comes_back_as_version_2(registry: Registry, tmp_pat
     round_trip(registry, tmp_path, data[:4] + struct.pack("<I", 2) + data[8:])
 
 
-def test_five_thousand_tensors_come_back(registry: Registry, tmp_path: Path) -> None:
-    tensors = [weights(f"blk.{index // 10}.ffn_up.{index % 10}.weight", (8, 4)) for index in range(5_000)]
+def test_four_thousand_tensors_come_back(registry: Registry, tmp_path: Path) -> None:
+    tensors = [weights(f"blk.{index // 10}.ffn_up.{index % 10}.weight", (8, 4)) for index in range(4_000)]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], tensors))
-    assert row_counts(registry)["placements"] == 5_000
+    assert row_counts(registry)["placements"] == 4_000
 
 
 def test_a_tensor_of_several_chunks_comes_back(registry: Registry, tmp_path: Path) -> None:
