@@ -205,15 +205,16 @@ def test_nothing_is_caught_without_a_name() -> None:
 
 
 def _catches_everything(handler: ast.ExceptHandler) -> bool:
-    """A bare except, or Exception; BaseException passes where it is raised again or handed on, as between threads."""
+    """A bare except; and Exception or BaseException unless the error is raised again, logged, or handed on."""
     if handler.type is None:
         return True
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
     names = {dotted(kind).removeprefix("builtins.") for kind in kinds}
     inside = [node for statement in handler.body for node in ast.walk(statement)]
     again = any(isinstance(node, ast.Raise) and node.exc is None for node in inside)
+    logged = any(isinstance(node, ast.Call) and dotted(node.func).endswith("log.exception") for node in inside)
     handed_on = handler.name is not None and any(dotted(node) == handler.name for node in inside)
-    return "Exception" in names or ("BaseException" in names and not (again or handed_on))
+    return bool(names & {"Exception", "BaseException"}) and not (again or logged or handed_on)
 
 
 def test_no_reminder_is_left_in_the_code() -> None:

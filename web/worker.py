@@ -329,8 +329,8 @@ class Service:
         answer = None
         try:
             answer = call(self._application, exchange.request)
-        except BaseException as error:  # noqa: BLE001  # the client must be answered, and the thread go on
-            self.log.error("%s %s failed", exchange.request.method, exchange.request.path, exc_info=error)
+        except Exception:
+            self.log.exception("%s %s failed", exchange.request.method, exchange.request.path)
         self.call_soon(partial(then, answer))
 
     def in_stream_thread(self, function: Callable[[], Any], then: Callable[[Any, OSError | None], None]) -> None:
@@ -343,8 +343,8 @@ class Service:
             result = function()
         except ConnectionResetError as error:
             failure = error  # it was logged where it was found
-        except BaseException as error:  # noqa: BLE001  # the connection must end, and the thread go on
-            self.log.error("a download failed", exc_info=error)
+        except Exception as error:
+            self.log.exception("a download failed")
             failure = ConnectionResetError(str(error))
         self.call_soon(partial(then, result, failure))
 
