@@ -318,6 +318,8 @@ def test_what_went_into_quarantine_while_a_job_waited_is_not_used(shelf: Shelf) 
 def test_a_yanked_model_may_still_be_named_by_its_version(shelf: Shelf) -> None:
     with shelf.registry.catalog.writing() as session:
         hide_model(session, model_by_name(session, parse_model_name("local/tuned")), "yanked", "a test", LOCAL)
-    assert shelf.asked("ada", "POST", "/grafts", {**GRAFT, "donor": "local/tuned@1"}).status_code == 202
+    graft = {**GRAFT, "donor": "local/tuned@1"}
+    assert shelf.asked("ada", "POST", "/grafts", graft).status_code == 409
+    assert shelf.asked("ada", "POST", "/grafts", {**graft, "accept": ["parent-yanked"]}).status_code == 202
     by_query = {"base": "local/base", "grafts": [{"where": "model:local/tuned", "type": "organ"}]}
     assert shelf.asked("ada", "POST", "/chimeras", by_query).status_code == 409

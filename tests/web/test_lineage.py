@@ -188,7 +188,7 @@ def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> No
 def family_values(names: list[str], edges: list[tuple[int, int, str, float | None]], missing: int = 0) -> Values:
     """A family as plain values, each model's generation by its place."""
     models = [
-        {"name": name, "title": None, "kind": "model", "mean_theta": 40.0, "generation": place % 3}
+        {"name": name, "title": None, "kind": "model", "state": "visible", "mean_theta": 40.0, "generation": place % 3}
         for place, name in enumerate(names)
     ]
     told = [
