@@ -50,7 +50,7 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
         with ExitStack() as opened:
             given = GivenModels(opened)
             ours, theirs = given.parent(base), given.parent(donor)
-            values = compatibility_values(ours, theirs)
+            values = compatibility_values(ours, theirs) | {"left_out": {}}
     if as_json:
         print_json(values)
     elif quiet:

@@ -37,6 +37,7 @@ from tests.web.authorisation import (
 from tests.web.belongings import Askers, belongings, copy_uploads, lock_ids
 from web.app import create_app
 from web.counting import COUNTING_KEY
+from web.rates import SharedCounts
 from web.settings import WebSettings
 
 TABLE, HIDDEN_TABLE, GONE_TABLE = rows(GROUPS), rows(HIDDEN_GROUPS), rows(GONE_GROUPS)
@@ -48,6 +49,9 @@ READING_BY_POST = {
 
 FEW = ("nobody", "reader", "owner", "other", "admin")
 """Who is asked where all get the same."""
+
+COUNTS = SharedCounts()
+"""What the applications have counted for the rates of requests."""
 
 
 class Place:
@@ -90,6 +94,7 @@ class Place:
 
         A refusal must not have changed anything. If it is `swapped` the API is asked by cookie, and pages by token.
         """
+        COUNTS.reset()  # rates are tested elsewhere
         before = self.state()
         by_token = self.rules[method, rule].endpoint.startswith("api.") != swapped
         client = self.askers.program(asker) if by_token else self.askers.browser(asker)
@@ -117,7 +122,7 @@ class Place:
 
 def _application(registry: Registry, settings: WebSettings) -> Flask:
     """One that counts no downloads: a thread writes what was counted, whatever is asked just then."""
-    app = create_app(registry, settings)
+    app = create_app(registry, settings, COUNTS)
     del app.extensions[COUNTING_KEY]
     return app
 
