@@ -80,6 +80,9 @@ class CommandGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+HELP_OPTIONS = ["-h", "--help"]
+
+
 class LazyGroup(CommandGroup):
     """Knows its commands by name and summary; imports one only when it is called or its own help is asked for."""
 
@@ -94,6 +97,7 @@ class LazyGroup(CommandGroup):
         gc.enable()
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
+        command.context_settings.setdefault("help_option_names", HELP_OPTIONS)  # also where it has no parent context
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -113,7 +117,7 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
     context.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, context_settings={"help_option_names": HELP_OPTIONS})
 @click.option("--home", metavar="FOLDER", help="The registry's folder, instead of $ORGAN_HOME or your data folder.")
 @click.option("--registry", metavar="URL", help="A registry elsewhere, instead of $ORGAN_REGISTRY or a folder.")
 @click.option(
