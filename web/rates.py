@@ -32,6 +32,7 @@ from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
 from registry.errors import TooMany
+from web.concurrency import UNKNOWN_ADDRESS, network_of
 
 RATES_KEY = "organ_rates"
 FAILED_TOKENS = RateLimitItemPerMinute(10, namespace="failed")
@@ -61,8 +62,6 @@ ADDRESS_KEY = "organ.client_address"
 """Entry of the WSGI environment: the address of the client where `REMOTE_ADDR` is hidden."""
 ROWS = 8192
 """Of the table of counts: 65,536 of them in 2 MiB."""
-NETWORK_BITS = 64
-"""Of an IPv6 address: one client usually has all addresses of such a network."""
 
 _DIGEST_BYTES = 16
 _SLOT = struct.Struct(f"<{_DIGEST_BYTES}sdI4x")
@@ -232,9 +231,7 @@ def rates() -> Rates:
 def client_address() -> str:
     """Return where the request comes from, as far as one client can be told from another: of IPv6, the network."""
     address = client_ip()
-    if not isinstance(address, IPv6Address):
-        return "unknown" if address is None else str(address)
-    return f"{int(address) >> (128 - NETWORK_BITS):x}::/{NETWORK_BITS}"
+    return UNKNOWN_ADDRESS if address is None else network_of(str(address))
 
 
 def client_ip() -> IPv4Address | IPv6Address | None:
