@@ -8,10 +8,13 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/ingest/test_,service.py submissions.py submission_races.py jobs.py uploads.py) \
 	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py)
 
-.DEFAULT_GOAL := check
-.PHONY: check help demo test test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers serve bench wheel clean
+SHORT := not long and not slow and not npm
+LONG  := long and not slow and not npm
 
-check: lint types layers test  ## every check (the default)
+.DEFAULT_GOAL := check
+.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers serve bench wheel clean
+
+check: lint types layers test test-long  ## every check (the default)
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,7 +34,10 @@ demo: $(BIN)/organ  ## take the shipped models apart, measure them, put one back
 	$(BIN)/organ demo --home $(DEMO)
 
 test: $(BIN)/pytest  ## the tests
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "$(SHORT)"
+
+test-long: $(BIN)/pytest  ## the tests that take a second or more: faults, documents, examples, the wheel
+	$(BIN)/pytest -n 2 -m "$(LONG)"
 
 test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'

@@ -146,6 +146,7 @@ def run_in_shell(command: str, place: dict[str, str], where: str, homes: Homes) 
     return (kept / "printed").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_block_of_code_runs(path: Path, place: dict[str, str], homes: Homes) -> None:
     for block in runnable(path):
@@ -223,6 +224,7 @@ def test_make_demo_and_make_test_are_there_and_in_the_readme() -> None:
         assert f"make {target}" in readme
 
 
+@pytest.mark.long
 def test_the_picture_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> None:
     place = {**os.environ, "ORGAN_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     picture = next(

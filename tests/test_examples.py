@@ -12,6 +12,8 @@ import pytest
 
 from registry import Registry
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 LINES_MAX = 60
 

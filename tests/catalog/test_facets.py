@@ -130,6 +130,7 @@ def lower_the_cap(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     registry.catalog.memory.forget()
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(text=queries())
 def test_counts_that_are_called_exact_equal_a_recount(text: str, many: tuple[Registry, Placed]) -> None:

@@ -313,6 +313,7 @@ def catalogs(draw: st.DrawFn) -> list[ModelRow]:
     return models
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=30)
 @given(models=catalogs(), sampled=st.sampled_from((1, 4, 6000)), gathered=st.sampled_from((0, 3, 20_000)))
 def test_what_fits_is_what_the_definition_says_of_every_row(

@@ -327,6 +327,7 @@ with Registry.open(sys.argv[1]) as registry:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "taken"), [("report", 60), ("validate", 1)])
 def test_line_71_of_processes_that_take_jobs_up_at_once_no_two_get_the_same(
     kind: str, taken: int, registry: Registry

@@ -241,6 +241,7 @@ def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_p
     engine.dispose()
 
 
+@pytest.mark.long
 def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(tmp_path: Path) -> None:
     script = (
         "import sys\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from sqlalchemy import func, select
 
 from registry.catalog.register.facets import FACETS_A_MODEL_MAX
@@ -14,6 +15,7 @@ from tests.kin import ingest_bytes
 from tests.trips import little_model
 
 
+@pytest.mark.long
 def test_a_slot_is_found_however_many_others_came_before_it(tmp_path: Path) -> None:
     odd = [tensor(f"odd{number:05d}", (1,)) for number in range(5500)]
     metadata = [text("general.architecture", "llama")]

@@ -26,6 +26,8 @@ from registry.registry import Registry
 from tests.catalog.search.catalogs import drawn, place
 from tests.homes import Homes
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 LARGE_TABLES = ("placements", "organs", "blobs", "fingerprints", "measurements", "models", "model_words", "lineage")
 """What grows with the registry. Facets with their counts are some thousands of rows, contributors some hundreds."""

@@ -73,6 +73,7 @@ def test_the_catalog_that_searches_are_compared_on_has_every_edge(many: Many) ->
     assert {model.license for _, model in placed.visible.values()} >= {None, "none", "MIT", "mit"}
 
 
+@pytest.mark.long
 @SEARCHES
 @given(text=queries(), plan=st.sampled_from(PLANS), random_=st.randoms(use_true_random=False))
 def test_a_search_finds_what_a_look_at_every_row_finds_in_the_same_order_page_by_page(
@@ -87,6 +88,7 @@ def test_a_search_finds_what_a_look_at_every_row_finds_in_the_same_order_page_by
     assert placed.found(found) == [one.id for one in expected]
 
 
+@pytest.mark.long
 @SEARCHES
 @given(text=queries(), size=st.integers(1, 60))
 def test_either_way_gives_the_same_pages_and_the_same_places_to_go_on_from(text: str, size: int, many: Many) -> None:
@@ -302,6 +304,7 @@ def alike_by_hand(placed: Placed, text: str, organ: int) -> list[tuple[float, in
     return sorted(found, reverse=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more", ["", "unique:organ", "arch:llama", "-fits:acme/tiny", "block:0 -dtype:F16", "theta>=40 unique:organ"]
 )

@@ -38,6 +38,7 @@ def found(registry: Registry, text: str, *, ranked: bool = False) -> list[str]:
     return [f"{one.namespace}/{one.name}" for one in page_of(registry, text, ranked=ranked).items]
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=60)
 @given(text=queries(MODELS), ranked=st.booleans(), random_=st.randoms(use_true_random=False))
 def test_models_are_those_that_a_look_at_every_model_finds_in_the_same_order_page_by_page(

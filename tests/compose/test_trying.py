@@ -45,6 +45,7 @@ def tried(kin: Registry, model: str, runtime: Runtime | None = None, tokens: int
     return try_chimera(kin.catalog, kin.blobs, model, built_in_texts(), runtime or LlamaCpp(), tokens)
 
 
+@pytest.mark.long
 def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent(kin: Registry) -> None:
     stranger = kin.compose(A).graft(B, type="organ", blocks=3)
     adapted = made(stranger.adapter(LORA, 0.1).named("me/adapted"))
@@ -63,6 +64,7 @@ def test_where_nothing_was_grafted_there_is_no_control_and_the_reason_says_so(ki
     assert values["donors"] == []
 
 
+@pytest.mark.long
 def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_scored(kin: Registry) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
     first, again = (report_values(tried(kin, model, tokens=300)) for _ in range(2))

@@ -11,6 +11,16 @@ import pytest
 
 from cli.main import main
 
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is in this folder as long."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.long)
+
 
 @dataclass(frozen=True, slots=True)
 class Said:

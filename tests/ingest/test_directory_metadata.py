@@ -254,6 +254,7 @@ def test_whatever_a_manifest_is_made_of_it_takes_no_more_memory_than_is_said(
     assert taken > limit / 6, "nor is much less refused"
 
 
+@pytest.mark.long
 def test_the_largest_manifests_that_we_write_are_read_again() -> None:
     spec = TensorSpec("v.blk.12345.a_tensor_with_a_name_of_63_characters_in_all.weight", (4096, 14336, 160), F16)
     measures = Measures(33.182736451928, 0.9982736451928374, 0.5473829182736451, 0.4518273645192837, 182.7364519283)

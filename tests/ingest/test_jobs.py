@@ -335,6 +335,7 @@ with Registry.open(sys.argv[1]) as registry:
 """
 
 
+@pytest.mark.long
 def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_after_the_second(
     registry: Registry,
 ) -> None:

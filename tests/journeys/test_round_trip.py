@@ -214,6 +214,7 @@ def test_a_file_of_version_2_comes_back_as_version_2(registry: Registry, tmp_pat
     round_trip(registry, tmp_path, data[:4] + struct.pack("<I", 2) + data[8:])
 
 
+@pytest.mark.long
 def test_four_thousand_tensors_come_back(registry: Registry, tmp_path: Path) -> None:
     tensors = [weights(f"blk.{index // 10}.ffn_up.{index % 10}.weight", (8, 4)) for index in range(4_000)]
     round_trip(registry, tmp_path, file_bytes([ARCHITECTURE], tensors))

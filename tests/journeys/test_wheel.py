@@ -13,6 +13,8 @@ import pytest
 
 from tests.trips import little_model
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[2]
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 

@@ -163,6 +163,7 @@ def test_the_table_has_every_method_of_every_rule_and_no_other(place: Place) -> 
         assert what.keys() - there == set()
 
 
+@pytest.mark.long
 def test_line_98_everybody_gets_what_the_table_says(place: Place) -> None:
     assert wrong(place, TABLE) == []
 

@@ -168,6 +168,7 @@ def test_values_that_make_no_picture_get_a_sentence(values: np.ndarray, words: s
     assert words in found or "one and the same" in found
 
 
+@pytest.mark.long
 @settings(deadline=None)  # the first picture loads the library
 @given(
     st.lists(st.floats(width=32, allow_nan=True, allow_infinity=True), min_size=64, max_size=200),
@@ -204,6 +205,7 @@ def test_the_sample_of_a_stored_organ_is_that_of_its_bytes(registry: Registry, t
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.long
 def test_of_a_large_organ_some_chunks_are_decoded_each_once(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_whole_model_is_the_file_that_came_in(address: str, served: Served) ->
     assert [head.headers[name] for name in same] == [answer.headers[name] for name in same]
 
 
+@pytest.mark.long
 def test_line_94_a_thousand_random_ranges_are_the_same_slices_of_the_file(served: Served) -> None:
     chosen = random.Random(94)
     for number in range(1000):

@@ -157,6 +157,7 @@ def test_the_clients_questions_are_answered(live: Live, place: Path, tmp_path: P
     assert (Path(done.stdout.strip()) / "old.gguf").read_bytes() == (place / "old.gguf").read_bytes()
 
 
+@pytest.mark.long
 def test_a_download_goes_on_where_the_line_broke(live: Live, place: Path) -> None:
     data = (place / "one.gguf").read_bytes()
     with cutting(live.port, CUT_AFTER_BYTES, cuts=1) as line:

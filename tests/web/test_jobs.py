@@ -268,6 +268,7 @@ def state_of(live: Live, job_id: int) -> str:
     return '"state":"finished"' if b'"state":"finished"' in live.get(f"/jobs/{job_id}.json") else "other"
 
 
+@pytest.mark.long
 def test_a_server_works_at_jobs_replaces_its_runner_and_takes_it_along(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with Registry.open(home) as registry:

@@ -233,6 +233,7 @@ def test_a_validation_under_way_is_shown_to_who_asked_for_it(shelf: Shelf) -> No
         assert ('href="/jobs/1"' in shelf.browser(name).get(f"/chimeras/{lock}").text) is is_shown
 
 
+@pytest.mark.long
 def test_of_one_contributor_few_jobs_wait_and_the_queue_has_its_own_end(shelf: Shelf) -> None:
     for _ in range(WAITING_MAX):
         assert shelf.asked("ada", "POST", "/reports", {}).status_code == 202

@@ -179,6 +179,7 @@ def test_no_label_holds_text_from_outside(client: FlaskClient) -> None:
     assert count(samples(text), "organ_requests_total", route="unmatched", method="other", status="405") == 1
 
 
+@pytest.mark.long
 def test_the_figures_of_several_processes_are_added_up(client: FlaskClient, tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
     done = subprocess.run(

@@ -265,6 +265,7 @@ def requests(twins: Twins, *, every_page: bool) -> Iterator[tuple[str, str, dict
                 yield from ((method, address, {"data": {}, **one} if "data" in one else one) for one in sent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("by_bob", "every_page"),
     [(True, False), *(pytest.param(one, True, marks=pytest.mark.slow) for one in (False, True))],

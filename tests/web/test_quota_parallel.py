@@ -11,6 +11,8 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
+
 from registry.catalog.queries.accounts import contributor_by_name
 from registry.catalog.queries.quota import used_bytes
 from registry.catalog.tables import Upload
@@ -33,6 +35,7 @@ def body(number: int) -> dict[str, Any]:
     return {"kind": "file", "size_bytes": SIZE_BYTES, "name": f"{number}.gguf"}
 
 
+@pytest.mark.long
 def test_line_87_uploads_that_are_opened_in_parallel_do_not_exceed_the_quota_together(tmp_path: Path) -> None:
     with Registry.open(tmp_path / "home") as registry:
         token = token_of(registry, "ada", quota=QUOTA_BYTES)

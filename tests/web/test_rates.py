@@ -351,6 +351,7 @@ def test_a_cost_is_counted_as_so_many_requests() -> None:
         counted.hit(rate, "one")
 
 
+@pytest.mark.long
 def test_line_130_a_rate_holds_whichever_worker_answers(registry: Registry, tmp_path: Path) -> None:
     registry.catalog.close()
     with serving(registry.settings.home, tmp_path / "log", THREE_WORKERS) as live:

@@ -132,6 +132,7 @@ def live(home: Path, tmp_path: Path) -> Iterator[Live]:
         yield server
 
 
+@pytest.mark.long
 def test_line_97_what_is_revoked_or_suspended_is_dead_at_the_next_request_to_every_worker(
     registry: Registry, home: Path, live: Live
 ) -> None:

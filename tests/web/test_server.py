@@ -263,6 +263,7 @@ def test_line_93_a_corrupt_blob_ends_the_connection_short_and_then_is_an_error(l
         assert row.state == "corrupt"
 
 
+@pytest.mark.long
 def test_line_124_a_download_that_runs_ends_before_the_server_does(place: Path) -> None:
     with serving(place / "home", place / "ending") as live, live.connect(4096) as client, live.connect() as idle:
         client.sendall(ASK)

@@ -121,6 +121,7 @@ def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient, document: dic
     assert faults(document, "Organs", {**value, "more": 1}) != []
 
 
+@pytest.mark.long
 def test_every_organ_and_model_of_the_zoo_is_as_described(zoo: FlaskClient, document: dict[str, Any]) -> None:
     _assert_all_as_described(zoo, document)
 
