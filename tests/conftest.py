@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from registry.registry import Registry
 from tests.compiled import compiled_once
+from tests.faults.cases import take_in, write_model
 from tests.homes import DATABASE, Homes
 from tests.leaks import everything_watched, now_watching
 
@@ -57,6 +58,25 @@ def homes(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> 
     folder = (shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared) / "homes"
     folder.mkdir(exist_ok=True)
     return Homes(folder, migrated_database)
+
+
+@pytest.fixture(scope="session")
+def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
+    """A registry's folder with a model that has organs in files and organs in rows; tests take copies of it."""
+    home = tmp_path_factory.mktemp("filled") / "home"
+    home.mkdir()
+    shutil.copy(migrated_database, home)
+    with Registry.open(home) as registry:
+        take_in(registry, write_model(home.parent / "little.gguf"))
+    return home
+
+
+@pytest.fixture
+def filled(filled_home: Path, tmp_path: Path) -> Iterator[Registry]:
+    """A registry with that model, in the folder `home` of the test's own folder."""
+    shutil.copytree(filled_home, tmp_path / "home")
+    with Registry.open(tmp_path / "home") as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -39,25 +39,6 @@ from tests.faults.cases import (
 from tests.trips import assembled, row_counts
 
 
-@pytest.fixture(scope="module")
-def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
-    """A registry's folder with a model that has organs in files of their own; tests take copies of it."""
-    home = tmp_path_factory.mktemp("filled") / "home"
-    home.mkdir()
-    shutil.copy(migrated_database, home)
-    with Registry.open(home) as registry:
-        take_in(registry, write_model(home.parent / "little.gguf"))
-    return home
-
-
-@pytest.fixture
-def filled(filled_home: Path, tmp_path: Path) -> Iterator[Registry]:
-    """A registry with that model."""
-    shutil.copytree(filled_home, tmp_path / "home")
-    with Registry.open(tmp_path / "home") as opened:
-        yield opened
-
-
 def copied(registry: Registry, folder: Path, *, files: Files | None = None, read_back: bool = False) -> BackupReport:
     return back_up(registry.catalog, registry.blobs, registry.settings, folder, files=files, read_back=read_back)
 

@@ -6,8 +6,7 @@ The damage is real: bits of a blob's file, or of its row, are flipped and flippe
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,7 +32,7 @@ from registry.store import BlobStore
 from registry.store.blobs import LOOK_AGAIN_SECONDS, SecondLooks
 from registry.store.files import Files
 from registry.upkeep import set_aside, take_back, verify
-from tests.faults.cases import EVERYTHING, flipped, read_all, take_in, write_model
+from tests.faults.cases import EVERYTHING, flipped, read_all
 from tests.faults.conftest import Organ
 from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes
 
@@ -41,25 +40,6 @@ Kind = Callable[[Registry], BlobRow]
 MODEL = "local/little"
 HEAD_MAX_BYTES = 4096
 """Of these blobs. What is read at once and is longer is a chunk."""
-
-
-@pytest.fixture(scope="module")
-def filled_home(tmp_path_factory: pytest.TempPathFactory, migrated_database: Path) -> Path:
-    """A registry's folder with a model that has organs in files and organs in rows; tests take copies of it."""
-    home = tmp_path_factory.mktemp("filled") / "home"
-    home.mkdir()
-    shutil.copy(migrated_database, home)
-    with Registry.open(home) as registry:
-        take_in(registry, write_model(home.parent / "little.gguf"))
-    return home
-
-
-@pytest.fixture
-def filled(filled_home: Path, tmp_path: Path) -> Iterator[Registry]:
-    """A registry with that model, in the folder that the command uses too."""
-    shutil.copytree(filled_home, tmp_path / "home")
-    with Registry.open(tmp_path / "home") as opened:
-        yield opened
 
 
 @pytest.fixture

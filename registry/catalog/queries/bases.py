@@ -46,6 +46,7 @@ class Base:
 
     id: int
     architecture: str
+    tensors: int
     types: frozenset[str]
     """Of its organs; adapters left out."""
     slots: frozenset[str]
@@ -137,7 +138,7 @@ def models_of_architecture(session: Session, architecture: str) -> dict[int, int
 
 
 def _read(session: Session, model_id: int) -> Base | None:
-    architecture = session.scalar(select(Model.architecture).where(Model.id == model_id))
+    architecture, tensors = session.execute(select(Model.architecture, Model.tensors).where(Model.id == model_id)).one()
     if not architecture:
         return None
     held = select(Placement.type, Placement.slot).where(Placement.model_id == model_id, Placement.type != NEVER_GRAFTED)
@@ -151,6 +152,7 @@ def _read(session: Session, model_id: int) -> Base | None:
     return Base(
         id=model_id,
         architecture=architecture,
+        tensors=tensors,
         types=frozenset(kind for kind, _ in places),
         slots=frozenset(slot for _, slot in places),
         strangers={kind: ids for kind, ids in strangers.items() if ids},

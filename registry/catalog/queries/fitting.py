@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,9 +31,9 @@ SAMPLED_MAX = 6000
 """Placements of an architecture that are looked at to learn how many fit: some tens of milliseconds."""
 EXAMINED_MAX = 1000
 """Models that are looked through for those that fit."""
-_EXAMINED_AT_ONCE = 50
-_LOOKED_AT_ONCE = 100
-"""Models of which it is asked at once whether anything fits."""
+_AT_ONCE = 100
+"""Models that one statement looks through; more where they have fewer organs together than the base has, because each
+statement first reads all organs of the base."""
 _OF_MODELS = "INDEXED BY ix_placements_model"
 _SLOTS_LISTED_MAX = 100
 """A base with more different slots is narrowed by its architecture and types alone."""
@@ -159,11 +159,11 @@ def fitting_models(session: Session, base_model_id: int, limit: int = 50) -> Fit
     alike = likenesses(session, base.id)
     newest.sort(key=lambda model_id: -alike.get(model_id, -1.0))
     found: list[FittingModel] = []
-    for first in range(0, min(len(newest), EXAMINED_MAX), _EXAMINED_AT_ONCE):
-        found += _fitting_among(session, base, newest[first : first + _EXAMINED_AT_ONCE], alike)
+    looked_at = min(len(newest), EXAMINED_MAX)
+    for some in _batches(newest[:looked_at], anywhere, base):
+        found += _fitting_among(session, base, some, alike)
         if len(found) > limit:
             break
-    looked_at = min(len(newest), EXAMINED_MAX)
     return FittingModels(tuple(found[:limit]), more=len(found) > limit or looked_at < len(newest))
 
 
@@ -201,17 +201,33 @@ def _look(session: Session, base: Base) -> dict[str, Prospect]:
         found = {kind: Prospect(sum(fits.values()) / looked_at) for kind, fits in seen.items()}
     unseen = base.types - found.keys()
     of_no_strangers = [one for one in others if any(one not in base.strangers.get(kind, ()) for kind in unseen)]
-    for kind, fits in _in_steps(session, base, of_no_strangers, unseen).items():
+    for kind, fits in _in_steps(session, base, of_no_strangers, unseen, tensors).items():
         found[kind] = Prospect(sum(fits.values()) / everything, {one: tensors[one] for one in fits})
     return found
 
 
-def _in_steps(session: Session, base: Base, ids: Sequence[int], types: Collection[str]) -> dict[str, dict[int, int]]:
-    """What `_with_fits` finds; each step is remembered, so that who was stopped by the time limit gets further next."""
+def _batches(ids: Iterable[int], tensors: Mapping[int, int], base: Base) -> Iterator[list[int]]:
+    """The models `ids` in parts of at least `_AT_ONCE`, which have at least as many organs as `base` together."""
+    batch: list[int] = []
+    organs = 0
+    for model_id in ids:
+        batch.append(model_id)
+        organs += tensors[model_id]
+        if len(batch) >= _AT_ONCE and organs >= base.tensors:
+            yield batch
+            batch, organs = [], 0
+    if batch:
+        yield batch
+
+
+def _in_steps(
+    session: Session, base: Base, ids: Sequence[int], types: Collection[str], tensors: Mapping[int, int]
+) -> dict[str, dict[int, int]]:
+    """What `_with_fits` finds; each step is remembered, so that a request that the time limit stopped gets further when
+    it is repeated."""
     found: dict[str, dict[int, int]] = {}
-    for first in range(0, len(ids), _LOOKED_AT_ONCE):
-        some = ids[first : first + _LOOKED_AT_ONCE]
-        key = ("fits", base.id, frozenset(types), first)
+    for some in _batches(ids, tensors, base):
+        key = ("fits", base.id, frozenset(types), some[0])
         for kind, fits in remembered(session, key, partial(_with_fits, session, base, some, types)).items():
             found.setdefault(kind, {}).update(fits)
     return found
