@@ -287,7 +287,7 @@ QUERIES: dict[str, tuple[str, ...]] = {
 """More ways to ask for a page, by its rule without `.json` and `.csv`."""
 LEFT_OUT = ("static",)
 STOPPED_SECONDS = 600.0
-"""Here a search or a plan may take so long: measured is what it costs, not what the server's time limit leaves of it."""
+"""A search or a plan may take so long here: the suite measures what it costs, not what a time limit leaves of it."""
 
 
 def steps_of_pages(registry: Registry) -> Iterator[tuple[str, Callable[[], int]]]:
