@@ -6,7 +6,8 @@ DEMO   ?= .demo
 BROWSE ?= tests/browser
 ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/ingest/test_,service.py submissions.py submission_races.py jobs.py uploads.py) \
-	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py)
+	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py) \
+	tests/catalog/test_migrations.py::test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it
 
 SHORT := not long and not slow and not npm
 LONG  := long and not slow and not npm

@@ -36,6 +36,7 @@ def schema_of(connection: Connection) -> Schema:
         indexes = {
             index["name"] or "": f"{'unique ' if index['unique'] else ''}({', '.join(map(str, index['column_names']))})"
             for index in inspector.get_indexes(table)
+            if "duplicates_constraint" not in index  # PostgreSQL lists the indexes of unique constraints too
         }
         shapes[table] = TableShape(columns, indexes)
     shapes.pop(VERSION_TABLE, None)

@@ -43,17 +43,17 @@ START_SECONDS = "60"
 _in_folder = Settings.in_folder
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Start the server, once for all workers, and let every folder use it."""
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Start the server, once for all workers, and let every folder use it, before any test module is imported."""
     if URL_VARIABLE not in os.environ:
         server = temporary_server()
         os.environ[URL_VARIABLE] = server.__enter__()
-        config.add_cleanup(lambda: server.__exit__(None, None, None))
-        config.add_cleanup(lambda: os.environ.pop(URL_VARIABLE, None))
-    if not hasattr(config, "workerinput"):
+        early_config.add_cleanup(lambda: server.__exit__(None, None, None))
+        early_config.add_cleanup(lambda: os.environ.pop(URL_VARIABLE, None))
+    if "PYTEST_XDIST_WORKER" not in os.environ:
         _make_empty_database()
     Settings.in_folder = classmethod(_settings_on_postgres)  # type: ignore[method-assign,assignment]
-    config.add_cleanup(lambda: setattr(Settings, "in_folder", _in_folder))
+    early_config.add_cleanup(lambda: setattr(Settings, "in_folder", _in_folder))
 
 
 def is_used() -> bool:
@@ -106,6 +106,13 @@ def database_url(home: Path) -> str:
         _copy_database(source, name)
         home.mkdir(parents=True, exist_ok=True)
         marker.write_text(name)
+    return _server().set(database=name).render_as_string(hide_password=False)
+
+
+def bare_database_url(folder: Path) -> str:
+    """The URL of a new database without any table; its name comes from the path of `folder`."""
+    name = _name_of(folder)
+    _copy_database("template1", name)
     return _server().set(database=name).render_as_string(hide_password=False)
 
 

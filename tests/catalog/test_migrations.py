@@ -30,6 +30,7 @@ from registry.catalog.tables import Base, Contributor, Model
 from registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from registry.registry import Registry
 from registry.tokens import new_token, parse_token
+from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import ingest_file, little_model
 
@@ -103,7 +104,7 @@ def test_the_head_is_the_newest_revision_and_the_only_one() -> None:
 
 @pytest.mark.parametrize("revision", REVISIONS)
 def test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it(revision: str, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'old.sqlite3'}"
+    url = postgres.bare_database_url(tmp_path) if postgres.is_used() else f"sqlite:///{tmp_path / 'old.sqlite3'}"
     old = create_engine(url)
     command.upgrade(migrations.configuration(old), revision)
     old.dispose()

@@ -29,6 +29,7 @@ from registry.catalog.tables import Job
 from registry.errors import BadInput, BadName, NotFound
 from registry.present.jobs import job_values
 from registry.registry import Registry
+from registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests.trips import ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -323,14 +324,14 @@ def test_two_runners_at_once_never_do_a_job_twice(registry: Registry, tmp_path: 
 
 
 HANGING = """
-import sys, threading, time
+import threading, time
 from ingest.jobs.kind import WORK, JobKind
 from ingest.jobs.runner import Runner
 from registry.registry import Registry
 def run(registry, arguments, tell, contributor):
     tell(0.5, "at it")
     time.sleep(600)
-with Registry.open(sys.argv[1]) as registry:
+with Registry.open() as registry:
     Runner(registry, threading.Event(), kinds={"odd": JobKind("odd", WORK, dict, run)}).run()
 """
 
@@ -341,8 +342,10 @@ def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_afte
 ) -> None:
     kinds = kind_of(lambda *_: {"done": True})
     first, second = (ask_for(registry, "odd", {}, kinds=kinds) for _ in range(2))
+    settings = registry.settings
+    environment = os.environ | {HOME_VARIABLE: str(settings.home), DATABASE_VARIABLE: settings.database_url}
     for kill in range(2):
-        process = subprocess.Popen([sys.executable, "-c", HANGING, str(registry.settings.home)], cwd=ROOT)
+        process = subprocess.Popen([sys.executable, "-c", HANGING], cwd=ROOT, env=environment)
         until(lambda: values_of(registry, first)["note"] == "at it")
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
