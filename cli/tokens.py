@@ -52,9 +52,9 @@ def token() -> None:
 )
 @click.option("--label", default="", help="For its owner, to know it by.")
 @click.option("--days", type=click.IntRange(1, TOKEN_DAYS_MAX), help=f"How long. [default: {TOKEN_DAYS_DEFAULT}]")
-@click.option("--forever", is_flag=True, help="No date of its own: until it is revoked.")
+@click.option("--forever", is_flag=True, help="Never expires; with --registry, only with the token that creates it.")
 def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: int | None, forever: bool) -> None:
-    """Print a new token of a CONTRIBUTOR, which is kept nowhere.
+    """Print a new token of a CONTRIBUTOR. Its text is not stored.
 
     With --registry URL it is a token of your own account: its scopes are some of your token's, it expires with your
     token at the latest, and it is revoked with it.

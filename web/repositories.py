@@ -102,9 +102,9 @@ def repository(session: Session, user: str, name: str, revision: str) -> Reposit
 
     Raises BadName, NotFound, Removed, RevisionMissing, NotAssemblable.
     """
-    asked, model, versions = _chosen(session, user, name, revision)
+    requested, model, versions = _chosen(session, user, name, revision)
     return Repository(
-        name=str(asked),
+        name=str(requested),
         commit=commit_of(model),
         created=time_of(model),
         entries=_entries(session, model),
@@ -135,14 +135,14 @@ def tags_of(model: Model) -> list[str]:
 
 def _chosen(session: Session, user: str, name: str, revision: str) -> tuple[ModelName, Model, Sequence[Model]]:
     """Return the name, the version that `revision` means, and all versions of the repository `user/name`."""
-    asked = parse_model_name(f"{user}/{name}")
-    versions = versions_of(session, ModelName(asked.namespace, asked.name)) if asked.version is None else ()
+    requested = parse_model_name(f"{user}/{name}")
+    versions = versions_of(session, ModelName(requested.namespace, requested.name)) if requested.version is None else ()
     if not versions:
-        raise _gone(session, asked, None) or NotFound(f"no model is registered as {asked}")
+        raise _gone(session, requested, None) or NotFound(f"no model is registered as {requested}")
     model = next((one for one in versions if _is_meant(one, versions[0], revision)), None)
     if model is None:
-        raise _gone(session, asked, revision) or RevisionMissing(f"{asked} has no revision {revision[:80]!r}")
-    return asked, model, versions
+        raise _gone(session, requested, revision) or RevisionMissing(f"{requested} has no revision {revision[:80]!r}")
+    return requested, model, versions
 
 
 def commit_of(model: Model) -> str:
@@ -151,9 +151,9 @@ def commit_of(model: Model) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:COMMIT_LENGTH]
 
 
-def _gone(session: Session, asked: ModelName, revision: str | None) -> Removed | None:
+def _gone(session: Session, requested: ModelName, revision: str | None) -> Removed | None:
     """What to tell of the newest removed version, or of the one that is `revision`, if there is one."""
-    gone = removed_versions(session, asked) if asked.version is None else ()
+    gone = removed_versions(session, requested) if requested.version is None else ()
     if revision is None:
         return removal(gone[0]) if gone else None
     meant = next((one for one in gone if _is_meant(one, None, revision)), None)

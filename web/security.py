@@ -48,14 +48,14 @@ def secure(app: Flask, settings: WebSettings) -> None:
     app.after_request(_with_headers)
 
 
-def is_served(asked: Request, hosts: frozenset[str]) -> bool:
+def is_served(request: Request, hosts: frozenset[str]) -> bool:
     """Return whether the request asks for one of `hosts`, whatever the port."""
-    return "*" in hosts or requested_host(asked) in hosts
+    return "*" in hosts or requested_host(request) in hosts
 
 
-def requested_host(asked: Request) -> str:
+def requested_host(request: Request) -> str:
     """Return the host that the request asks for, in lower case, without a port; an IPv6 address keeps its brackets."""
-    host = str(asked.environ.get("HTTP_HOST", ""))
+    host = str(request.environ.get("HTTP_HOST", ""))
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
 

@@ -66,12 +66,12 @@ def chimera_values(session: Session, model: Model) -> Values | None:
 def _withdrawn(session: Session, parents: Sequence[Values], chimera: Chimera) -> list[Finding]:
     """Return a finding for each parent that was yanked or removed since, other than those that the plan warned of."""
     base, *_ = names = [one["model"] for one in parents]
-    told = {one["sentence"] for one in json.loads(chimera.findings)}
+    known = {one["sentence"] for one in json.loads(chimera.findings)}
     return [
         Finding(Severity.WARN, one["code"], one["sentence"], base=base, donor=name if name != base else "")
         for one in withdrawn_findings(session, names)
         for name in one["models"]
-        if one["sentence"] not in told
+        if one["sentence"] not in known
     ]
 
 

@@ -1,4 +1,4 @@
-"""What fits a base, and why not: models by type, and of one donor all that is to be said."""
+"""Which models fit a base, by type, and the findings about one donor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENDPOINT = "pages.compose_fits"
 
 @paged(pages, "/compose/fits")
 def compose_fits() -> Page:
-    """The models that fit the model in `base`, wholly or in part; with `donor` what speaks for and against that one."""
+    """The models that fit the model `base`, wholly or in part; with `donor` the findings for and against that one."""
     base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
     values: Values = {"base": None, "models": None, "others": [], "donor": None}
     problem, status = None, 200
@@ -46,9 +46,9 @@ def compose_fits() -> Page:
 def _found(session: Session, base: str, donor: str) -> Values:
     row = model_by_text(session, base)
     found = fitting_models(session, row.id, FITTING_MAX)
-    told = None
+    compatibility = None
     if donor:
-        told = cut_lists(compatibility_values(*pair_for_client(session, base, donor)))
+        compatibility = cut_lists(compatibility_values(*pair_for_client(session, base, donor)))
     fitting = {one.name for one in found.items}
     newest = search_models(session, parse_query("kind:model", MODELS), FITTING_MAX).items
     others = [one for one in newest if one.id != row.id and one.full_name not in fitting]
@@ -57,7 +57,8 @@ def _found(session: Session, base: str, donor: str) -> Values:
         "architecture": row.architecture,
         "models": fitting_values(found),
         "others": [{"model": one.full_name, "why": _reason(row, one)} for one in others[:OTHERS_MAX]],
-        "donor": told and {"model": told["donor"], "types": told["types"], "findings": told["findings"]},
+        "donor": compatibility
+        and {"model": compatibility["donor"], "types": compatibility["types"], "findings": compatibility["findings"]},
     }
 
 
