@@ -28,7 +28,7 @@ from registry.catalog.register.submissions import (
 )
 from registry.catalog.register.uploads import renew_uploads
 from registry.catalog.tables import Contributor, Model, Submission
-from registry.errors import BadInput, Conflict, OverQuota, TooMany
+from registry.errors import BadInput, Conflict, OverQuota
 from registry.names import ModelName
 from registry.registry import Registry
 
@@ -36,7 +36,6 @@ INSPECT, PUBLISH = "inspect", "publish"
 """Names of the job kinds."""
 OPEN_MAX = 50
 """How many open submissions one contributor may have."""
-AGAIN_SECONDS = 60.0
 WITHDRAWN = "withdrawn by its contributor"
 _WITHDRAWABLE = ("checking", "ready", "quarantined")
 
@@ -146,14 +145,13 @@ def _uploads_of(files: list[LocatedFile]) -> set[str]:
 
 
 def _check_room(session: Session, registry: Registry, owner_id: int, files: list[LocatedFile]) -> None:
-    """Raise TooMany or OverQuota when the contributor may not submit these files.
+    """Raise OverQuota when the contributor may not submit these files.
 
     A piece in an upload is already counted in the quota, but only once, however often the files contain it. A piece
     that is already in the store counts with its whole size.
     """
     if count_open_submissions(session, owner_id) >= OPEN_MAX:
-        sentence = f"{OPEN_MAX} submissions have not ended: publish or withdraw some first"
-        raise TooMany(sentence, AGAIN_SECONDS)
+        raise OverQuota(f"{OPEN_MAX} submissions have not ended: publish or withdraw some first")
     size_bytes = sum(file.size_bytes for file in files)
     sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
     owner = session.get_one(Contributor, owner_id, with_for_update=True)

@@ -24,7 +24,7 @@ from registry.catalog.register.contributors import contributor_id
 from registry.catalog.register.uploads import remove_expired_upload, renew_uploads
 from registry.catalog.tables import Contributor, Submission, Upload
 from registry.digest import digest_of
-from registry.errors import OverQuota, TooMany
+from registry.errors import OverQuota
 from registry.gguf import MemorySource, read_header
 from registry.registry import Registry
 from tests.builders import file_bytes
@@ -62,6 +62,18 @@ def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry:
         asked_for(registry, "ann/three", [sent])
     withdraw(registry, "ann", first)
     asked_for(registry, "ann/three", [sent])
+
+
+def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one_is_withdrawn(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ingest.submissions.submit.OPEN_MAX", 1)
+    first = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)], publish=False)
+    other = whole(registry, "ann", little_model("Other"))
+    with pytest.raises(OverQuota, match="1 submissions have not ended: publish or withdraw some first"):
+        asked_for(registry, "ann/two", [other])
+    withdraw(registry, "ann", first)
+    asked_for(registry, "ann/two", [other])
 
 
 def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registry: Registry) -> None:
@@ -150,6 +162,6 @@ def test_a_pack_counts_with_what_is_noted_of_its_pieces(registry: Registry, monk
     with registry.catalog.reading() as session:
         assert used_bytes(session, owner_id) == 2 + 2 * PIECE_ROW_BYTES
     monkeypatch.setattr(uploads, "PACKED_MAX", 2)
-    with pytest.raises(TooMany, match="pieces"):
+    with pytest.raises(OverQuota, match="pieces"):
         open_upload(registry, owner_id, pack[0])
     open_upload(registry, owner_id, Declared("piece", 1, digests[0]))

@@ -383,7 +383,7 @@ def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
     monkeypatch.setattr("registry.catalog.register.uploads.KEPT_MAX", 2)
     sent(registry, ada, b"a")
     sent(registry, ada, b"b")
-    with pytest.raises(TooMany, match="2 uploads are kept"):
+    with pytest.raises(OverQuota, match="2 uploads are kept"):
         begun(registry, ada, b"c")
 
 

@@ -51,7 +51,7 @@ def check_upload_allowed(
     hold: bool,
 ) -> None:
     """Raise OverQuota or TooMany where the contributor may not open an upload of `size_bytes`, with so many pieces
-    `packed` in it.
+    `packed` in it. TooMany ends by itself; OverQuota does not.
 
     With `hold`, in a session that writes, nobody else opens one for the same contributor until it ends.
     """
@@ -62,10 +62,9 @@ def check_upload_allowed(
     if are_open >= OPEN_MAX:
         raise TooMany(f"{are_open} uploads are open already: finish or cancel some", TOO_MANY_SECONDS)
     if are_kept >= KEPT_MAX:
-        raise TooMany(f"{are_kept:,} uploads are kept already: make models of them, or remove some", TOO_MANY_SECONDS)
+        raise OverQuota(f"{are_kept:,} uploads are kept already: make models of them, or remove some")
     if packed and packed_pieces(session, contributor_id) + packed > PACKED_MAX:
-        sentence = f"more than {PACKED_MAX:,} pieces would be kept in packs: make models of them, or remove some"
-        raise TooMany(sentence, TOO_MANY_SECONDS)
+        raise OverQuota(f"more than {PACKED_MAX:,} pieces would be kept in packs: make models of them, or remove some")
     if contributor.name == LOCAL:
         return  # who works at the machine has its disk
     quota = quota_of(session, contributor, default_quota_bytes)
