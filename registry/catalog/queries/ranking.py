@@ -28,7 +28,8 @@ from registry.catalog.tables import Facet, Organ, Placement
 from registry.catalog.upsert import batches
 
 UNIQUE_ROWS_MAX = 4000
-"""Placements that are read at once to find organs that are not on the page yet."""
+"""Placements that are read at once to find organs that are not on the page yet; more where the query has `fits:` and
+the base has more organs, because each statement first reads all organs of the base."""
 
 Ranked = tuple[float | None, int]
 """A placement's sort value and id."""
@@ -102,7 +103,7 @@ def _unique_in_order(
     """
     found: list[Ranked] = []
     firsts: dict[int, int] = {}
-    size = 2 * limit
+    size, most = 2 * limit, max(UNIQUE_ROWS_MAX, *(base.tensors for one in narrowed.fitting for base in one.bases), 0)
     while len(found) < limit:
         rows = _in_order(session, plan, narrowed, sort, after, size)
         organs: dict[int, int] = {}
@@ -114,7 +115,7 @@ def _unique_in_order(
         found += [(value, row_id) for value, row_id in rows if firsts[organs[row_id]] == row_id]
         if len(rows) < size:
             break
-        after, size = Cursor(*rows[-1]), min(4 * size, UNIQUE_ROWS_MAX)
+        after, size = Cursor(*rows[-1]), min(8 * size, most)
     return found[:limit]
 
 
