@@ -91,7 +91,9 @@ def inspector_thread(
     finally:
         inspection.end()
         while thread.is_alive():  # as if it was killed: whatever it still wants to say is read
-            os.read(our_reads, 1 << 16)
+            with suppress(BlockingIOError):
+                os.read(our_reads, 1 << 16)
+            thread.join(0.001)
         thread.join()
         inspection.close()
 

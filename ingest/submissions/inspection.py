@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
 from ingest.dissect import Front
 from ingest.files import OpenFile
@@ -41,7 +41,11 @@ CPU_SECONDS_LEAST, CPU_BYTES_A_SECOND = 120, 4_000_000
 WALL_SECONDS_LEAST, WALL_BYTES_A_SECOND = 300, 1_000_000
 """The inspector lives as long as the whole ingest, which waits for the disk and for others."""
 ANSWER_SECONDS = 120.0
-"""How long one answer may take. It takes milliseconds, or some seconds on a machine that is busy."""
+"""How long the inspector may take to read one message, or to send one: all of it, not its first byte. It takes
+milliseconds, or some seconds on a busy machine."""
+FRONTS_SECONDS = 600.0
+"""How long we wait for the inspector of one submission, together, while it parses the headers. A header of the largest
+size that is accepted takes less than a minute."""
 NICENESS = 10
 GRACE_SECONDS = 1.0
 """How long a process may take to end by itself whose pipes are closed."""
@@ -49,6 +53,7 @@ ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM
 """The inspector's own threads are the parallelism."""
 PROGRAM = "ingest.submissions.inspector"
 TOO_LARGE = "Its headers have more metadata and tensors than a submission may have."
+TOO_SLOW = "The inspection was stopped: reading the headers took longer than {:g} s."
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +88,10 @@ class Inspection:
         self._how_it_ended = how_it_ended
         self._kill = kill
         self._is_over = False
+        self._sending = threading.Lock()
+        """Held while a request is written. Never taken by the receiver, which must go on reading meanwhile."""
         self._lock = threading.Lock()
+        """Guards the attributes below; never held while anything waits for the inspector."""
         self._numbers = 0
         self._waiting: dict[int, Future[Measurement]] = {}
         self._error: BaseException | None = None
@@ -97,11 +105,10 @@ class Inspection:
         reader = FrontReader(source)
         reads = _Reads(self._channel, source)
         try:
-            self._channel.send({"inspect": source.path.name, "size_bytes": source.size_bytes})
+            request = {"inspect": source.path.name, "size_bytes": source.size_bytes}
+            self._channel.send(request, timeout_seconds=ANSWER_SECONDS)
             while True:
-                values = self._answer(ANSWER_SECONDS)
-                if self._channel.received_bytes > FRONTS_MAX_BYTES:
-                    raise Refused("too-large", TOO_LARGE)
+                values = self._front_answer()
                 if "read" in values:
                     advance()
                     reads.answer(_only(values, "read"))
@@ -123,18 +130,11 @@ class Inspection:
     def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         """Let the inspector measure a tensor whose bytes `read` gives. For several threads. Raises Refused, Stopped."""
         data = b"".join(read(offset, size) for offset, size in required_reads(shape, dtype))
-        with self._lock:
-            if self._error is not None:
-                raise self._error
-            if self._receiver is None:
-                self._receiver = threading.Thread(target=self._receive, name="measurements", daemon=True)
-                self._receiver.start()
-            self._numbers += 1
-            number, answer = self._numbers, Future[Measurement]()
-            self._waiting[number] = answer
-            request = {"measure": number, "shape": list(shape), "dtype": dtype.name}
-            with suppress(BrokenPipeError):  # the receiver sees the end too, and knows why
-                self._channel.send(request, data)
+        number, answer = self._expect_measurement()
+        request = {"measure": number, "shape": list(shape), "dtype": dtype.name}
+        with self._sending:
+            if not answer.done():  # it has failed if the conversation ended while this thread waited for its turn
+                self._send(request, data)
         del data
         try:
             return answer.result(ANSWER_SECONDS)
@@ -159,8 +159,42 @@ class Inspection:
             self._receiver.join()
         self._channel.close()
 
+    def _front_answer(self) -> Values:
+        """Return the next message about a front. Raises what `_answer` raises, Refused and Stopped for the limits."""
+        values = self._answer(ANSWER_SECONDS)
+        if self._channel.received_bytes > FRONTS_MAX_BYTES:
+            raise Refused("too-large", TOO_LARGE)
+        if self._channel.waited_seconds > FRONTS_SECONDS:
+            raise Stopped(TOO_SLOW.format(FRONTS_SECONDS), is_limit=True)
+        return values
+
+    def _expect_measurement(self) -> tuple[int, Future[Measurement]]:
+        """Return the number of a new request, and where its answer will be. Raises the error that ended everything."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._receiver is None:
+                self._receiver = threading.Thread(target=self._receive, name="measurements", daemon=True)
+                self._receiver.start()
+            self._numbers += 1
+            answer = self._waiting[self._numbers] = Future[Measurement]()
+            return self._numbers, answer
+
+    def _send(self, request: Values, data: bytes) -> None:
+        """Send a request. When the inspector does not read it, kill it and fail every answer that is awaited."""
+        try:
+            self._channel.send(request, data, timeout_seconds=ANSWER_SECONDS)
+        except BrokenPipeError:
+            pass  # the receiver sees the end too, and knows why
+        except TimeoutError:
+            self._kill()
+            self._fail(_no_answer())
+
     def _receive(self) -> None:
-        """Hand measurements to who waits for them, until the inspector ends."""
+        """Pass measurements on to the threads that wait for them, until the inspector ends.
+
+        It may wait for ever: each of those threads has its own deadline, and the end of the inspector ends this too.
+        """
         try:
             while True:
                 self._hand_over(self._answer())
@@ -186,9 +220,9 @@ class Inspection:
             waiting.set_exception(_nonsense(error))
             raise
 
-    def _answer(self, patience_seconds: float | None = None) -> Values:
+    def _answer(self, timeout_seconds: float | None = None) -> Values:
         """Return the next message. Raises BadMessage, TimeoutError, and BrokenPipeError when there is none."""
-        message = self._channel.receive(patience_seconds=patience_seconds)
+        message = self._channel.receive(timeout_seconds=timeout_seconds)
         if message is None:
             raise BrokenPipeError
         return message[0]
@@ -211,12 +245,15 @@ class _Reads:
         self._left_bytes = 2 * source.size_bytes + READS_BASE_BYTES
 
     def answer(self, request: object) -> None:
-        """Send the bytes that a request names. Raises BadMessage, BrokenPipeError, and what reading raises."""
+        """Send the bytes that a request names.
+
+        Raises BadMessage, BrokenPipeError, TimeoutError, and what reading raises.
+        """
         offset, size = read_range(request, self._source.size_bytes)
         self._left_bytes -= max(size, READ_COST_BYTES)
         if self._left_bytes < 0:
             raise BadMessage("the same bytes are wanted again and again")
-        self._channel.send({"bytes": size}, self._source.read_at(offset, size))
+        self._channel.send({"bytes": size}, self._source.read_at(offset, size), timeout_seconds=ANSWER_SECONDS)
 
 
 StartInspector = Callable[[int, bool], AbstractContextManager[Inspection]]
@@ -308,7 +345,7 @@ def _how(result: Result) -> str:
     if result.stopped is not None:
         return f"It was stopped while it was inspected: {result.stopped}."
     how = "ended without an answer" if result.signal_name is None else f"ended by {result.signal_name}"
-    return f"The program that inspects the files {how}: something in these files is not as it should be."
+    return f"The inspection crashed ({how}). The files are probably damaged."
 
 
 def _nonsense(error: BadMessage) -> Stopped:

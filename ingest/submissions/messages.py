@@ -23,6 +23,7 @@ import os
 import re
 import select
 import struct
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, fields
 from math import prod
@@ -93,21 +94,30 @@ class Channel:
     def __init__(self, reads: int, writes: int) -> None:
         self._reads, self._writes = reads, writes
         self.received_bytes = 0
+        self.waited_seconds = 0.0
+        """How long `send` and `receive` have waited for the other side."""
+        for descriptor in (reads, writes):
+            if descriptor >= 0:
+                os.set_blocking(descriptor, False)
 
-    def send(self, values: Values, *data: bytes | memoryview) -> None:
-        """Write one message. Raises BrokenPipeError when nobody reads any more."""
+    def send(self, values: Values, *data: bytes | memoryview, timeout_seconds: float | None = None) -> None:
+        """Write one message, all of it within `timeout_seconds`.
+
+        Raises BrokenPipeError when the other side has ended, and TimeoutError when it does not read. After a timeout
+        the other side may have half a message: send nothing more.
+        """
         text = json.dumps(values, separators=(",", ":"), allow_nan=False).encode()
-        _write(self._writes, _LENGTHS.pack(len(text), sum(map(len, data))), text, *data)
+        head = _LENGTHS.pack(len(text), sum(map(len, data)))
+        self._write([memoryview(part) for part in (head, text, *data) if len(part)], _deadline(timeout_seconds))
 
-    def receive(self, bytes_max: int = 0, patience_seconds: float | None = None) -> tuple[Values, bytes] | None:
+    def receive(self, bytes_max: int = 0, timeout_seconds: float | None = None) -> tuple[Values, bytes] | None:
         """Read one message, with at most `bytes_max` bytes behind it; None when the other side has ended.
 
-        Raises BadMessage for anything else than a JSON object of a bounded size, and TimeoutError when nothing has come
-        after `patience_seconds`.
+        Raises BadMessage for anything else than a JSON object of a bounded size, and TimeoutError when the whole
+        message has not come within `timeout_seconds`.
         """
-        if patience_seconds is not None and not select.select([self._reads], [], [], patience_seconds)[0]:
-            raise TimeoutError
-        head = _read(self._reads, _LENGTHS.size)
+        deadline = _deadline(timeout_seconds)
+        head = self._read(_LENGTHS.size, deadline)
         if not head:
             return None
         if len(head) < _LENGTHS.size:
@@ -115,7 +125,7 @@ class Channel:
         text_bytes, data_bytes = _LENGTHS.unpack(head)
         if text_bytes > JSON_MAX_BYTES or data_bytes > bytes_max:
             raise BadMessage(f"a message announces {text_bytes:,} and {data_bytes:,} bytes")
-        text, data = _read(self._reads, text_bytes), _read(self._reads, data_bytes)
+        text, data = self._read(text_bytes, deadline), self._read(data_bytes, deadline)
         if len(text) < text_bytes or len(data) < data_bytes:
             raise BadMessage("a message is cut off")
         try:
@@ -134,6 +144,45 @@ class Channel:
     def close(self) -> None:
         """Close both pipes; safe to call twice. Nobody may be receiving."""
         self._reads, self._writes = _closed(self._reads), _closed(self._writes)
+
+    def _write(self, views: list[memoryview], deadline: float | None) -> None:
+        while views:
+            try:
+                written = os.writev(self._writes, views)
+            except BlockingIOError:
+                self._wait(self._writes, select.POLLOUT, deadline)
+                continue
+            while views and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if views:
+                views[0] = views[0][written:]
+
+    def _read(self, size: int, deadline: float | None) -> bytes:
+        """Return `size` bytes, fewer only when the other side has closed the pipe."""
+        data = bytearray()
+        while len(data) < size:
+            try:
+                part = os.read(self._reads, min(size - len(data), READ_MAX_BYTES))
+            except BlockingIOError:
+                self._wait(self._reads, select.POLLIN, deadline)
+                continue
+            if not part:
+                break
+            data += part
+        return bytes(data)
+
+    def _wait(self, descriptor: int, event: int, deadline: float | None) -> None:
+        """Wait until a descriptor can be read or written. Raises TimeoutError at the deadline.
+
+        `select.select` would not do: it fails for descriptors from 1024 on, which a busy server has.
+        """
+        began = time.monotonic()
+        if deadline is not None and began >= deadline:  # checked first: one byte at a time is no way around it
+            raise TimeoutError
+        waiting = select.poll()
+        waiting.register(descriptor, event)
+        waiting.poll(None if deadline is None else 1000 * (deadline - began))
+        self.waited_seconds += time.monotonic() - began
 
 
 def front_messages(front: Front) -> Iterator[Values]:
@@ -471,30 +520,11 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
+def _deadline(timeout_seconds: float | None) -> float | None:
+    return None if timeout_seconds is None else time.monotonic() + timeout_seconds
+
+
 def _closed(descriptor: int) -> int:
     if descriptor >= 0:
         os.close(descriptor)
     return -1
-
-
-def _write(descriptor: int, *parts: bytes | memoryview) -> None:
-    views = [memoryview(part) for part in parts if len(part)]
-    while views:
-        written = os.writev(descriptor, views)
-        while views and written >= len(views[0]):
-            written -= len(views.pop(0))
-        if views:
-            views[0] = views[0][written:]
-
-
-def _read(descriptor: int, size: int) -> bytes:
-    """Return `size` bytes, fewer only when the other side has closed the pipe."""
-    if size <= 0:
-        return b""
-    data = bytearray()
-    while len(data) < size:
-        part = os.read(descriptor, min(size - len(data), READ_MAX_BYTES))
-        if not part:
-            break
-        data += part
-    return bytes(data)

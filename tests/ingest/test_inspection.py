@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import signal
 import struct
+import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import fields
@@ -119,10 +124,10 @@ def test_the_inspector_is_asked_about_names_sizes_shapes_and_types_and_nothing_e
     asked: list[Values] = []
     send = Channel.send
 
-    def noted(self: Channel, values: Values, *data: bytes | memoryview) -> None:
+    def noted(self: Channel, values: Values, *data: bytes | memoryview, timeout_seconds: float | None = None) -> None:
         if {"inspect", "bytes", "measure"} & values.keys():
             asked.append(values)
-        send(self, values, *data)
+        send(self, values, *data, timeout_seconds=timeout_seconds)
 
     monkeypatch.setattr(Channel, "send", noted)
     submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", MODEL)])
@@ -453,6 +458,117 @@ def test_an_inspector_that_says_nothing_more_holds_nobody_up(
         assert after.row.reason == "It was stopped while it was inspected: no answer came for 0.05 s."
         assert json.loads(after.row.findings)[0]["code"] == "limit"
         assert_nothing_is_left(registry)
+
+
+HALF_A_MESSAGE = framed(b"{}")[:2]
+
+
+@pytest.mark.parametrize("step_seconds", [60.0, 0.02], ids=["at once", "byte by byte"])
+def test_a_message_that_never_ends_is_given_up_at_its_deadline(step_seconds: float) -> None:
+    (reads, writes), over = os.pipe(), threading.Event()
+    channel = Channel(reads, -1)
+
+    def drip() -> None:
+        for byte in HALF_A_MESSAGE if step_seconds > 1 else framed(b"[" * 10_000):
+            os.write(writes, bytes([byte]))
+            if step_seconds < 1 and over.wait(step_seconds):
+                return
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        with pytest.raises(TimeoutError):
+            channel.receive(timeout_seconds=0.2)
+        assert channel.waited_seconds < 30
+    finally:
+        over.set()
+        thread.join()
+        channel.close()
+        os.close(writes)
+
+
+def test_a_message_that_nobody_reads_is_given_up_at_its_deadline() -> None:
+    reads, writes = os.pipe()
+    channel = Channel(-1, writes)
+    try:
+        with pytest.raises(TimeoutError):
+            channel.send({}, bytes(1 << 20), timeout_seconds=0.05)
+    finally:
+        channel.close()
+        os.close(reads)
+
+
+def test_messages_go_through_descriptors_above_1024() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    try:
+        low = os.pipe()
+        channel = Channel(*(fcntl.fcntl(one, fcntl.F_DUPFD, 1030) for one in low))
+        for one in low:
+            os.close(one)
+        channel.send({"a": 1}, b"data", timeout_seconds=60)
+        assert channel.receive(4, timeout_seconds=60) == ({"a": 1}, b"data")
+        with pytest.raises(TimeoutError):
+            channel.receive(timeout_seconds=0.01)
+        channel.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_inspector_that_stops_in_the_middle_of_an_answer_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.1)
+
+    def stopping(channel: Channel) -> None:
+        channel.receive()
+        os.write(channel._writes, HALF_A_MESSAGE)
+        channel.receive()
+
+    with (
+        inspector_thread(0, False, stopping) as asked,
+        pytest.raises(Stopped, match=r"no answer came for 0.1 s") as stopped,
+    ):
+        asked.front(memory_file(MODEL), lambda: None)
+    assert stopped.value.is_limit
+
+
+def test_an_inspector_that_does_not_read_is_killed_and_holds_up_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection, "ANSWER_SECONDS", 0.1)
+    killed = threading.Event()
+
+    def measure_large() -> Measurement:
+        """Ask for more than a pipe holds."""
+        return asked.measure(lambda _offset, size: bytes(size), (1024, 512), dtype_by_name("F32"))
+
+    with (
+        inspector_thread(0, False, lambda _: killed.wait(60)) as asked,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        monkeypatch.setattr(asked, "_kill", killed.set)
+        errors = [one.exception(60) for one in [threads.submit(measure_large) for _ in range(3)]]
+        assert all("no answer came for 0.1 s" in str(error) for error in errors)
+        assert killed.is_set()
+        with pytest.raises(Stopped):
+            measure_large()
+
+
+def test_many_slow_answers_about_headers_are_stopped_together(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "FRONTS_SECONDS", 0.1)
+
+    def dripping(channel: Channel) -> None:
+        while channel.receive(1) is not None:
+            time.sleep(0.02)
+            channel.send({"read": [0, 1]})
+
+    after = attended(
+        registry,
+        asked_for(registry, "eve/drip", [whole(registry, "eve", MODEL)]),
+        start_inspector=partial(inspector_thread, serve=dripping),
+    )
+    assert after.row.reason == "The inspection was stopped: reading the headers took longer than 0.1 s."
+    assert json.loads(after.row.findings)[0]["code"] == "limit"
+    assert_nothing_is_left(registry)
 
 
 def test_what_a_terminal_would_obey_is_taken_out_of_sentences() -> None:
