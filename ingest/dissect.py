@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ingest.buffers import BUFFER_BYTES
 from ingest.files import OpenFile
 from ingest.tensor_count import check_tensor_sizes
 from registry.anatomy import Place, place_of
@@ -52,6 +53,15 @@ class DissectedFile:
     def tensor_span(self, tensor: TensorInfo) -> Span:
         """Where the tensor's bytes lie in the file."""
         return Span(self.header.data_offset + tensor.offset, tensor.size_bytes)
+
+    def tensor_pieces(self, tensor: TensorInfo) -> Iterator[memoryview]:
+        """Read the tensor's bytes, at most 4 MiB at a time. Each piece is valid until the next is asked for."""
+        span = self.tensor_span(tensor)
+        buffer = memoryview(bytearray(min(BUFFER_BYTES, span.size_bytes)))
+        for begin in range(span.offset, span.end, BUFFER_BYTES):
+            piece = buffer[: min(BUFFER_BYTES, span.end - begin)]
+            self.source.read_into(piece, begin)
+            yield piece
 
     def literals(self) -> Iterator[Span]:
         """The header without its large arrays, in file order."""

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from ingest.buffers import BUFFER_BYTES
 from ingest.composed import BytesAtHand, ComposedFile, Section
 from ingest.dissect import DissectedFile, places
 from ingest.opening import open_files
@@ -32,7 +31,7 @@ from registry.digest import Digest, digest_of
 from registry.errors import BadQuery, NotFound
 from registry.gguf import HeaderSource, TensorInfo, read_header
 from registry.lineage import Slot
-from registry.measure import count_nonfinite, measure
+from registry.measure import count_nonfinite_in, measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ def parent_of_files(label: str, files: Sequence[DissectedFile]) -> Parent:
 def _part(file: DissectedFile, tensor: TensorInfo, place: Place) -> Part:
     begin = file.tensor_span(tensor).offset
     found = measure(partial(_read, file, begin), tensor.shape, tensor.dtype)
-    digest, nonfinite = _digest_and_count(file, begin, tensor)
+    digest, nonfinite = _digest_and_count(file, tensor)
     return Part(
         name=tensor.name,
         place=place,
@@ -138,16 +137,16 @@ def _read(file: DissectedFile, begin: int, offset: int, size: int) -> bytes:
     return file.source.read_at(begin + offset, size)
 
 
-def _digest_and_count(file: DissectedFile, begin: int, tensor: TensorInfo) -> tuple[Digest, int]:
-    """The SHA-256 of a tensor's bytes, and how many of its values are NaN or infinite."""
-    digest, nonfinite = hashlib.sha256(), 0
-    step = BUFFER_BYTES // tensor.dtype.block_bytes * tensor.dtype.block_bytes
-    buffer = memoryview(bytearray(min(step, tensor.size_bytes)))
-    for offset in range(0, tensor.size_bytes, step):
-        view = buffer[: min(step, tensor.size_bytes - offset)]
-        file.source.read_into(view, begin + offset)
-        digest.update(view)
-        nonfinite += count_nonfinite(view, tensor.dtype)
+def _digest_and_count(file: DissectedFile, tensor: TensorInfo) -> tuple[Digest, int]:
+    """Return the SHA-256 of a tensor's bytes, and how many of its values are NaN or infinite. One read for both."""
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[memoryview]:
+        for piece in file.tensor_pieces(tensor):
+            digest.update(piece)
+            yield piece
+
+    nonfinite = count_nonfinite_in(hashed(), tensor.dtype)
     return Digest(digest.hexdigest()), nonfinite
 
 

@@ -33,8 +33,8 @@ from registry.catalog.register.organs import count_nonfinite_tensors, record_non
 from registry.catalog.register.totals import differences, repair_totals
 from registry.digest import Digest
 from registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
-from registry.gguf.types import DType, dtype_by_name
-from registry.measure import count_nonfinite
+from registry.gguf.types import dtype_by_name
+from registry.measure import count_nonfinite_in
 from registry.store import BlobAddress, BlobReader, BlobStore
 
 GRACE = timedelta(hours=24)
@@ -234,24 +234,13 @@ def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:
             row = rows.get(organ.blob_id)
             if row is not None and share.takes(row.digest):
                 with suppress(StoreError), BlobReader(blobs, row) as reader:
-                    counts[organ.id] = _count_nonfinite(reader, dtype_by_name(organ.dtype))
+                    counts[organ.id] = count_nonfinite_in(reader.stream(), dtype_by_name(organ.dtype))
         with catalog.writing() as session:
             record_nonfinite(session, counts)
             if not page:
                 count_nonfinite_tensors(session)
                 return counted
         counted, after = counted + len(counts), page[-1].id
-
-
-def _count_nonfinite(reader: BlobReader, dtype: DType) -> int:
-    """The chunks are whole blocks of the dtype that the bytes were first stored as, which may be another one."""
-    rest, found = b"", 0
-    for view in reader.stream():
-        data = rest + bytes(view)
-        whole = len(data) // dtype.block_bytes * dtype.block_bytes
-        found += count_nonfinite(memoryview(data)[:whole], dtype)
-        rest = data[whole:]
-    return found
 
 
 def _miscounted(catalog: Catalog, repair: bool) -> dict[str, tuple[int, int]]:

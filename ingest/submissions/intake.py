@@ -41,7 +41,15 @@ from ingest.submissions.neighbours import (
     unfit_for_its_base,
 )
 from ingest.submissions.pieces import LocatedFile, Sources, composed_file, locate
-from ingest.submissions.proposal import Proposal, declared_parents, findings_of, identity_of, nonfinite_finding, propose
+from ingest.submissions.proposal import (
+    Proposal,
+    count_nonfinite_weights,
+    declared_parents,
+    findings_of,
+    identity_of,
+    nonfinite_finding,
+    propose,
+)
 from ingest.submissions.serialize import acknowledged_of, manifest_of, metadata_json, read_manifest, stated_metadata_of
 from registry.catalog.actions import Action
 from registry.catalog.queries.submissions import (
@@ -62,7 +70,7 @@ from registry.relatives.declared import stated_relation
 
 UNDER_WAY = ("checking", "publishing")
 INSPECTED_SHARE = 0.05
-"""Of the progress of a job that also publishes: reading the headers, about."""
+"""Of the progress of a job: reading the headers, about."""
 BUFFERS = 12
 """Of 4 MiB each. It bounds the memory of the process that works at jobs, which goes on living."""
 LITERALS_MAX_BYTES = 64 * 1024 * 1024
@@ -136,6 +144,10 @@ class _Withdrawn(Exception):
     """The submission was withdrawn while it was worked at."""
 
 
+class _NotAcknowledged(Exception):
+    """A finding must be acknowledged before the model is registered."""
+
+
 @dataclass(slots=True)
 class _Outcome:
     """What has come of a submission so far."""
@@ -182,14 +194,17 @@ def _attempt(
             files = _read_files(submission, sources, inspection, tell)
             proposal = propose(files, submission.stated)
             outcome.findings += _review(registry, files, submission, proposal)
-            outcome.findings += nonfinite_finding(files)
+            if not publish:
+                progress = _Progress(tell, submission.size_bytes, "checking all weights")
+                outcome.findings += nonfinite_finding(count_nonfinite_weights(files, progress))
             _note_inspection(registry, submission, proposal, outcome.findings, publish=publish)
-            tell(INSPECTED_SHARE, "storing and measuring" if publish else "inspected")
             if not publish:
                 return  # another base may still be named: what refuses it is only said
             outcome.refused += [one for one in outcome.findings if one.severity == REFUSE]
-            if not outcome.refused and not unacknowledged(outcome.findings, submission.acknowledged):
+            if not outcome.refused:
                 _register(registry, files, submission, proposal, inspection, tell, outcome)
+    except _NotAcknowledged:
+        pass  # it stays `ready`, with its findings
     except BadManifest as error:
         sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
         outcome.refused += [Finding(REFUSE, "missing-bytes", sentence) for sentence in sentences]
@@ -277,13 +292,21 @@ def _register(
     tell: Tell,
     outcome: _Outcome,
 ) -> None:
-    """Store and measure the pieces, register the model in quarantine, compare it with the others."""
+    """Store and measure the pieces, register the model in quarantine, compare it with the others.
+
+    Weights that are NaN or infinite are counted in the pass that hashes all bytes, so the finding about them comes
+    here, before anything is registered. Raises _NotAcknowledged.
+    """
 
     def settle(record: ModelRecord) -> ModelRecord:
         for file, stored in zip(files, record.files, strict=True):
             announced = _announced(file)
             if announced is not None and announced != stored.sha256:
                 raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}; {announced} was announced")
+        counts = {placement.name: placement.nonfinite for placement in record.placements if placement.nonfinite}
+        outcome.findings += nonfinite_finding(counts)
+        if open_findings := unacknowledged(outcome.findings, submission.acknowledged):
+            raise _NotAcknowledged(f"must be acknowledged first: {', '.join(one.code for one in open_findings)}")
         return _with_stated(record, submission)
 
     models: list[int] = []
@@ -296,7 +319,8 @@ def _register(
         measurer=inspection,
         buffers=BUFFERS,
     )
-    report = ingest_files(registry, files, intake, _Progress(tell, submission.size_bytes))
+    progress = _Progress(tell, submission.size_bytes, "storing and measuring")
+    report = ingest_files(registry, files, intake, progress)
     outcome.model_id = models[0]  # only now: the transaction has been committed
     tell(1.0, "comparing it with other models")
     with registry.catalog.reading() as session:
@@ -323,19 +347,21 @@ def _with_stated(record: ModelRecord, submission: _Submission) -> ModelRecord:
 
 
 class _Progress:
-    """Tells how much of the bytes has been dealt with. For any thread; raises what `tell` raises."""
+    """Reports how many of the bytes have been processed, with `note`. For any thread; raises what `tell` raises."""
 
-    def __init__(self, tell: Tell, size_bytes: int) -> None:
+    def __init__(self, tell: Tell, size_bytes: int, note: str) -> None:
         self._tell = tell
+        self._note = note
         self._size_bytes = max(size_bytes, 1)
         self._done_bytes = 0
         self._lock = Lock()
+        self(0)
 
     def __call__(self, size_bytes: int) -> None:
         with self._lock:
             self._done_bytes += size_bytes
             share = min(self._done_bytes / self._size_bytes, 1.0)
-        self._tell(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, "storing and measuring")
+        self._tell(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, self._note)
 
 
 def _conclude(registry: Registry, submission_id: int, outcome: _Outcome) -> None:
@@ -350,7 +376,7 @@ def _conclude(registry: Registry, submission_id: int, outcome: _Outcome) -> None
         elif outcome.model_id is not None:
             _settle(session, registry, row, session.get_one(Model, outcome.model_id), outcome.findings)
         else:
-            change_submission(session, row, "ready")
+            change_submission(session, row, "ready", findings=findings_json(outcome.findings))
         has_ended = row.state != "ready"
     if has_ended:
         remove_uploads_of(registry, owner_id, read_manifest(manifest))

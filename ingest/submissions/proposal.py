@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,16 +10,15 @@ from ingest.dissect import DissectedFile, places
 from ingest.records import is_complete, kind_of, nonfinite_flags
 from ingest.submissions.findings import NONFINITE, NOTE, WARN, Finding
 from ingest.submissions.manifest import StatedMetadata
+from ingest.tasks import Progress
 from registry.compose.licences import AND, differing_licence, terms_of
-from registry.gguf import Header
-from registry.measure import count_nonfinite
+from registry.gguf import Header, TensorInfo
+from registry.measure import count_nonfinite_in
 from registry.names import ModelName
 from registry.relatives.declared import IDENTITY_KEYS, DeclaredParent, Identity, folded, numbered_parents
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 SHOWN_MAX = 80
-READ_BYTES = 4 * 1024 * 1024
-"""Of a tensor, that are looked through at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +61,28 @@ def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
     )
 
 
-def nonfinite_finding(files: Sequence[DissectedFile]) -> Iterator[Finding]:
-    """Yield the finding about weights that are NaN or infinite, if there are any. All bytes of the tensors are read.
+def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) -> dict[str, int]:
+    """Return the tensors with values that are NaN or infinite, and how many each has. Reads all bytes of all tensors.
 
-    Nothing is parsed here: bit patterns of values are counted (`registry.measure.nonfinite`).
+    `progress` is called with the size of each piece that was read, and may raise to give up. Nothing is parsed here:
+    bit patterns of values are counted (`registry.measure.nonfinite`).
     """
-    buffer = memoryview(bytearray(READ_BYTES))
-    counts: dict[str, int] = {}
-    for file in files:
-        for tensor in file.header.tensors:
-            span, step = file.tensor_span(tensor), READ_BYTES // tensor.dtype.block_bytes * tensor.dtype.block_bytes
-            for begin in range(span.offset, span.end, step):
-                view = buffer[: min(step, span.end - begin)]
-                file.source.read_into(view, begin)
-                if count := count_nonfinite(view, tensor.dtype):
-                    counts[tensor.name] = counts.get(tensor.name, 0) + count
+
+    def pieces(file: DissectedFile, tensor: TensorInfo) -> Iterator[memoryview]:
+        for piece in file.tensor_pieces(tensor):
+            yield piece
+            progress(len(piece))
+
+    found = {
+        tensor.name: count_nonfinite_in(pieces(file, tensor), tensor.dtype)
+        for file in files
+        for tensor in file.header.tensors
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield the finding about the tensors in `counts`, which have so many values that are NaN or infinite, if any."""
     for flag in nonfinite_flags(counts):
         yield Finding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
 

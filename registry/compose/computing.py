@@ -17,8 +17,7 @@ from registry.chimera.plan import naming
 from registry.compose.computation import Computation, Ingredient
 from registry.digest import Digest
 from registry.errors import BadOrgan, MissingBlob
-from registry.gguf.types import DType
-from registry.measure import Measurement, count_nonfinite, measure
+from registry.measure import Measurement, count_nonfinite_in, measure
 from registry.store import BlobReader, BlobStore, StoredBlob
 from registry.store.codec import codec_for
 from registry.store.placing import placing_error
@@ -26,9 +25,10 @@ from registry.transform import Adapter, Plain, Purification, PurifyMethod, compu
 from registry.transform import Computation as Transformation
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
-COUNTED_BYTES = 4 * 1024 * 1024
-"""Of a result, that are read at once to count values that are NaN or infinite."""
 """A result up to this size waits for its digest in memory, a larger one in a temporary file."""
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""Of a result, that are read at once to count values that are NaN or infinite."""
 
 Rows = Mapping[Digest, BlobRow]
 
@@ -53,7 +53,7 @@ def compute_organ(store: BlobStore, computation: Computation, rows: Rows) -> Com
         spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
         digest, size_bytes = _spooled(spool, computed(transformation), computation.source.name)
         read = _reads(spool)
-        nonfinite = _count_nonfinite(spool, computation.dtype)
+        nonfinite = count_nonfinite_in(_pieces(spool), computation.dtype)
         measurement = replace(measure(read, computation.source.shape, computation.dtype), nonfinite=nonfinite)
         spool.seek(0)
         blob = store.put_organ(digest, size_bytes, codec_for(computation.dtype.name), spool.read)
@@ -112,10 +112,9 @@ def _spooled(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[Dige
     return Digest(digest.hexdigest()), size_bytes
 
 
-def _count_nonfinite(spool: IO[bytes], dtype: DType) -> int:
-    step = max(1, COUNTED_BYTES // dtype.block_bytes) * dtype.block_bytes
+def _pieces(spool: IO[bytes]) -> Iterator[bytes]:
     spool.seek(0)
-    return sum(count_nonfinite(data, dtype) for data in iter(lambda: spool.read(step), b""))
+    return iter(lambda: spool.read(PIECE_BYTES), b"")
 
 
 def _reads(spool: IO[bytes]) -> Callable[[int, int], bytes]:

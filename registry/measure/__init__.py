@@ -14,7 +14,7 @@ spectral reading looks at. *Signal* without a word before it is sin θ.
 
 from registry.measure.fingerprint import FINGERPRINT_BYTES, fingerprint
 from registry.measure.measurement import Measurement, measure, required_reads
-from registry.measure.nonfinite import count_nonfinite
+from registry.measure.nonfinite import count_nonfinite, count_nonfinite_in
 from registry.measure.sample import Read
 from registry.measure.spectral import SpectralReading, spectral_reading
 from registry.measure.summary import Summary, summarise
@@ -28,6 +28,7 @@ __all__ = [
     "Summary",
     "ZReading",
     "count_nonfinite",
+    "count_nonfinite_in",
     "fingerprint",
     "measure",
     "required_reads",

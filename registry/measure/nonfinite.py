@@ -54,6 +54,29 @@ def count_nonfinite(data: Data, dtype: DType) -> int:
     return sum(_count(view[begin : begin + step], dtype) for begin in range(0, view.nbytes, step))
 
 
+def count_nonfinite_in(pieces: Iterable[Data], dtype: DType) -> int:
+    """Return how many of the values in `pieces`, the bytes of a tensor one after another, are NaN or infinite.
+
+    Pieces may have any length: a block that lies in several is put together. Each piece is used before the next is
+    taken, so all of them may be in one buffer. Together they must be whole blocks of `dtype`.
+    """
+    found, begun = 0, b""
+    for piece in pieces:
+        view = memoryview(piece)
+        if begun:
+            missing = dtype.block_bytes - len(begun)
+            begun += bytes(view[:missing])
+            view = view[missing:]
+            if len(begun) < dtype.block_bytes:
+                continue
+            found += count_nonfinite(begun, dtype)
+        whole = len(view) // dtype.block_bytes * dtype.block_bytes
+        found += count_nonfinite(view[:whole], dtype)
+        begun = bytes(view[whole:])
+    assert not begun
+    return found
+
+
 def _count(data: memoryview, dtype: DType) -> int:
     if dtype.name in _EXPONENTS:
         return _count_floats(data, *_EXPONENTS[dtype.name])

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from ingest import dissect
 from ingest.jobs.runner import Runner
 from ingest.submissions.inspection import Inspection, Stopped
 from ingest.submissions.intake import settle_abandoned
@@ -54,6 +55,45 @@ def spans_of(data: bytes) -> list[tuple[int, int]]:
     header = read_header(MemorySource(data))
     tensors = [(header.data_offset + one.offset, one.size_bytes) for one in header.tensors]
     return [(0, header.data_offset), *tensors]
+
+
+def test_a_submission_that_is_published_is_read_once(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = file_bytes(block_metadata(), [weights(f"blk.0.ffn_{one}.weight", (512, 512)) for one in ("up", "down")])
+    read_bytes, read_into = [0], Sources.read_into
+
+    def noted(self: Sources, buffer: memoryview, at: Any, offset: int) -> None:
+        read_bytes[0] += len(buffer)
+        read_into(self, buffer, at, offset)
+
+    submission_id = asked_for(registry, "ann/once", [whole(registry, "ann", data)])
+    monkeypatch.setattr(Sources, "read_into", noted)
+    assert attended(registry, submission_id).row.state == "published"
+    assert len(data) <= read_bytes[0] < 1.5 * len(data)
+
+
+def test_looking_for_weights_that_are_no_numbers_reports_progress_and_can_be_cancelled(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dissect, "BUFFER_BYTES", 1024)
+    submission_id = asked_for(registry, "ann/tiny", [whole(registry, "ann", BASE)], publish=False)
+    shares: list[float] = []
+
+    def tell(share: float, note: str) -> None:
+        if note == "checking all weights":
+            shares.append(share)
+            if cancel_after is not None and len(shares) > cancel_after:
+                raise KeyboardInterrupt
+
+    cancel_after: int | None = 10
+    with pytest.raises(KeyboardInterrupt):
+        attended(registry, submission_id, publish=False, tell=tell)
+    assert len(shares) == 11, "nothing was read after that"
+    shares.clear()
+    cancel_after = None
+    assert attended(registry, submission_id, publish=False, tell=tell).row.state == "ready"
+    assert shares == sorted(shares)
+    assert len(set(shares)) > 50
+    assert shares[-1] > 0.9
 
 
 def codes(registry: Registry, submission_id: int) -> set[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from registry.gguf.quants import can_dequantize, decode, quantize
 from registry.gguf.types import DTYPES, DType, dtype_by_name
-from registry.measure.nonfinite import STEP_BYTES, count_nonfinite
+from registry.measure.nonfinite import STEP_BYTES, count_nonfinite, count_nonfinite_in
 
 READABLE = [dtype for dtype in DTYPES.values() if can_dequantize(dtype)]
 ODD_FLOATS = [np.nan, -np.nan, np.inf, -np.inf]
@@ -68,6 +71,35 @@ def test_a_half_scale_of_a_type_that_no_kernel_reads_counts_its_block() -> None:
 
 def test_no_values_have_none() -> None:
     assert all(count_nonfinite(b"", dtype) == 0 for dtype in DTYPES.values())
+
+
+@pytest.mark.parametrize("name", ["F16", "Q8_0", "Q6_K"])
+def test_pieces_of_any_length_count_as_the_whole(name: str) -> None:
+    dtype = dtype_by_name(name)
+    data = random_blocks(dtype, 40)
+    whole = count_nonfinite(data, dtype)
+    assert whole
+    lengths = Random(7)
+    for longest in (1, dtype.block_bytes - 1, dtype.block_bytes, 3 * dtype.block_bytes + 1, len(data)):
+        assert count_nonfinite_in(cut(data, longest, lengths), dtype) == whole, longest
+    assert count_nonfinite_in([], dtype) == 0
+
+
+def cut(data: bytes, longest: int, lengths: Random) -> Iterator[memoryview]:
+    """Yield `data` in pieces of up to `longest` bytes, all in one buffer that is overwritten."""
+    buffer, begin = memoryview(bytearray(longest)), 0
+    while begin < len(data):
+        piece = data[begin : begin + lengths.randint(1, longest)]
+        buffer[: len(piece)] = piece
+        yield buffer[: len(piece)]
+        begin += len(piece)
+
+
+def random_blocks(dtype: DType, count: int) -> bytes:
+    """Return blocks in which some values are NaN or infinite."""
+    data = bytearray(Random(3).randbytes(count * dtype.block_bytes))
+    data[-dtype.block_bytes :] = b"\xff" * dtype.block_bytes
+    return bytes(data)
 
 
 def test_every_type_but_integers_and_one_is_looked_at() -> None:
