@@ -64,9 +64,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump would hold the model, and take minutes to write
     if orders.get("supervise"):
         _supervise(orders)
-    if orders.get("own_network") and not _take_own_network():
-        _end("the process cannot have a network of its own", CANNOT_CONFINE)
     try:
+        if orders.get("own_network") and not _take_own_network():
+            _end("the process cannot have a network of its own", CANNOT_CONFINE)
         secret = _confine(orders)
     except (OSError, ValueError) as error:
         _end(f"the process cannot be confined: {error}", CANNOT_CONFINE)
@@ -82,7 +82,11 @@ def _probe() -> NoReturn:
     """Print what can be used here, a line of JSON each, as it is found: what surrounds us may kill for asking."""
     for name, find in (("has_seccomp", seccomp.is_available), ("landlock_abi", landlock.abi)):
         os.write(1, json.dumps({name: find()}).encode() + b"\n")
-    os.write(1, json.dumps({"has_own_network": _take_own_network()}).encode() + b"\n")
+    try:
+        has_own_network = _take_own_network()
+    except OSError:
+        has_own_network = False
+    os.write(1, json.dumps({"has_own_network": has_own_network}).encode() + b"\n")
     os._exit(0)
 
 
@@ -119,14 +123,15 @@ def _take_own_network() -> bool:
     """Move to a network that has a loopback address and nothing else; return whether that is possible here.
 
     Root may do so, and others where they may make user namespaces. It is done before anything else, because it changes
-    the process's credentials, which ends `PR_SET_PDEATHSIG`.
+    the process's credentials, which ends `PR_SET_PDEATHSIG`. Raises OSError where the loopback address cannot be
+    switched on.
     """
     if all(_libc.unshare(ctypes.c_int(flags)) for flags in (_CLONE_NEWNET, _CLONE_NEWUSER | _CLONE_NEWNET)):
         return False
     request = struct.pack("=16sH14x", b"lo", _IFF_UP)
     descriptor = _libc.socket(_AF_INET, _SOCK_DGRAM, 0)
     if descriptor < 0 or _libc.ioctl(descriptor, ctypes.c_ulong(_SIOCSIFFLAGS), request):
-        _end(f"the loopback address cannot be switched on: {os.strerror(ctypes.get_errno())}", CANNOT_CONFINE)
+        raise OSError(ctypes.get_errno(), "the loopback address cannot be switched on")
     os.close(descriptor)
     return True
 

@@ -157,8 +157,8 @@ def run_confined(
         )
     except OSError as error:
         raise OrganError(f"no process can be started: {error.strerror}") from error
-    pipes = _Pipes(process, limits, stdin, on_line, is_over or threading.Event())
     try:
+        pipes = _watched(process, limits, stdin, on_line, is_over or threading.Event())
         stopped = pipes.until_end(began + limits.wall_seconds)
     finally:
         _end(process, supervised=supervised)
@@ -246,6 +246,19 @@ def _is_device(path: Path) -> bool:
         return stat.S_ISCHR(path.stat().st_mode)
     except OSError:
         return False
+
+
+def _watched(
+    process: subprocess.Popen[bytes],
+    limits: Limits,
+    stdin: bytes,
+    on_line: Callable[[bytes], None],
+    is_over: threading.Event,
+) -> _Pipes:
+    try:
+        return _Pipes(process, limits, stdin, on_line, is_over)
+    except OSError as error:  # no descriptor is left, say
+        raise OrganError(f"a process cannot be watched: {error.strerror}") from error
 
 
 class _Pipes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -12,10 +13,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from registry.errors import NoSandbox
+from registry.errors import NoSandbox, OrganError
 from registry.sandbox import landlock, seccomp
 
 CONFINE = Path(__file__).with_name("confine.py")
+
+PROBE_FAILED = "No process was started, because the probe of the sandbox failed: {}. Try again."
 
 _log = logging.getLogger(__name__)
 
@@ -43,17 +46,24 @@ class Protection:
     """Whether it must be there where ORGAN_SANDBOX is `require`."""
 
 
-@cache
+@cache  # an error is not kept: the next call tries again
 def kernel() -> Kernel:
     """Return what this kernel, and what surrounds this process (a container, systemd's own filter), allow.
 
-    A process of its own finds out, because systemd's filter kills for a system call that is not in its list.
+    A process of its own finds out, because systemd's filter kills for a system call that is not in its list: what was
+    found until then holds. Raises OrganError when that process fails for another reason, such as a lack of memory.
+    Then nothing is known, and a process that must be confined is not started.
     """
     found: dict[str, Any] = {"landlock_abi": 0, "has_seccomp": False, "has_own_network": False}
     if not sys.platform.startswith("linux"):
         return Kernel(**found, is_linux=False)
     command = [sys.executable, "-I", "-S", "-B", str(CONFINE), json.dumps({"probe": True})]
-    answer = subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - our own program
+    try:
+        answer = subprocess.run(command, check=False, capture_output=True)  # noqa: S603 - our own program
+    except OSError as error:
+        raise OrganError(PROBE_FAILED.format(error.strerror)) from error
+    if answer.returncode not in (0, -signal.SIGSYS):
+        raise OrganError(PROBE_FAILED.format(f"it ended with {answer.returncode}"))
     for line in answer.stdout.splitlines():
         found |= json.loads(line)
     return Kernel(**found, is_linux=True)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from registry.errors import NoSandbox
+from registry.errors import NoSandbox, OrganError
 from registry.sandbox import process, protections
 from registry.sandbox.process import Limits, Sandbox, run_confined, run_python
 from registry.sandbox.protections import Kernel
@@ -196,3 +198,41 @@ def test_a_system_that_kills_for_asking_has_no_landlock(tmp_path: Path, monkeypa
     program.write_text(killed)
     monkeypatch.setattr(protections, "CONFINE", program)
     assert protections.kernel.__wrapped__() == Kernel(0, has_seccomp=True, has_own_network=False, is_linux=True)
+
+
+@pytest.mark.parametrize("failing", ["os.kill(os.getpid(), 9)", "os._exit(126)", "raise MemoryError"])
+def test_a_probe_that_fails_is_no_answer_and_is_made_again(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = protections.kernel()
+    program = tmp_path / "confine.py"
+    program.write_text(f"import os\nos.write(1, b'{{\"has_seccomp\": true}}\\n')\n{failing}\n")
+    protections.kernel.cache_clear()
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(protections, "CONFINE", program)
+            for _ in range(2):
+                with pytest.raises(OrganError, match="the probe of the sandbox failed"):
+                    python("pass")
+        assert protections.kernel() == whole
+    finally:
+        protections.kernel.cache_clear()
+
+
+def test_a_process_that_cannot_be_watched_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def noted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    def none_left() -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    protections.kernel()
+    monkeypatch.setattr(process.subprocess, "Popen", noted)
+    monkeypatch.setattr(process.selectors, "DefaultSelector", none_left)
+    with pytest.raises(OrganError, match="cannot be watched: Too many open files"):
+        python("import time; time.sleep(600)")
+    assert [one.returncode for one in started] == [-signal.SIGKILL]
