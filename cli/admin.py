@@ -1,4 +1,4 @@
-"""`organ admin`: what waits for review, models yanked, restored and removed, and the event log, the doctor."""
+"""`organ admin`: review, models yanked, restored and removed, the event log, a check of the protections (doctor)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _SUBMISSION = click.argument("submission", type=click.IntRange(1, ID_MAX))
 
 @click.group(cls=CommandGroup)
 def admin() -> None:
-    """Look after a registry: what waits for review; yank, restore, remove; the event log; the doctor.
+    """Look after a registry: what waits for review; yank, restore, remove; events; check the protections (doctor).
 
     These work on the registry's own folder, not over the network.
     """
@@ -219,7 +219,7 @@ def doctor(as_json: bool) -> int:
         rows.append(("the registry", folder))
         cells = [(who, one.name, "yes" if one.is_there else "no", one.sentence) for who, one in rows]
         print_table(("process", "protection", "here", "what follows"), cells)
-    missing = [one for found in confined.values() for one in found if one.is_required and not one.is_there]
+    missing = [one for found in confined.values() for one in found if not one.is_there]
     return EXIT_FAILED if (settings.requires_sandbox and missing) or not folder.is_there else 0
 
 

@@ -91,7 +91,7 @@ def _print_verify(report: VerifyReport, *, repair: bool) -> None:
         done = "taken back" if repair else "the next read or organ verify --repair takes them back"
         click.echo(f"{len(report.recovered)} blobs that were set aside have the right bytes again: {done}")
     if report.counted_organs:
-        click.echo(f"{report.counted_organs} organs looked through for weights that are NaN or infinite")
+        click.echo(f"{report.counted_organs} organs checked for weights that are NaN or infinite")
     for name, (kept, counted) in report.miscounted.items():
         click.echo(f"the running total of {name.replace('_', ' ')} says {kept:,}, there are {counted:,}")
     if report.orphans:

@@ -37,7 +37,7 @@ _COMMANDS = {
     "pull": ("cli.pull", "Fetch a model, a chimera or an organ from a registry elsewhere."),
     "contributor": ("cli.contributors", "Add, list or suspend contributors of this registry."),
     "token": ("cli.tokens", "Create, list or revoke tokens."),
-    "admin": ("cli.admin", "What waits for review; yank, remove; the event log; the doctor."),
+    "admin": ("cli.admin", "Reviews, yanks, events; check the protections (doctor)."),
     "backup": ("cli.backup", "A copy of the registry that can be opened, while it is served."),
     "work": ("cli.work", "Do the jobs that wait in the queue."),
     "jobs": ("cli.work", "List the jobs, or cancel one."),

@@ -95,7 +95,7 @@ class Manifest:
     stated: StatedMetadata = StatedMetadata()
     publish: bool = True
     acknowledged: tuple[str, ...] = ()
-    """Codes of findings with which it is to be published."""
+    """Codes of the findings that the contributor accepts. Without them the submission stays `ready`."""
 
     def digests(self) -> set[Digest]:
         """Of all pieces."""

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,10 @@ from registry.sandbox import landlock, seccomp
 
 CONFINE = Path(__file__).with_name("confine.py")
 
+NETWORK_IS_SHARED = """\
+It can let others connect to it, on its port and on a random port of every address (`listen` without `bind`), and it \
+can reach its port of other machines: Landlock knows ports, no addresses and no `listen`. A network of its own needs \
+root or user namespaces; many containers refuse them."""
 PROBE_FAILED = "No process was started, because the probe of the sandbox failed: {}. Try again."
 
 _log = logging.getLogger(__name__)
@@ -42,8 +46,6 @@ class Protection:
     name: str
     is_there: bool
     sentence: str
-    is_required: bool = True
-    """Whether it must be there where ORGAN_SANDBOX is `require`."""
 
 
 @cache  # an error is not kept: the next call tries again
@@ -82,7 +84,7 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
         _protection(
             "network",
             filtered and (abi >= landlock.ABI_TCP or not port),
-            "It uses the one TCP port that was chosen for it." if port else "It opens no sockets.",
+            "It binds and connects to one TCP port only, which was chosen for it." if port else "It opens no sockets.",
             "It can bind and reach every TCP port: rules for ports came with Linux 6.7 (Landlock ABI 4)."
             if filtered
             else "It can open sockets that Landlock does not see, and without Linux 6.7 every TCP port.",
@@ -111,10 +113,9 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
     if port:
         sentences = (
             "Its port is on a network of its own, which nothing else reaches.",
-            "It can bind its port on every address, and reach that port of other machines: Landlock has no addresses.",
+            NETWORK_IS_SHARED,
         )
-        own = here.has_own_network and not processes
-        found.insert(2, replace(_protection("own network", own, *sentences), is_required=False))
+        found.insert(2, _protection("own network", here.has_own_network and not processes, *sentences))
     if writing or not filtered:
         sentences = (
             "Outside of its folders no file is cut short.",
@@ -126,7 +127,7 @@ def protections(here: Kernel, *, port: bool, writing: bool, processes: bool) -> 
 
 def check_protections(found: tuple[Protection, ...], *, required: bool) -> None:
     """Log what is missing, once in this process. Raises NoSandbox where all of it is `required`."""
-    missing = [one for one in found if one.is_required and not one.is_there]
+    missing = [one for one in found if not one.is_there]
     if required and missing:
         raise NoSandbox([f"{one.name}: {one.sentence}" for one in missing])
     for one in missing:

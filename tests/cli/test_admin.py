@@ -242,8 +242,12 @@ def test_the_doctor_ends_with_1_where_the_sandbox_is_required_and_something_is_m
     monkeypatch.setattr(admin_commands, "kernel", lambda: here)
     ended = organ.done("admin", "doctor")
     assert "It can read and write every file that its user can." in ended.out
+    assert "It can let others connect to it" in ended.out
     monkeypatch.setenv("ORGAN_SANDBOX", "require")
     assert organ("admin", "doctor").status == 1
+    shared = Kernel(landlock_abi=7, has_seccomp=True, has_own_network=False, is_linux=True)
+    monkeypatch.setattr(admin_commands, "kernel", lambda: shared)
+    assert organ("admin", "doctor").status == 1, "llama.cpp may listen, and has no network of its own"
 
 
 def test_the_doctor_says_that_others_can_look_into_the_folder(organ: Organ) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,18 @@ def test_a_process_is_not_started_where_it_cannot_be_confined_and_must_be() -> N
     ]
 
 
+def test_a_process_with_a_port_and_no_own_network_is_refused_where_the_sandbox_is_required(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shared = replace(protections.kernel(), has_own_network=False)
+    monkeypatch.setattr(process, "kernel", lambda: shared)
+    listen = "import socket; one = socket.socket(); one.listen(); print(one.getsockname()[0])"
+    sandbox = replace(PYTHON, port=40_123)
+    assert python(listen, sandbox).output == b"0.0.0.0\n", "the kernel now refuses it: `require` need not"
+    with pytest.raises(NoSandbox, match=r"own network: .* random port of every address \(`listen` without `bind`\)"):
+        python(listen, replace(sandbox, required=True))
+
+
 def test_what_is_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     protections._log_once.cache_clear()
     bare = protections.protections(NOTHING_BUT_LINUX, port=False, writing=False, processes=False)
@@ -174,22 +187,24 @@ def test_what_is_missing_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.mark.parametrize(
-    ("abi", "port", "processes", "missing"),
+    ("abi", "own_network", "port", "processes", "missing"),
     [
-        (7, True, False, []),
-        (1, False, False, []),
-        (3, True, False, ["network"]),
-        (5, True, True, ["signals"]),
-        (2, False, False, ["truncation"]),
-        (0, False, False, ["files", "truncation"]),
+        (7, True, True, False, []),
+        (7, False, True, False, ["own network"]),
+        (7, False, False, False, []),
+        (1, False, False, False, []),
+        (3, True, True, False, ["network"]),
+        (5, True, True, True, ["own network", "signals"]),
+        (2, False, False, False, ["truncation"]),
+        (0, False, False, False, ["files", "truncation"]),
     ],
 )
 def test_what_is_missing_depends_on_the_kernel_and_on_what_is_granted(
-    abi: int, port: bool, processes: bool, missing: list[str]
+    abi: int, own_network: bool, port: bool, processes: bool, missing: list[str]
 ) -> None:
-    here = Kernel(landlock_abi=abi, has_seccomp=True, has_own_network=False, is_linux=True)
+    here = Kernel(landlock_abi=abi, has_seccomp=True, has_own_network=own_network, is_linux=True)
     found = protections.protections(here, port=port, writing=abi in (0, 2), processes=processes)
-    assert [one.name for one in found if one.is_required and not one.is_there] == missing
+    assert [one.name for one in found if not one.is_there] == missing
 
 
 def test_a_system_that_kills_for_asking_has_no_landlock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,7 +79,7 @@ _PROPOSED = record(
 
 _ACKNOWLEDGE = described(
     nullable({"type": "array", "items": {"type": "string", "enum": sorted(MUST_ACKNOWLEDGE)}}),
-    "Codes of findings with which it is to be published. Without them it stays `ready`.",
+    "Codes of the findings that you accept. Without them the submission stays `ready`.",
 )
 
 SUBMISSION_SCHEMAS: dict[str, Schema] = {
