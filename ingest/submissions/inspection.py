@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
@@ -46,6 +47,9 @@ milliseconds, or some seconds on a busy machine."""
 FRONTS_SECONDS = 600.0
 """How long we wait for the inspector of one submission, together, while it parses the headers. A header of the largest
 size that is accepted takes less than a minute."""
+MEASURED_SECONDS_LEAST, MEASURED_SECONDS_EACH = 300.0, 1.0
+"""How long all threads together wait for measurements: so much, and so much more for each. Matrices of 8192 x 4096
+take 0.05 s each on two busy cores."""
 NICENESS = 10
 GRACE_SECONDS = 1.0
 """How long a process may take to end by itself whose pipes are closed."""
@@ -53,7 +57,8 @@ ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM
 """The inspector's own threads are the parallelism."""
 PROGRAM = "ingest.submissions.inspector"
 TOO_LARGE = "Its headers have more metadata and tensors than a submission may have."
-TOO_SLOW = "The inspection was stopped: reading the headers took longer than {:g} s."
+SLOW_FRONTS = "The inspection was stopped: reading the headers took longer than {:g} s."
+SLOW_MEASUREMENTS = "The inspection was stopped: {} measurements took longer than {:g} s."
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +98,8 @@ class Inspection:
         self._lock = threading.Lock()
         """Guards the attributes below; never held while anything waits for the inspector."""
         self._numbers = 0
+        self._waited_seconds = 0.0
+        """For measurements."""
         self._waiting: dict[int, Future[Measurement]] = {}
         self._error: BaseException | None = None
         self._receiver: threading.Thread | None = None
@@ -133,14 +140,17 @@ class Inspection:
         number, answer = self._expect_measurement()
         request = {"measure": number, "shape": list(shape), "dtype": dtype.name}
         with self._sending:
+            began = time.monotonic()
             if not answer.done():  # it has failed if the conversation ended while this thread waited for its turn
                 self._send(request, data)
         del data
         try:
-            return answer.result(ANSWER_SECONDS)
+            measurement = answer.result(ANSWER_SECONDS)
         except TimeoutError:
             self._kill()
             raise _no_answer() from None
+        self._count_wait(time.monotonic() - began)
+        return measurement
 
     def cancel(self) -> None:
         """Kill the inspector, and make every thread that waits for a measurement give up."""
@@ -165,7 +175,7 @@ class Inspection:
         if self._channel.received_bytes > FRONTS_MAX_BYTES:
             raise Refused("too-large", TOO_LARGE)
         if self._channel.waited_seconds > FRONTS_SECONDS:
-            raise Stopped(TOO_SLOW.format(FRONTS_SECONDS), is_limit=True)
+            raise Stopped(SLOW_FRONTS.format(FRONTS_SECONDS), is_limit=True)
         return values
 
     def _expect_measurement(self) -> tuple[int, Future[Measurement]]:
@@ -179,6 +189,16 @@ class Inspection:
             self._numbers += 1
             answer = self._waiting[self._numbers] = Future[Measurement]()
             return self._numbers, answer
+
+    def _count_wait(self, seconds: float) -> None:
+        """Note how long a measurement took. Kill the inspector and raise Stopped when all took too long together."""
+        with self._lock:
+            self._waited_seconds += seconds
+            most = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
+            is_too_slow, number = self._waited_seconds > most, self._numbers
+        if is_too_slow:
+            self._kill()
+            raise Stopped(SLOW_MEASUREMENTS.format(number, most), is_limit=True)
 
     def _send(self, request: Values, data: bytes) -> None:
         """Send a request. When the inspector does not read it, kill it and fail every answer that is awaited."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import resource
 import signal
 import struct
@@ -551,24 +552,32 @@ def test_an_inspector_that_does_not_read_is_killed_and_holds_up_no_thread(monkey
             measure_large()
 
 
-def test_many_slow_answers_about_headers_are_stopped_together(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_slow_answers_are_stopped_together(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "FRONTS_SECONDS", 0.1)
+    monkeypatch.setattr(inspection, "MEASURED_SECONDS_LEAST", 0.03)
+    monkeypatch.setattr(inspection, "MEASURED_SECONDS_EACH", 0.001)
 
     def dripping(channel: Channel) -> None:
         while channel.receive(1) is not None:
             time.sleep(0.02)
             channel.send({"read": [0, 1]})
 
-    after = attended(
-        registry,
-        asked_for(registry, "eve/drip", [whole(registry, "eve", MODEL)]),
-        start_inspector=partial(inspector_thread, serve=dripping),
-    )
-    assert after.row.reason == "The inspection was stopped: reading the headers took longer than 0.1 s."
-    assert json.loads(after.row.findings)[0]["code"] == "limit"
-    assert_nothing_is_left(registry)
+    def measured(request: Values) -> Values:
+        time.sleep(0.02)
+        return {"measured": request["measure"], "measurement": MEASURED}
+
+    for name, serve, words in (
+        ("headers", dripping, r"reading the headers took longer than 0.1 s"),
+        ("tensors", answering(GOOD, measured), r"\d+ measurements took longer than 0.0\d+ s"),
+    ):
+        after = attended(
+            registry,
+            asked_for(registry, f"eve/{name}", [whole(registry, "eve", MODEL)]),
+            start_inspector=partial(inspector_thread, serve=serve),
+        )
+        assert re.fullmatch(rf"The inspection was stopped: {words}\.", after.row.reason or ""), after.row.reason
+        assert json.loads(after.row.findings)[0]["code"] == "limit"
+        assert_nothing_is_left(registry)
 
 
 def test_what_a_terminal_would_obey_is_taken_out_of_sentences() -> None:
