@@ -13,7 +13,7 @@ from ipaddress import IPv6Address, ip_address
 from threading import BoundedSemaphore
 from typing import Protocol
 
-from flask import Flask, g, request
+from flask import Flask, current_app, g, request
 
 from registry.errors import Busy
 from web.settings import WebSettings
@@ -26,11 +26,13 @@ WITHOUT_TURN = frozenset(
         *("pages.reports", "pages.reports_json", "pages.reports_markdown"),
         *("pages.report", "pages.report_json", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
         *("api.report", "api.report_section"),
-        *("api.receive_chunk", "api.finish_upload"),
+        *("api.receive_chunk", "api.finish_upload", "api.submit_model"),
     }
 )
-"""Endpoints of these blueprints that take none: reports are computed once for all who wait for them, and must not wait
-inside of a turn; uploads take as long as their bytes do, and have a limit of their own (`web.receiving`)."""
+"""Endpoints of these blueprints that take no turn before their view runs. Reports are computed once for all requests
+that wait for them, and must not wait inside of a turn. Bodies of uploads and submissions come as slowly as their
+clients send them, and have a limit of their own (`web.receiving`); a submission takes its turn when its body has come
+(`take_turn`)."""
 PATIENCE_SECONDS = 0.25
 SECOND_TURNS = 2
 """Requests that may work beside one that takes longer than PATIENCE_SECONDS."""
@@ -72,18 +74,24 @@ class Turns:
 
 def take_turns(app: Flask, settings: WebSettings) -> None:
     """Make requests of `app` take turns; a request that waits too long is answered by 503."""
-    turns = app.extensions[TURNS_KEY] = Turns(settings.turn_seconds)
+    app.extensions[TURNS_KEY] = Turns(settings.turn_seconds)
 
     @app.before_request
     def take() -> None:
-        needs_turn = request.blueprint in WITH_TURN and request.endpoint not in WITHOUT_TURN
-        g.turn = turns.take() if needs_turn else None
+        if request.blueprint in WITH_TURN and request.endpoint not in WITHOUT_TURN:
+            take_turn()
 
     @app.teardown_request
     def release(_error: BaseException | None) -> None:
         turn = g.pop("turn", None)
         if turn is not None:
             turn.release()
+
+
+def take_turn() -> None:
+    """Take a turn for this request, which keeps it until it ends; raises Busy."""
+    turns: Turns = current_app.extensions[TURNS_KEY]
+    g.turn = turns.take()
 
 
 def client_address(peer: str, forwarded_for: str | None, proxies: int) -> str:
@@ -111,7 +119,10 @@ def network_of(address: str) -> str:
 
 
 class AddressLimit:
-    """Count what each address has under way, up to `limit` for each. Addresses with nothing are not kept."""
+    """Count what each address has under way, in requests or in bytes, up to `limit` for each.
+
+    Addresses with nothing are not kept.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -125,12 +136,17 @@ class AddressLimit:
         """Count one more; return False where the address has `limit` already."""
         if not self.has_room(address):
             return False
-        self._counts[address] += 1
+        self.add(address, 1)
         return True
 
-    def release(self, address: str) -> None:
-        """Count one less."""
-        self._counts[address] -= 1
+    def add(self, address: str, amount: int) -> None:
+        """Count `amount` more, whatever the limit."""
+        if amount:
+            self._counts[address] += amount
+
+    def release(self, address: str, amount: int = 1) -> None:
+        """Count `amount` less."""
+        self._counts[address] -= amount
         if not self._counts[address]:
             del self._counts[address]
 

@@ -92,8 +92,12 @@ class Framing:
 TOO_MANY_CONNECTIONS = Refusal(503, "Too many connections are open; try again in a few seconds.")
 TOO_MANY_OF_ADDRESS = Refusal(503, "Too many requests of this address are in progress; try again in a few seconds.")
 TOO_MANY_BODIES = Refusal(503, "Too much is being sent to this server; try again in a few seconds.")
+TOO_MANY_UNREAD = Refusal(503, "Too many answers are waiting to be read; read them, or try again in a few seconds.")
 TOO_SLOW_HEAD = Refusal(408, "The header of the request did not come in time.")
 TOO_SLOW_BODY = Refusal(408, "The body of the request did not come in time.")
+TOO_LARGE_HEAD = Refusal(
+    431, f"The headers, the trailers and each chunk header of a request have at most {HEAD_MAX_BYTES} bytes."
+)
 FAILED = Refusal(500, "The server could not answer this request; its log says why.")
 
 
@@ -110,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._head = Request()
         """The request that is coming."""
         self._head_bytes = 0
+        """Received since the last request or the last piece of a body: headers, chunk headers, trailers."""
         self._small_body: bytearray | None = None
         self._pipe: BodyPipe | None = None
         """The body that is coming, one of the two; None while no body is due."""
@@ -117,8 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         """Why a callback stopped the parser."""
         self._exchanges: deque[Exchange] = deque()
         """Requests without a whole answer; only the first of them is worked on."""
-        self._is_deaf = False
-        """Whether what the client sends is no longer looked at."""
+        self._ignores_input = False
+        """Whether further input is ignored."""
         self._is_paused = False
         """Whether the client does not read."""
         self._unsent: deque[memoryview] = deque()
@@ -140,6 +145,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._lingers_until is not None
 
     @property
+    def has_unsent(self) -> bool:
+        """Whether a part of an answer waits in memory until the client reads."""
+        return bool(self._unsent)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether no request is being answered or has a whole header."""
         return not self._exchanges and self._lingers_until is None
@@ -152,7 +162,7 @@ class Connection(asyncio.BufferedProtocol):
         self._service.opened(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._is_deaf = True
+        self._ignores_input = True
         self._unsent.clear()
         if self._pipe is not None:
             self._pipe.fail(ConnectionResetError("the client has closed the connection"))
@@ -164,29 +174,28 @@ class Connection(asyncio.BufferedProtocol):
         return self._service.buffer
 
     def buffer_updated(self, size: int) -> None:
-        if self._is_deaf:
+        if self._ignores_input:
             return
-        if self._small_body is None and self._pipe is None:
-            if not self._head_bytes:
-                self._begin_head()
-            self._head_bytes += size
+        if self._is_body_whole() and not self._head_bytes:
+            self._begin_head()
+        self._head_bytes += size  # the parser's callbacks reset it
         try:
             with memoryview(self._service.buffer) as buffer:
                 self._parser.feed_data(buffer[:size])
         except httptools.HttpParserUpgrade:
-            self._hear_no_more()  # another protocol was offered, and is not taken
+            self._stop_reading()  # another protocol was offered, and is not taken
         except httptools.HttpParserError as error:
-            if not self._is_deaf:
+            if not self._ignores_input:
                 self.refuse(self._refusal or Refusal(400, f"This is not HTTP/1.1: {error}."))
-        if self._head_bytes > HEAD_MAX_BYTES and not self._is_deaf:
-            self.refuse(Refusal(431, f"The header of a request has at most {HEAD_MAX_BYTES} bytes."))
+        if self._head_bytes > HEAD_MAX_BYTES and not self._ignores_input:
+            self.refuse(TOO_LARGE_HEAD)
 
     def eof_received(self) -> bool:
         """The client sends nothing more; what it asked for is still answered."""
         self._has_end = True
         if self._lingers_until is not None or not self._exchanges or not self._is_body_whole():
             return False
-        self._hear_no_more()
+        self._stop_reading()
         return True
 
     def pause_writing(self) -> None:
@@ -223,6 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         if problem is not None:
             self._reject(problem)
         exchange = Exchange(self, head, service, is_last=not self._parser.should_keep_alive())
+        exchange.awaits_continue = head.expects_continue
         refusal = service.admit(exchange)
         if refusal is not None:
             self._reject(refusal)
@@ -233,31 +243,39 @@ class Connection(asyncio.BufferedProtocol):
         if size > SMALL_BODY_BYTES:
             self._pipe = head.body = BodyPipe(self._body_was_read)
             exchange.is_complete = size > BODY_MAX_BYTES  # the application refuses it without reading
-            self._start()
         else:
             self._small_body = bytearray()
-        if head.expects_continue and len(self._exchanges) == 1:
-            self._transport.write(CONTINUE)
+        if exchange.awaits_continue and len(self._exchanges) > 1:
+            self._pause_reading()  # nothing comes before it is told to continue: no deadline until its turn
+        self._start()
 
     def on_body(self, data: bytes) -> None:
         exchange = self._exchanges[-1]
+        self._head_bytes = 0
+        exchange.awaits_continue = False
         self._read_deadline += len(data) / BODY_RATE
         if self._small_body is not None:
-            if not exchange.hold(len(data)):
-                self._reject(TOO_MANY_BODIES)
             self._small_body += data
             if len(self._small_body) <= SMALL_BODY_BYTES:
+                self._hold(exchange, len(self._small_body))
                 return
             data, self._small_body = bytes(self._small_body), None  # in chunks, and not small
             self._pipe = exchange.request.body = BodyPipe(self._body_was_read)
         assert self._pipe is not None
         self._pipe.feed(data)
         held = self._pipe.held_bytes
+        self._hold(exchange, held)
         if held >= FIRST_BODY_BYTES:
             exchange.is_complete = True
             self._start()
         if held >= (HELD_BODY_BYTES if self._pipe.is_read else FIRST_BODY_BYTES):
             self._pause_reading()
+            self._resume_body()  # a thread may have read everything before it could see the pause
+
+    def _hold(self, exchange: Exchange, size: int) -> None:
+        """Count the bytes of its body that are in memory now."""
+        if not exchange.hold(size):
+            self._reject(TOO_MANY_BODIES)
 
     def on_message_complete(self) -> None:
         exchange = self._exchanges[-1]
@@ -266,10 +284,11 @@ class Connection(asyncio.BufferedProtocol):
         elif self._small_body:
             exchange.request.body = io.BytesIO(self._small_body)
         self._pipe = self._small_body = None
+        self._head_bytes = 0
         exchange.is_complete = True
         self._resume_reading()
         if exchange.is_last or len(self._exchanges) > PIPELINE_MAX:
-            self._hear_no_more()
+            self._stop_reading()
         elif len(self._exchanges) > 1:
             self._pause_reading()
         self._start()
@@ -287,9 +306,9 @@ class Connection(asyncio.BufferedProtocol):
     def _is_body_whole(self) -> bool:
         return self._pipe is None and self._small_body is None
 
-    def _hear_no_more(self) -> None:
+    def _stop_reading(self) -> None:
         """Answer what has come, and no more."""
-        self._is_deaf = True
+        self._ignores_input = True
         if self._exchanges:
             self._exchanges[-1].is_last = True
 
@@ -310,7 +329,11 @@ class Connection(asyncio.BufferedProtocol):
             self._service.call_soon(self._resume_body)
 
     def _resume_body(self) -> None:
-        if self._pipe is not None and self._pipe.held_bytes < HELD_BODY_BYTES // 2:
+        if self._pipe is None or not self._pipe.is_read:
+            return
+        held = self._pipe.held_bytes
+        self._exchanges[-1].hold(held)
+        if held < HELD_BODY_BYTES // 2:
             self._resume_reading()
 
     # Answering
@@ -324,10 +347,19 @@ class Connection(asyncio.BufferedProtocol):
             self._write_refusal(exchange.refusal)
         elif exchange.is_complete:
             exchange.start()
+        else:
+            self._await_body(exchange)
+
+    def _await_body(self, exchange: Exchange) -> None:
+        """Receive the rest of the first request: reading may have been paused while others were before it."""
+        self._resume_reading()
+        if exchange.awaits_continue:
+            exchange.awaits_continue = False
+            self._transport.write(CONTINUE)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answer the request that is coming by `refusal`, after those before it; then close."""
-        self._is_deaf = True
+        self._ignores_input = True
         if self._pipe is not None:
             self._pipe.fail(BodyTooSlow(refusal.sentence))
         if not self._is_body_whole():
@@ -359,6 +391,7 @@ class Connection(asyncio.BufferedProtocol):
         size = sum(map(len, pieces))
         whole = b"".join(pieces) if size <= WRITE_BYTES else None
         self._unsent.extend([memoryview(whole)] if whole is not None else [memoryview(piece) for piece in pieces])
+        self._service.hold_unsent(self._exchanges[0], size)
         self._write()
 
     def _write(self) -> None:
@@ -370,6 +403,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._unsent[0] = view[WRITE_BYTES:]
             else:
                 self._unsent.popleft()
+        if not self._unsent and self._exchanges:
+            self._service.release_unsent(self._exchanges[0])
         now = self._service.clock()
         self._send_deadline = now + self._service.settings.send_seconds
         if self._transport.is_closing() or not self._exchanges:
@@ -405,7 +440,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _linger(self) -> None:
         """Say that nothing more comes, and close when the client does: so it gets the last bytes (RFC 9112, 9.6)."""
-        self._is_deaf = True
+        self._ignores_input = True
         self._send_deadline = self._service.clock() + self._service.settings.send_seconds
         if self._transport.is_closing():
             return
@@ -415,7 +450,11 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._lingers_until = self._service.clock() + LINGER_SECONDS
         self._read_paused_at = None
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:  # the client has gone: asyncio does not catch what `shutdown` raises
+            self.abort()
+            return
         if not self._transport.is_reading():
             self._transport.resume_reading()
 
@@ -426,6 +465,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def abort(self) -> None:
         """Close at once."""
+        self._unsent.clear()
+        self.parked_since = None
+        if self._exchanges:
+            self._service.release_unsent(self._exchanges[0])
         self._transport.abort()
 
     def check(self, now: float) -> None:
@@ -437,7 +480,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._lingers_until is not None:
             if now > self._lingers_until and not unsent:
                 self.close()
-        elif self._read_paused_at is None and now > self._read_deadline and not self._is_deaf:
+        elif self._read_paused_at is None and now > self._read_deadline and not self._ignores_input:
             if not self._is_body_whole():
                 self.refuse(TOO_SLOW_BODY)
             elif self._head_bytes:
@@ -477,16 +520,22 @@ class Exchange:
         self.is_last = is_last
         """Whether the connection is closed after it."""
         self.refusal = refusal
-        self.address = client_address(connection.peer_address, request.header("x-forwarded-for"), service.proxies)
+        self.address = client_address(request.peer[0], request.header("x-forwarded-for"), service.proxies)
         self.is_complete = False
         """Whether so much of the body has come that a thread can begin."""
         self.is_started = False
         self.has_begun = False
         """Whether its answer has begun."""
         self.has_ended = False
+        self.awaits_continue = False
+        """Whether the client waits for 100 before it sends the body."""
         self.held_bytes = 0
+        """Bytes of its body in memory."""
+        self.unsent_bytes = 0
+        """Bytes of its answer that wait in memory until the client reads."""
         self.is_counted = False
         """Whether the limits of its address count it."""
+        self.is_health = is_health_check(request)
         self.is_write = request.method in UNSAFE_METHODS
         self.is_download = False
         """Whether the limit of downloads counts it."""
@@ -497,9 +546,9 @@ class Exchange:
         self._sent_bytes = 0
 
     def hold(self, size: int) -> bool:
-        """Count bytes of the body that are in memory; False where that is too much."""
-        self.held_bytes += size
-        return self._service.hold(size)
+        """Set the bytes of the body that are in memory; return False where all bodies together are too large."""
+        change, self.held_bytes = size - self.held_bytes, size
+        return self._service.hold(change)
 
     # Computing the answer
 
@@ -511,13 +560,13 @@ class Exchange:
 
     def answered(self, answer: Answer | None) -> None:
         """Called in the event loop: the application has answered; None is a failure that was logged."""
-        if answer is not None and (self.has_ended or not self._admit(answer)):
+        refusal = None if answer is None or self.has_ended else self._admit(answer)
+        if answer is not None and (self.has_ended or refusal is not None):
             self._service.discard(answer)
-            answer = refusal_answer(
-                TOO_MANY_OF_ADDRESS, self.request.target, getattr(answer.source, "busy_status", 503)
-            )
         if self.has_ended:
             return
+        if answer is not None and refusal is not None:
+            answer = refusal_answer(refusal, self.request.target, getattr(answer.source, "busy_status", 503))
         self._answer = answer or refusal_answer(FAILED, self.request.target)
         if self._answer.opens_later:
             self._service.places.want(self)  # its first piece comes before its header
@@ -526,9 +575,13 @@ class Exchange:
             self._service.places.enter(self)
         self._connection.answer(self, self._answer)
 
-    def _admit(self, answer: Answer) -> bool:
-        """Count a download; False where its address has too many."""
-        return answer.rest is None or self._service.admit_download(self)
+    def _admit(self, answer: Answer) -> Refusal | None:
+        """Return why an answer must not be sent, if so. Counts a download, once for each exchange."""
+        if answer.rest is not None and not self.is_download and not self._service.admit_download(self):
+            return TOO_MANY_OF_ADDRESS
+        if sum(map(len, answer.pieces)) > WRITE_BYTES and not self._service.has_room_unsent(self.address):
+            return TOO_MANY_UNREAD
+        return None
 
     def framed(self, pieces: Sequence[bytes]) -> list[bytes]:
         """The pieces as they are sent."""
@@ -623,10 +676,16 @@ class Exchange:
             self._service.discard(self._answer)
 
 
+def is_health_check(request: Request) -> bool:
+    """Return whether `request` is a plain look at `/healthz`, which no limit counts."""
+    has_body = request.header("transfer-encoding") is not None or request.header("content-length") not in (None, "0")
+    return request.path == HEALTH_PATH and request.method in ("GET", "HEAD") and not has_body
+
+
 def head_problem(head: Request) -> Refusal | None:
     """Return what is wrong with a header that the parser let through."""
     if head.version not in ("1.0", "1.1"):
-        return Refusal(400, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+        return Refusal(400, "Only HTTP/1.0 and HTTP/1.1 are supported.")
     if head.method == "CONNECT" or not (split_target(head.target)[0] or head.target == "*"):
         return Refusal(400, "The target of a request is a path that begins with /.")
     names = [name for name, _ in head.headers]
@@ -635,9 +694,9 @@ def head_problem(head: Request) -> Refusal | None:
             return Refusal(400, f"A request has one {name.title()} header.")
     coding = head.header("transfer-encoding")
     if coding is not None and (coding.lower() != "chunked" or head.version == "1.0"):
-        return Refusal(501, "Of transfer codings only chunked is known here.")
+        return Refusal(501, "The only supported transfer coding is chunked.")
     if head.header("expect") is not None and head.header("expect", lower=True) != "100-continue":
-        return Refusal(417, "Of expectations only 100-continue is known here.")
+        return Refusal(417, "The only supported expectation is 100-continue.")
     return None
 
 

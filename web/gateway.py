@@ -18,6 +18,8 @@ OPENS_LATER = "organ.opens_later"
 """In the environment: whether a download may be returned before its first bytes were read. Its `opens_later` is True
 then; the server asks for the first piece before it sends the header, and calls the application again, without this,
 when that fails."""
+REFUSED_DOWNLOAD = "organ.refused_download"
+"""In the environment: the application sets it to True where it refuses a download because of MAY_DOWNLOAD."""
 COLLECT_BYTES = 128 * 1024
 """An answer of unknown length is collected up to this size; a longer one is sent piece by piece."""
 
@@ -66,6 +68,8 @@ class Answer:
     rest: Iterator[bytes] | None = None
     source: Any = None
     """The iterable of the application, which may have `close` and `pause`."""
+    refuses_download: bool = False
+    """Whether it says that the client has too many downloads in progress."""
 
     @property
     def length(self) -> int | None:
@@ -127,11 +131,6 @@ class BodyPipe(io.RawIOBase):
     def held_bytes(self) -> int:
         """Bytes that have come and were not read."""
         return len(self._buffer)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all has come."""
-        return self._ended
 
     def readable(self) -> bool:
         return True
@@ -221,10 +220,11 @@ def call(application: Any, request: Request) -> Answer:
         started[:] = [status, headers]
         return written.append
 
-    source: Iterable[bytes] = application(environment(request), start_response)
+    environ = environment(request)
+    source: Iterable[bytes] = application(environ, start_response)
     try:
         iterator = iter(source)
-        answer = Answer("", [], written, iterator, source)
+        answer = Answer("", [], written, iterator, source, refuses_download=environ.get(REFUSED_DOWNLOAD, False))
         if answer.opens_later:
             answer.status, answer.headers = started
             return answer

@@ -23,6 +23,7 @@ from registry.errors import NotAllowed
 from registry.present.models import figures
 from registry.present.values import Values
 from web.answers import reading, settings
+from web.identity import is_proxied
 from web.memory import TOLD_HEADER
 from web.rates import client_ip
 from web.security import is_served, requested_host
@@ -129,16 +130,19 @@ def show() -> Response:
     return Response(body, content_type=CONTENT_TYPE_LATEST)
 
 
-def _check_allowed(told: WebSettings) -> None:
+def _check_allowed(settings: WebSettings) -> None:
     """Raise NotAllowed unless the client is in a network that may read the metrics.
 
-    Where no network was configured, the host must be a name of this server or an IP address as well: otherwise a page
-    of another site, whose name leads to this machine, could read them with the browser of somebody who works here.
+    Where no network was configured, that is this machine, and the host must be a name of this server or an IP address:
+    otherwise a page of another site, whose name leads to this machine, could read them with the browser of somebody who
+    works here. A request that a proxy forwarded is refused, also where no proxy was configured: it seems to come from
+    the proxy's machine.
     """
-    networks = told.metrics
+    networks = settings.metrics
     if networks is None:
-        is_ours = is_served(request, told.hosts) or _is_address(requested_host(request))
-        networks = LOOPBACK_NETWORKS if is_ours and not told.proxies else ()
+        is_own_host = is_served(request, settings.hosts) or _is_address(requested_host(request))
+        is_direct = not settings.proxies and not is_proxied()
+        networks = LOOPBACK_NETWORKS if is_own_host and is_direct else ()
     client = client_ip()
     if client is None or not any(client in network for network in networks):
         raise NotAllowed("the metrics are for the operators of this server: start it with --metrics NETWORK")

@@ -1,7 +1,7 @@
 """Request rates: how often an address or a contributor may ask, counted by all workers of a server together.
 
-What exceeds a rate is refused by 429 before its body is read. Of requests that only read, the time is counted that the
-processor takes.
+What exceeds a rate is refused by 429 before a larger body is read (`web.connection` reads bodies of up to 256 KiB
+before a request is counted). For requests that only read, processor time is counted.
 
 Tokens. A token that is malformed or mistyped is refused without the catalog and costs nothing. Any other is looked up,
 so a good token is accepted whatever else comes from its address. Each unknown one counts for its address and for its
@@ -194,7 +194,7 @@ class Rates:
 
 
 def limit_rates(app: Flask, counts: Storage) -> None:
-    """Count what is sent to `app`, and refuse what is too much by 429 before its body is read."""
+    """Count requests to `app` that are no GET; refuse those above a rate by 429 before a larger body is read."""
     app.extensions[RATES_KEY] = Rates(counts)
     app.before_request(_count)
 

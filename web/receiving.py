@@ -1,8 +1,8 @@
-"""Bytes on their way in: told apart from all else before the first is read, then handed on in little portions.
+"""Receiving the bodies of uploads and submissions: headers are checked first, then the body is read.
 
-A body is read by the thread that answers its request, so bodies of uploads have places, as downloads have, and both
-together are fewer than the threads of a process: health and pages always answer. Nothing here keeps more than a
-portion in memory, and how slow a client may be `web.worker` decides.
+Of such a body, the first bytes have come when a thread begins (`web.connection`, which also decides how slow a client
+may be). The thread waits for the rest, so these bodies have places: uploads of one process have half of its threads at
+most, those of one contributor a quarter (`web.streams`). Downloads have no threads, and are not counted here.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from registry.upkeep import set_aside
 from web.answers import registry
 from web.counting import counter_of
 from web.filenames import attachment
-from web.gateway import MAY_DOWNLOAD, OPENS_LATER
+from web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
 from web.memory import reveal_headers
 from web.ranges import Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
 
@@ -174,6 +174,7 @@ def _no_body(content: Content) -> tuple[()]:
 def _begin(content: Content, span: Span, busy: int) -> FileBody:
     """Return the bytes of `span`, of which the first have been read and checked."""
     if not request.environ.get(MAY_DOWNLOAD, True):
+        request.environ[REFUSED_DOWNLOAD] = True
         headers = {"Retry-After": str(RETRY_SECONDS)}
         abort(Response(f"{TOO_MANY}\n", busy, headers, content_type="text/plain; charset=utf-8"))
     finished = counter_of(content.model_id) if span.end == content.size_bytes else None

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from gunicorn.workers.base import Worker
 
 from web.concurrency import AddressLimit, DownloadPlaces, FairQueue
-from web.connection import HEALTH_PATH, TOO_MANY_CONNECTIONS, TOO_MANY_OF_ADDRESS, Connection, Exchange, Refusal
+from web.connection import TOO_MANY_CONNECTIONS, TOO_MANY_OF_ADDRESS, Connection, Exchange, Refusal
 from web.gateway import Answer, call
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 RECEIVE_BYTES = 256 * 1024
 ACCEPT_BATCH = 8
 """Connections that a process accepts before it looks at those it has: others share the listening socket."""
+ACCEPT_AGAIN_SECONDS = 1.0
+"""After an error, such as too many open files."""
 SWEEP_SECONDS = 0.5
 TICK_SECONDS = 0.1
 """How often parked downloads are looked at while others wait for their places."""
@@ -55,13 +57,19 @@ DOWNLOADS_OF_ADDRESS = 24
 """Download managers open 16 connections at most; all of them may reach the same process."""
 BODIES_MAX_BYTES = 64 * 1024 * 1024
 """Bodies that are being received, all together."""
+UNSENT_MAX_BYTES = 64 * 1024 * 1024
+"""Answers that wait in memory until their clients read, all together; beyond it the slowest clients are cut."""
+UNSENT_OF_ADDRESS_BYTES = 16 * 1024 * 1024
+"""The same for one address; beyond it, answers above WRITE_BYTES are refused."""
+UNREAD_SECONDS = 1.0
+"""A client that has not read for so long may be cut, where UNSENT_MAX_BYTES wait."""
 DOWNLOAD_PLACES = 8
 """Downloads that hold buffers: two chunks of 4 MiB each."""
 SLOW_PLACES = 1
 STREAM_THREADS = 4
 LINGERING_MAX = 256
-BUSY = ("429", "503")
-REMEMBERED_MAX = 1024
+REFUSED_MAX = 64
+"""Refused downloads that are remembered of one address, while it has as many downloads as it may."""
 
 
 class EventLoopWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
@@ -125,12 +133,16 @@ class Service:
         self._listeners: list[Any] = []
         self._opening: set[asyncio.Task[Any]] = set()
         self._connections_max = connections_max()
+        if self._connections_max < CONNECTIONS_OF_ADDRESS:
+            log.warning("only %d connections: raise the limit of open files (ulimit -n)", self._connections_max)
         self._waiting: OrderedDict[Connection, None] = OrderedDict()
         """Connections without a request, the oldest first."""
         self._waiting_of: dict[str, OrderedDict[Connection, None]] = {}
         """The same by address."""
         self._lingering = 0
         self._held_bytes = 0
+        self._unsent_bytes = 0
+        self._unsent_of = AddressLimit(UNSENT_OF_ADDRESS_BYTES)
         self._connections_of = AddressLimit(CONNECTIONS_OF_ADDRESS)
         self._requests_of = AddressLimit(REQUESTS_OF_ADDRESS)
         self._writes_of = AddressLimit(WRITES_OF_ADDRESS)
@@ -139,8 +151,8 @@ class Service:
         self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="request")
         self._stream_threads = ThreadPoolExecutor(STREAM_THREADS, thread_name_prefix="download")
         self._health_thread = ThreadPoolExecutor(1, thread_name_prefix="health")
-        self._full_downloads: dict[tuple[str, str], int] = {}
-        """Addresses and paths of downloads that were refused because the address has too many; by which status."""
+        self._refused_downloads: dict[str, dict[tuple[str, str], int]] = {}
+        """Statuses of downloads that were refused because their address has too many; by address and `_resource`."""
         self._date = (0, "")
 
     def clock(self) -> float:
@@ -166,6 +178,10 @@ class Service:
         self._listeners = list(listeners)
         for listener in self._listeners:
             listener.setblocking(False)
+            self._watch(listener)
+
+    def _watch(self, listener: Any) -> None:
+        if not self.is_stopping:
             self._loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _accept(self, listener: Any) -> None:
@@ -177,7 +193,7 @@ class Service:
             except OSError as error:
                 self.log.warning("no connection can be accepted: %s", error)
                 self._loop.remove_reader(listener.fileno())
-                self._loop.call_later(1.0, self.listen, [listener])
+                self._loop.call_later(ACCEPT_AGAIN_SECONDS, self._watch, listener)
                 return
             client.setblocking(False)
             with suppress(OSError):
@@ -207,7 +223,7 @@ class Service:
                 self._make_room(self._waiting_of.get(address)) and self._connections_of.take(address)
             )
         if len(self.connections) - self._lingering > self._connections_max:
-            has_room = has_room and (self._make_room(self._waiting) or self._cut_slowest())
+            has_room = has_room and (self._make_room(self._waiting) or self._cut_one())
         self.idle(connection)
         if not has_room:
             connection.refuse(TOO_MANY_CONNECTIONS)
@@ -219,15 +235,18 @@ class Service:
         next(iter(waiting)).make_room()
         return True
 
-    def _cut_slowest(self) -> bool:
-        """Cut the connection whose client has not read for the longest time, and for a while."""
+    def _cut_slowest(self, connections: Iterable[Connection], seconds: float) -> bool:
+        """Cut the one of `connections` whose client has not read for the longest time, and for `seconds` at least."""
         now = self.clock()
-        slow = [(one.parked_since, one) for one in self.connections if one.parked_since is not None]
+        slow = [(one.parked_since, one) for one in connections if one.parked_since is not None]
         since, slowest = min(slow, key=lambda pair: pair[0], default=(now, None))
-        if slowest is None or now - since < self.settings.send_seconds / 10:
+        if slowest is None or now - since < seconds:
             return False
         slowest.abort()
         return True
+
+    def _cut_one(self) -> bool:
+        return self._cut_slowest(self.connections, self.settings.send_seconds / 10)
 
     def leaving(self, connection: Connection) -> None:
         """A connection is about to close: it counts for nobody."""
@@ -268,10 +287,10 @@ class Service:
 
     def admit(self, exchange: Exchange) -> Refusal | None:
         """Count a request; why it is refused, if it is."""
-        if exchange.request.path == HEALTH_PATH:
+        if exchange.is_health:
             return None
-        status = self._full_downloads.get((exchange.address, exchange.request.path))
-        if status is not None and not self._downloads_of.has_room(exchange.address):
+        status = self._refused_downloads.get(exchange.address, {}).get(_resource(exchange))
+        if status is not None:
             return Refusal(status, TOO_MANY_OF_ADDRESS.sentence)
         if not self._requests_of.take(exchange.address):
             return TOO_MANY_OF_ADDRESS
@@ -291,6 +310,33 @@ class Service:
         self._held_bytes += size
         return self._held_bytes <= BODIES_MAX_BYTES
 
+    def has_room_unsent(self, address: str) -> bool:
+        """Return whether one more answer may wait in memory until its client reads. Where all of them are too large,
+        those that have not been read for the longest time are cut.
+        """
+        return self._unsent_of.has_room(address) and self._free_unsent()
+
+    def hold_unsent(self, exchange: Exchange, size: int) -> None:
+        """Count bytes of an answer that wait until the client reads."""
+        exchange.unsent_bytes += size
+        self._unsent_bytes += size
+        self._unsent_of.add(exchange.address, size)
+        self._free_unsent()
+
+    def release_unsent(self, exchange: Exchange) -> None:
+        """What was held of an answer is gone: it was written, or the connection ends."""
+        size, exchange.unsent_bytes = exchange.unsent_bytes, 0
+        if size:
+            self._unsent_bytes -= size
+            self._unsent_of.release(exchange.address, size)
+
+    def _free_unsent(self) -> bool:
+        """Cut clients that do not read until the answers that wait for them are small enough; False if none is slow."""
+        while self._unsent_bytes >= UNSENT_MAX_BYTES:
+            if not self._cut_slowest((one for one in self.connections if one.has_unsent), UNREAD_SECONDS):
+                return False
+        return True
+
     def release(self, exchange: Exchange) -> None:
         """A request has ended."""
         self._held_bytes -= exchange.held_bytes
@@ -298,12 +344,15 @@ class Service:
             self._requests_of.release(exchange.address)
             if exchange.is_write:
                 self._writes_of.release(exchange.address)
+        self.release_unsent(exchange)
         if exchange.is_download:
+            exchange.is_download = False
             self._downloads_of.release(exchange.address)
+            self._refused_downloads.pop(exchange.address, None)
 
     def start(self, exchange: Exchange) -> None:
         """Let a thread answer a request; addresses take turns."""
-        if exchange.request.path == HEALTH_PATH:
+        if exchange.is_health:
             self._health_thread.submit(self._answer, exchange, exchange.answered)
         else:
             self._queue.add(exchange.address, partial(self._begin, exchange))
@@ -312,16 +361,17 @@ class Service:
         if exchange.has_ended:  # its client has gone
             self._loop.call_soon(self._queue.finished)
         else:
-            exchange.request.may_download = self._downloads_of.has_room(exchange.address)
+            exchange.request.may_download = exchange.is_download or self._downloads_of.has_room(exchange.address)
             self._threads.submit(self._answer, exchange, partial(self._finish, exchange))
 
     def _finish(self, exchange: Exchange, answer: Answer | None) -> None:
         self._queue.finished()
-        if answer is not None and not exchange.request.may_download and answer.status[:3] in BUSY:
-            # Refused because its address has too many: the same again needs no thread until one of them has ended.
-            if len(self._full_downloads) >= REMEMBERED_MAX:
-                self._full_downloads.clear()
-            self._full_downloads[exchange.address, exchange.request.path] = int(answer.status[:3])
+        if answer is not None and answer.refuses_download and not self._downloads_of.has_room(exchange.address):
+            # The same request needs no thread until one of the downloads of its address has ended.
+            refused = self._refused_downloads.setdefault(exchange.address, {})
+            if len(refused) >= REFUSED_MAX:
+                refused.clear()
+            refused[_resource(exchange)] = int(answer.status[:3])
         exchange.answered(answer)
 
     def _answer(self, exchange: Exchange, then: Callable[[Answer | None], None]) -> None:
@@ -350,6 +400,8 @@ class Service:
 
     def discard(self, answer: Answer) -> None:
         """Release what the application holds for an answer that is not needed any more."""
+        if answer.rest is None:
+            return  # it was closed when all of it was there
         self.in_stream_thread(answer.close, lambda _result, _error: None)
 
     # Time
@@ -362,7 +414,11 @@ class Service:
             self.places.serve()
         now = self.clock()
         for connection in list(self.connections):
-            connection.check(now)
+            try:
+                connection.check(now)
+            except Exception:  # one connection must not end the process
+                self.log.exception("the connection of %s failed", connection.peer_address)
+                connection.abort()
 
     def stop(self) -> None:
         """Accept no more connections and no more requests on those there are."""
@@ -382,11 +438,19 @@ class Service:
 
 
 def connections_max() -> int:
-    """Raise the number of files that this process may open, and return how many connections that allows."""
+    """Raise the number of files that this process may open, and return how many connections that allows.
+
+    Connections that only wait until their clients have read the last answer (LINGERING_MAX) come on top.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES_WANTED if hard == resource.RLIM_INFINITY else min(FILES_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         soft = wanted
     allowed = FILES_WANTED if soft == resource.RLIM_INFINITY else soft
-    return max(FILES_RESERVED, min(CONNECTIONS_MAX, allowed - FILES_RESERVED))
+    return max(1, min(CONNECTIONS_MAX, allowed - FILES_RESERVED - LINGERING_MAX))
+
+
+def _resource(exchange: Exchange) -> tuple[str, str]:
+    """Return method and target of a request: what decides whether it is a download."""
+    return exchange.request.method, exchange.request.target

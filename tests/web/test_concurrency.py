@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
+from itertools import count
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -23,6 +26,7 @@ from web.concurrency import (
     client_address,
 )
 from web.settings import WebSettings
+from web.streams import STREAMS_KEY
 
 # Turns
 
@@ -88,6 +92,51 @@ def test_an_answer_from_memory_needs_no_turn(little: FlaskClient) -> None:
     assert little.get("/organs").headers["X-Answered"] == "memory"
     for turn in taken:
         turn.release()
+
+
+class WatchedBody(BytesIO):
+    """A body that calls `look` each time it is read."""
+
+    def __init__(self, data: bytes, look: Callable[[], None]) -> None:
+        super().__init__(data)
+        self._look = look
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._look()
+        return super().read(size)
+
+    def readinto(self, buffer: Any) -> int:
+        self._look()
+        return super().readinto(buffer)
+
+
+def test_line_128_a_submission_takes_its_turn_when_its_body_has_come(registry: Registry) -> None:
+    app = create_app(registry, WebSettings(personal=True, turn_seconds=0.0))
+    turns, streams = app.extensions[TURNS_KEY], app.extensions[STREAMS_KEY]
+    seen: list[int] = []
+
+    def look() -> None:
+        taken = [turns.take() for _ in range(1 + SECOND_TURNS)]
+        seen.append(len(taken))
+        for turn in taken:
+            turn.release()
+
+    def submit(look: Callable[[], None]) -> int:
+        data = b'{"files": []}' + b" " * 300_000
+        sent: Any = {"input_stream": WatchedBody(data, look), "content_length": len(data)}
+        return app.test_client().put("/api/v1/models/local/tiny", content_type="application/json", **sent).status_code
+
+    assert submit(look) == 400, "it has no files"
+    assert seen, "the body was read while all turns were free"
+    taken = [turns.take() for _ in range(1 + SECOND_TURNS)]
+    assert submit(lambda: None) == 503, "it needs a turn then"
+    for turn in taken:
+        turn.release()
+    contributors, reads = count(1), len(seen)
+    while streams.begin_upload(next(contributors)):
+        pass
+    assert submit(look) == 503, "it needs a place for uploads while its body comes"
+    assert len(seen) == reads, "nothing was read"
 
 
 # Addresses

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import resource
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,12 +19,35 @@ import pytest
 from gunicorn.workers.base import Worker
 
 from tests.web.live import PATIENCE_SECONDS, everything
+from web.connection import HELD_BODY_BYTES, Connection, Exchange
+from web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD, BodyPipe, Request
 from web.server import ServerSettings
-from web.worker import CONNECTIONS_OF_ADDRESS, DOWNLOADS_OF_ADDRESS, WRITES_OF_ADDRESS, Service
+from web.worker import (
+    CONNECTIONS_OF_ADDRESS,
+    DOWNLOADS_OF_ADDRESS,
+    FILES_RESERVED,
+    LINGERING_MAX,
+    WRITES_OF_ADDRESS,
+    Service,
+    connections_max,
+)
 
 THREADS = 4
 PIECE = b"x" * 100_000
 PIECES = 200
+WHOLE = b"w" * 2_000_000
+
+
+class Opening:
+    """A download whose first piece cannot be read."""
+
+    opens_later = True
+
+    def __iter__(self) -> Iterator[bytes]:
+        return self
+
+    def __next__(self) -> bytes:
+        raise ConnectionResetError("it cannot be read")
 
 
 @dataclass
@@ -30,10 +56,21 @@ class Application:
 
     asked: list[str] = field(default_factory=list)
     waiting: Event = field(default_factory=Event)
+    is_busy: bool = True
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         self.asked.append(path)
+        if path == "/opening" and environ[OPENS_LATER]:
+            start_response("200 OK", [])
+            return Opening()
+        if path == "/file" and not environ[MAY_DOWNLOAD]:
+            environ[REFUSED_DOWNLOAD] = True
+            start_response("429 Too Many Requests", [])
+            return [b"too many"]
+        if path == "/busy" and self.is_busy:
+            start_response("503 Service Unavailable", [])
+            return [b"busy"]
         if path == "/wait":
             self.waiting.wait(PATIENCE_SECONDS)
         if path == "/break":
@@ -47,7 +84,10 @@ class Application:
         if path == "/early":
             start_response("413 Too Large", [("Content-Type", "text/plain")])
             return [b"too large\n"]
-        body = environ["wsgi.input"].read() if path == "/echo" else environ["REMOTE_ADDR"].encode()
+        bodies = {"/whole": WHOLE, "/opening": str(environ[MAY_DOWNLOAD]).encode()}
+        body = bodies.get(path, environ["REMOTE_ADDR"].encode())
+        if path == "/echo":
+            body = environ["wsgi.input"].read()
         start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
         return [body]
 
@@ -106,7 +146,7 @@ def serving(proxies: int = 0, **settings: float) -> Iterator[Loop]:
         service.end()
         await asyncio.sleep(0)
 
-    thread = Thread(target=asyncio.run, args=(serve(),))
+    thread = Thread(target=asyncio.run, args=(serve(),), name="loop")
     thread.start()
     assert ready.wait(PATIENCE_SECONDS)
     try:
@@ -183,7 +223,8 @@ def test_line_85_a_body_that_takes_too_long_is_answered_by_408() -> None:
             assert status(loop.send(post("/echo", size) + b"half")) == 408
 
 
-def test_line_85_a_thread_that_reads_a_slow_body_is_freed() -> None:
+def test_line_85_a_thread_that_reads_a_slow_body_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.connection.BODY_RATE", 1_000_000)
     with serving(body_seconds=0.3) as loop, ExitStack() as stack:
         clients = [stack.enter_context(loop.connect(f"127.0.4.{number + 1}")) for number in range(2 * THREADS)]
         for client in clients:
@@ -323,3 +364,231 @@ def test_line_86_what_is_not_plain_http_is_refused(loop: Loop, request_bytes: by
     answer = loop.send(request_bytes)
     assert status(answer) == expected, answer[:200]
     assert answer.count(b"\r\nHTTP/1.1 ") == 0, "there is one answer"
+
+
+# Bodies and their framing
+
+
+CHUNKED = get("/echo", "Transfer-Encoding: chunked\r\nConnection: close\r\n", "POST")
+
+
+@pytest.mark.parametrize("beginning", [b"5\r\nhello\r\n0\r\nX: ", b"5\r\nhello\r\n0\r\n", b"5\r\nhello\r\n5;"])
+def test_line_86_trailers_and_chunk_extensions_have_a_size_limit(loop: Loop, beginning: bytes) -> None:
+    filler = b"X: y\r\n" if beginning.endswith(b"0\r\n") else b"aaaaaa"
+    assert status(loop.send(CHUNKED + beginning + filler * 100_000)) == 431
+
+
+def test_a_large_body_of_many_chunks_is_not_taken_for_a_large_header(loop: Loop) -> None:
+    piece = b"2;x=y\r\naa\r\n"
+    assert loop.send(CHUNKED + piece * 50_000 + b"0\r\n\r\n").endswith(b"a" * 100_000)
+
+
+def test_large_bodies_in_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.worker.BODIES_MAX_BYTES", 200_000)
+    with serving() as loop, ExitStack() as stack:
+        for number in range(4):
+            client = stack.enter_context(loop.connect(f"127.0.1.{number + 1}"))
+            client.sendall(post("/wait", 1_000_000) + b"a" * 100_000)
+        assert status(loop.send(post("/wait", 1_000_000) + b"a" * 100_000)) == 503
+
+
+def test_a_body_that_is_read_while_reading_is_being_paused_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    held_bytes = BodyPipe.held_bytes.fget  # type: ignore[attr-defined]
+    paused: list[int] = []
+
+    def held_before(pipe: BodyPipe) -> int:
+        """The number of bytes, which a thread reads before the caller can use it."""
+        held = int(held_bytes(pipe))
+        if pipe.is_read and held and not paused and threading.current_thread().name == "loop":
+            paused.append(held)
+            await_true(lambda: not held_bytes(pipe))
+            time.sleep(0.05)
+            return 2 * HELD_BODY_BYTES
+        return held
+
+    monkeypatch.setattr(BodyPipe, "held_bytes", property(held_before))
+    with serving() as loop, loop.connect() as client:
+        client.settimeout(5)
+        client.sendall(post("/echo", 200_000 + HELD_BODY_BYTES) + b"a" * 100_000)
+        for _ in range(10):
+            time.sleep(0.01)
+            client.sendall(b"a" * 10_000)
+        client.sendall(b"a" * HELD_BODY_BYTES)
+        assert everything(client).endswith(b"a" * (200_000 + HELD_BODY_BYTES))
+        assert paused
+
+
+def test_a_client_behind_another_request_gets_100_when_its_turn_comes() -> None:
+    with serving() as loop, loop.connect() as client:
+        client.sendall(get("/wait", "") + post("/echo", 5, "Expect: 100-continue\r\nConnection: close\r\n"))
+        await_true(lambda: "/wait" in loop.application.asked)
+        loop.application.waiting.set()
+        received = b""
+        while not received.endswith(b"HTTP/1.1 100 Continue\r\n\r\n"):
+            received += client.recv(1000)
+        client.sendall(b"hello")
+        assert everything(client).endswith(b"hello")
+
+
+def test_the_body_of_a_third_request_is_received_when_its_turn_comes() -> None:
+    with serving() as loop, loop.connect() as client:
+        client.settimeout(5)
+        client.sendall(get("/wait", "") + get("/", "") + post("/echo", 10) + b"hello")
+        await_true(lambda: "/wait" in loop.application.asked)
+        loop.application.waiting.set()
+        client.sendall(b"world")
+        assert everything(client).endswith(b"helloworld")
+
+
+# Limits
+
+
+@pytest.mark.parametrize("peer", ["2001:db8:1:2:3::4", "2001:db8:1:2:ffff::9%eth0"])
+def test_a_direct_client_has_the_limits_of_its_ipv6_network(peer: str) -> None:
+    events = asyncio.new_event_loop()
+    service = Service(events, Application(), ServerSettings(threads=1), 0, logging.getLogger("tests.web"))
+    connection = Connection(service, (peer, 1), ("::1", 2))
+    exchange = Exchange(connection, Request(peer=(peer, 1)), service, is_last=False)
+    assert exchange.address == connection.peer_address == "20010db800010002::/64"
+    service.end()
+    events.close()
+
+
+def test_answers_that_an_address_does_not_read_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.worker.UNSENT_OF_ADDRESS_BYTES", 3 * len(WHOLE) // 2)
+    with serving() as loop, ExitStack() as stack:
+        slow = [stack.enter_context(loop.connect("127.0.1.1", 4096)) for _ in range(2)]
+        for client in slow:
+            client.sendall(get("/whole"))
+            assert client.recv(15) == b"HTTP/1.1 200 OK", "an address below its limit gets one more"
+        refused = loop.send(get("/whole"), "127.0.1.1")
+        assert status(refused) == 503
+        assert b"Retry-After: " in refused
+        assert status(loop.send(get("/"), "127.0.1.1")) == 200, "a small answer does not wait"
+        assert loop.send(get("/whole"), "127.0.1.2").endswith(WHOLE)
+        assert WHOLE.endswith(everything(slow[0])[-1000:])
+        await_true(lambda: status(loop.send(get("/whole"), "127.0.1.1")) == 200)
+
+
+def test_clients_that_do_not_read_are_cut_when_too_many_answers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.worker.UNSENT_MAX_BYTES", 2 * len(WHOLE))
+    monkeypatch.setattr("web.worker.UNREAD_SECONDS", 0.1)
+    with serving() as loop, ExitStack() as stack:
+        slow = [stack.enter_context(loop.connect(f"127.0.1.{number + 1}", 4096)) for number in range(2)]
+        for client in slow:
+            client.sendall(get("/whole"))
+            assert client.recv(1)
+            time.sleep(0.2)
+        assert loop.send(get("/whole"), "127.0.2.1").endswith(WHOLE)
+        assert len(everything(slow[0])) < len(WHOLE), "it was slow for longer"
+        assert everything(slow[1]).endswith(WHOLE[-1000:])
+
+
+def test_a_download_that_fails_to_open_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.worker.DOWNLOADS_OF_ADDRESS", 1)
+    with serving() as loop:
+        for _ in range(3):
+            answer = loop.send(get("/opening"))
+            assert (status(answer), answer.rpartition(b"\r\n")[2]) == (200, b"True"), "its own place is there for it"
+
+
+def test_only_refusals_of_downloads_are_remembered_and_only_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("web.worker.DOWNLOADS_OF_ADDRESS", 1)
+    with serving() as loop, loop.connect(receive_bytes=4096) as slow:
+        slow.sendall(get("/pieces"))
+        assert slow.recv(1)
+        assert status(loop.send(get("/busy"))) == 503
+        loop.application.is_busy = False
+        assert status(loop.send(get("/busy"))) == 200
+        assert [status(loop.send(get("/file"))) for _ in range(3)] == [429] * 3
+        assert loop.application.asked.count("/file") == 1, "the answer is known"
+        loop.send(get("/file?x"))
+        loop.send(get("/file", method="HEAD"))
+        assert loop.application.asked.count("/file") == 3, "other requests may have other answers"
+        slow.close()
+        await_true(lambda: status(loop.send(get("/file"))) == 200)
+
+
+def test_line_128_only_a_plain_health_check_is_without_limits(loop: Loop) -> None:
+    with ExitStack() as stack:
+        for _ in range(WRITES_OF_ADDRESS):
+            stack.enter_context(loop.connect("127.0.8.1")).sendall(post("/echo", 10))
+        await_true(lambda: status(loop.send(post("/echo", 1) + b"a", "127.0.8.1")) == 503)
+        assert status(loop.send(post("/healthz", 1) + b"a", "127.0.8.1")) == 503
+        for method in ("GET", "HEAD"):
+            assert status(loop.send(get("/healthz", method=method), "127.0.8.1")) == 200
+
+
+@pytest.mark.parametrize(("files", "connections"), [(100_000, 1024), (1024, 512), (600, 88), (256, 1)])
+def test_connections_leave_room_for_other_files(files: int, connections: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (files, files))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    assert connections_max() == connections
+    assert connections == 1 or connections + FILES_RESERVED + LINGERING_MAX <= files
+
+
+# Faults of one connection or one listener
+
+
+def test_a_client_that_has_gone_when_it_is_refused_does_not_stop_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_eof(_self: object) -> None:
+        raise OSError(errno.ENOTCONN, "not connected")
+
+    monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.write_eof", write_eof)
+    with serving(head_seconds=0.1) as loop:
+        with loop.connect() as client:
+            client.sendall(b"GET / HT")
+            everything(client)
+        assert status(loop.send(get("/"))) == 200
+
+
+def test_a_connection_that_fails_is_closed_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    checked = Connection.check
+
+    def check(connection: Connection, now: float) -> None:
+        if connection.peer_address == "127.0.1.1":
+            raise OSError("a fault")
+        checked(connection, now)
+
+    monkeypatch.setattr(Connection, "check", check)
+    with serving() as loop, loop.connect("127.0.1.1") as faulty, loop.connect() as sound:
+        assert everything(faulty) == b""
+        sound.sendall(get("/"))
+        assert status(everything(sound)) == 200
+    assert "the connection of 127.0.1.1 failed" in caplog.text
+
+
+class Exhausted(socket.socket):
+    """A listener that cannot accept connections, because too many files are open."""
+
+    def accept(self) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+
+def test_a_listener_that_cannot_accept_for_a_moment_is_closed_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("web.worker.ACCEPT_AGAIN_SECONDS", 0.02)
+    errors: list[dict[str, Any]] = []
+
+    async def serve(*, pause: float) -> None:
+        events = asyncio.get_running_loop()
+        events.set_exception_handler(lambda _, context: errors.append(context))
+        service = Service(events, Application(), ServerSettings(threads=1), 0, logging.getLogger("tests.web"))
+        with Exhausted() as first, socket.socket() as second, socket.socket() as client:
+            for listener in (first, second):
+                listener.bind(("127.0.0.1", 0))
+                listener.listen()
+            service.listen([first, second])
+            client.connect(first.getsockname())
+            await asyncio.sleep(pause)
+            service.stop()
+            assert (first.fileno(), second.fileno()) == (-1, -1)
+            await asyncio.sleep(0.05)
+        service.end()
+
+    for pause in (0.0, 0.05):
+        asyncio.run(serve(pause=pause))
+    assert not errors

@@ -112,6 +112,11 @@ def test_metrics_are_for_this_machine_and_not_for_pages_of_other_sites(
     assert status(registry, WebSettings(), peer, Host=host) == expected
 
 
+def test_metrics_are_not_for_clients_of_a_proxy_that_was_not_configured(registry: Registry) -> None:
+    for header in ("X_Forwarded_For", "X_Forwarded_Proto", "Forwarded", "Via"):
+        assert status(registry, WebSettings(), "127.0.0.1", Host="localhost", **{header: "9.9.9.9"}) == 403, header
+
+
 def test_metrics_behind_a_proxy_are_for_nobody_who_is_not_named(registry: Registry) -> None:
     hosts = frozenset({"atlas.example"})
     behind = WebSettings(hosts, proxies=1)

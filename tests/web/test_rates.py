@@ -1,4 +1,4 @@
-"""Rates of requests: unknown tokens, log-ins, what is sent; counted by all workers, before a body is read."""
+"""Rates of requests: unknown tokens, log-ins, what is sent; counted by all workers, before a larger body is read."""
 
 from __future__ import annotations
 

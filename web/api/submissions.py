@@ -20,9 +20,12 @@ from web.api.body import asked_object
 from web.api.operation import Parameter, operation
 from web.api.parameters import AFTER, LIMIT, NAMESPACE
 from web.api.refusals import Refused
+from web.api.uploads import asker_id
 from web.api.writing import ACCEPTED, writing_operation
 from web.asked import asked_after, asked_limit
+from web.concurrency import take_turn
 from web.identity import UPLOAD
+from web.receiving import receiving
 
 GROUP = "Submissions"
 EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}
@@ -64,6 +67,9 @@ def submit_model(namespace: str, name: str) -> Values:
     in one's own namespace. Asked again while it has not ended, the same submission is answered.
     """
     request.max_content_length = BODY_MAX_BYTES
+    with receiving(asker_id()):
+        request.get_data()  # keeps the body, for `asked_object`
+        take_turn()
     asked = asked_object(MEMBERS)
     try:
         manifest = parse_manifest(asked)
