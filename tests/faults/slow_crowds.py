@@ -57,6 +57,9 @@ HEALTH_SECONDS = 1.0
 LARGE_BYTES = 24 * 1024 * 1024
 SMALL_BYTES = 2 * 1024 * 1024
 UPLOAD_BYTES = 8 * 1024 * 1024
+SUBMISSION_BYTES = 8_000_000
+BEGUN_BYTES = 66_000
+"""Of a large body, enough for the server to give it a thread."""
 LARGE, SMALL = "/models/local/large.gguf", "/models/local/small.gguf"
 READ_BYTES = 1024
 RECEIVE_BUFFER_BYTES = 4096
@@ -274,11 +277,11 @@ Attack = Callable[[socket.socket, asyncio.AbstractEventLoop], Awaitable[None]]
 """What is done with a connection, until the server closes it."""
 
 
-def dripping(head: bytes) -> Attack:
-    """Send `head` at once, then go on at two bytes a second."""
+def dripping(beginning: bytes) -> Attack:
+    """Send `beginning` at once, then go on at two bytes a second."""
 
     async def attack(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        await loop.sock_sendall(client, head)
+        await loop.sock_sendall(client, beginning)
         while True:
             await asyncio.sleep(DRIP_SECONDS)
             await loop.sock_sendall(client, b"a" * DRIP_BYTES)
@@ -343,6 +346,9 @@ async def attacks(port: int) -> dict[str, Attack | None]:
         "slow form": dripping(post_head("/logout", 2000, form)),
         "slow hub body": dripping(post_head("/api/models/local/small/paths-info/main", 2000, form)),
         "slow upload": dripping(post_head(path, UPLOAD_BYTES, "application/octet-stream", "PATCH", chunk)),
+        "slow submission": dripping(
+            post_head("/api/v1/models/local/slow", SUBMISSION_BYTES, "application/json", "PUT") + b" " * BEGUN_BYTES
+        ),
         "slow download": reading_slowly(LARGE),
         "slow page reader": reading_slowly("/api/v1/organs?limit=500"),
         "idle": staying_idle,
