@@ -8,6 +8,8 @@ ON_POSTGRES ?= tests/journeys tests/relatives tests/reports \
 	$(addprefix tests/ingest/test_,service.py submissions.py submission_races.py jobs.py uploads.py) \
 	$(addprefix tests/catalog/test_,search.py search_models.py states.py editing.py fitting.py) \
 	tests/catalog/test_migrations.py::test_a_database_of_any_revision_is_brought_up_to_date_by_opening_it
+QUERY_PLANS_OF_SQLITE := tests/relatives/test_plans.py \
+	tests/reports/test_overview.py::test_no_question_about_all_placements_reads_their_rows
 
 SHORT := not long and not slow and not npm
 LONG  := long and not slow and not npm
@@ -42,7 +44,7 @@ test-long: $(BIN)/pytest  ## the tests that take a second or more: faults, docum
 
 test-postgres: $(BIN)/pytest  ## the main journeys on a PostgreSQL server of their own (needs PostgreSQL's programs)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[postgres]'
-	$(BIN)/pytest -n 2 -p tests.postgres $(ON_POSTGRES)
+	$(BIN)/pytest -n 2 -p tests.postgres $(ON_POSTGRES) $(addprefix --deselect=,$(QUERY_PLANS_OF_SQLITE))
 
 test-slow: $(BIN)/pytest  ## the long runs: 16 GiB sparse file, kill -9 loop
 	$(BIN)/pytest -m slow --hypothesis-profile=default

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 from sqlalchemy import event
 
 from registry.catalog.queries.models import model_by_name
@@ -14,7 +13,6 @@ from registry.names import parse_model_name
 from registry.present.relatives import lineage_values
 from registry.registry import Registry
 from registry.relatives import record_relatives, resolve_declared
-from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 LARGE = re.compile(
@@ -22,7 +20,6 @@ LARGE = re.compile(
 )
 
 
-@pytest.mark.skipif(postgres.is_used(), reason="it reads SQLite's query plans")
 def test_every_question_is_answered_by_an_index(registry: Registry, tmp_path: Path) -> None:
     for number in range(3):
         file = kin_file("Base", kin_tensors(alike=0.9, other=number + 3))

@@ -15,7 +15,6 @@ from registry.catalog.tables import Model, Placement
 from registry.registry import Registry
 from registry.reports.document import Facts, Report
 from registry.reports.overview import registry_report
-from tests import postgres
 from tests.builders import file_bytes
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
 
@@ -180,7 +179,6 @@ def test_where_there_is_one_type_nothing_is_said_of_several(registry: Registry, 
     assert "Plain lists of numbers" not in words
 
 
-@pytest.mark.skipif(postgres.is_used(), reason="it reads SQLite's query plans")
 def test_no_question_about_all_placements_reads_their_rows(filled: Registry) -> None:
     asked: list[tuple[str, Any]] = []
 

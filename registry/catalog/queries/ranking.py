@@ -25,7 +25,6 @@ from registry.catalog.queries.planning import Plan, by_index, plan_of
 from registry.catalog.search import Numbers, Sort
 from registry.catalog.search.cursor import Cursor
 from registry.catalog.tables import Facet, Organ, Placement
-from registry.catalog.upsert import batches
 
 UNIQUE_ROWS_MAX = 4000
 """Placements that are read at once to find organs that are not on the page yet; more where the query has `fits:` and
@@ -103,15 +102,13 @@ def _unique_in_order(
     """
     found: list[Ranked] = []
     firsts: dict[int, int] = {}
-    size, most = 2 * limit, max(UNIQUE_ROWS_MAX, *(base.tensors for one in narrowed.fitting for base in one.bases), 0)
-    while len(found) < limit:
-        rows = _in_order(session, plan, narrowed, sort, after, size)
-        organs: dict[int, int] = {}
-        for batch in batches([row_id for _, row_id in rows]):
-            pairs = select(Placement.id, Placement.organ_id).where(Placement.id.in_(batch))
-            organs.update(session.execute(pairs).all())
-        for batch in batches(sorted(set(organs.values()) - firsts.keys())):
-            firsts.update(_first_matches(session, narrowed, batch))
+    read_each_time = sum(base.tensors for one in narrowed.fitting for base in one.bases)
+    size, most = max(2 * limit, read_each_time // 16), max(UNIQUE_ROWS_MAX, read_each_time)
+    while len(found) < limit and (rows := _in_order(session, plan, narrowed, sort, after, size)):
+        pairs = select(Placement.id, Placement.organ_id).where(among(Placement.id, [row_id for _, row_id in rows]))
+        organs = dict(session.execute(pairs).all())
+        if unknown := set(organs.values()) - firsts.keys():
+            firsts |= _first_matches(session, narrowed, sorted(unknown))
         found += [(value, row_id) for value, row_id in rows if firsts[organs[row_id]] == row_id]
         if len(rows) < size:
             break
@@ -119,14 +116,14 @@ def _unique_in_order(
     return found[:limit]
 
 
-def _first_matches(session: Session, narrowed: Narrowed, organ_ids: Sequence[int]) -> list[tuple[int, int]]:
+def _first_matches(session: Session, narrowed: Narrowed, organ_ids: Sequence[int]) -> dict[int, int]:
     """Each organ with the placement that matches first, in the oldest model that has one."""
     place = aliased(Placement)
     first = select(place.id).with_hint(place, "INDEXED BY ix_placements_organ", "sqlite")
     first = first.where(place.organ_id == Organ.id, place.visible, *matches(narrowed, place))
     first = first.order_by(place.model_id, place.id).limit(1)
-    statement = select(Organ.id, first.correlate(Organ).scalar_subquery()).where(Organ.id.in_(organ_ids))
-    return [(organ_id, row_id) for organ_id, row_id in session.execute(statement)]
+    statement = select(Organ.id, first.correlate(Organ).scalar_subquery()).where(among(Organ.id, organ_ids))
+    return dict(session.execute(statement).all())
 
 
 def _in_order(
