@@ -329,8 +329,8 @@ class Connection(asyncio.BufferedProtocol):
             self._service.call_soon(self._resume_body)
 
     def _resume_body(self) -> None:
-        if self._pipe is None or not self._pipe.is_read:
-            return
+        if self._pipe is None or not self._pipe.is_read or not self._exchanges:
+            return  # the last: the connection has ended, and a thread reads what has come
         held = self._pipe.held_bytes
         self._exchanges[-1].hold(held)
         if held < HELD_BODY_BYTES // 2:

@@ -2,7 +2,8 @@
 
 Of such a body, the first bytes have come when a thread begins (`web.connection`, which also decides how slow a client
 may be). The thread waits for the rest, so these bodies have places: uploads of one process have half of its threads at
-most, those of one contributor a quarter (`web.streams`). Downloads have no threads, and are not counted here.
+most, those of one contributor a quarter (`web.streams`). Downloads wait for their clients in the event loop, and
+are not counted here.
 """
 
 from __future__ import annotations

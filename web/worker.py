@@ -223,7 +223,8 @@ class Service:
                 self._make_room(self._waiting_of.get(address)) and self._connections_of.take(address)
             )
         if len(self.connections) - self._lingering > self._connections_max:
-            has_room = has_room and (self._make_room(self._waiting) or self._cut_one())
+            seconds = self.settings.send_seconds / 10
+            has_room = has_room and (self._make_room(self._waiting) or self._cut_slowest(self.connections, seconds))
         self.idle(connection)
         if not has_room:
             connection.refuse(TOO_MANY_CONNECTIONS)
@@ -244,9 +245,6 @@ class Service:
             return False
         slowest.abort()
         return True
-
-    def _cut_one(self) -> bool:
-        return self._cut_slowest(self.connections, self.settings.send_seconds / 10)
 
     def leaving(self, connection: Connection) -> None:
         """A connection is about to close: it counts for nobody."""

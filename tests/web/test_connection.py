@@ -71,7 +71,7 @@ class Application:
         if path == "/busy" and self.is_busy:
             start_response("503 Service Unavailable", [])
             return [b"busy"]
-        if path == "/wait":
+        if path in ("/wait", "/late"):
             self.waiting.wait(PATIENCE_SECONDS)
         if path == "/break":
             raise RuntimeError("broken")
@@ -86,7 +86,7 @@ class Application:
             return [b"too large\n"]
         bodies = {"/whole": WHOLE, "/opening": str(environ[MAY_DOWNLOAD]).encode()}
         body = bodies.get(path, environ["REMOTE_ADDR"].encode())
-        if path == "/echo":
+        if path in ("/echo", "/late"):
             body = environ["wsgi.input"].read()
         start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
         return [body]
@@ -98,6 +98,7 @@ class Loop:
 
     port: int
     application: Application
+    service: Service
 
     def connect(self, address: str = "127.0.0.1", receive_bytes: int | None = None) -> socket.socket:
         client = socket.socket()
@@ -133,12 +134,14 @@ def serving(proxies: int = 0, **settings: float) -> Iterator[Loop]:
     application, ready, ended = Application(), Event(), asyncio.Event()
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     loops: list[asyncio.AbstractEventLoop] = []
+    services: list[Service] = []
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
         told: Any = {"threads": THREADS, **settings}
         service = Service(loops[0], application, ServerSettings(**told), proxies, logging.getLogger("tests.web"))
         service.listen([listener])
+        services.append(service)
         ready.set()
         while not ended.is_set():
             await service.look_after(0.05)
@@ -150,7 +153,7 @@ def serving(proxies: int = 0, **settings: float) -> Iterator[Loop]:
     thread.start()
     assert ready.wait(PATIENCE_SECONDS)
     try:
-        yield Loop(listener.getsockname()[1], application)
+        yield Loop(listener.getsockname()[1], application, services[0])
     finally:
         application.waiting.set()
         loops[0].call_soon_threadsafe(ended.set)
@@ -416,6 +419,21 @@ def test_a_body_that_is_read_while_reading_is_being_paused_goes_on(monkeypatch: 
         client.sendall(b"a" * HELD_BODY_BYTES)
         assert everything(client).endswith(b"a" * (200_000 + HELD_BODY_BYTES))
         assert paused
+
+
+def test_a_thread_reads_what_has_come_of_a_body_when_the_connection_has_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving() as loop, loop.connect() as client:
+        client.sendall(post("/late", 1_000_000) + b"a" * 100_000)
+        await_true(lambda: "/late" in loop.application.asked)
+        for connection in list(loop.service.connections):
+            loop.service.call_soon(connection.abort)
+        await_true(lambda: not loop.service.connections)
+        loop.application.waiting.set()
+        await_true(lambda: "POST /late failed" in caplog.text)
+        assert status(loop.send(get("/"))) == 200
+    assert "Exception in callback" not in caplog.text
 
 
 def test_a_client_behind_another_request_gets_100_when_its_turn_comes() -> None:
