@@ -295,6 +295,10 @@ def test_an_address_with_too_many_downloads_is_told_when_to_try_again(served: Se
     hub = served.client.get(WHOLE[3], environ_overrides=full)
     assert hub.status_code == 429, "what clients of the hub try again after"
     assert served.client.head(WHOLE[0], environ_overrides=full).status_code == 200
+    headers = [("host", "localhost")]
+    for path, is_refused in ((WHOLE[0], True), ("/models", False)):
+        answer = call(served.client.application, Request("GET", path, headers=headers, may_download=False))
+        assert answer.refuses_download is is_refused, "the server remembers no other answer"
 
 
 def test_a_download_that_was_paused_continues_where_it_was(served: Served) -> None:
