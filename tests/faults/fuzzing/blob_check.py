@@ -36,6 +36,11 @@ OUT_OF_REACH = (
     *("the head has … of … bytes", "… of … stored bytes are there"),  # a reader has read as many before it asks
     "it ends at byte …, … are due",  # a file that shrinks while it is open
     "the frame gives … bytes, … are expected",  # zstandard counts as well, and complains first
+    *(
+        "it is set aside as faulty: …",
+        "it is set aside as faulty, and other such blobs are being read again now",
+    ),  # rows
+    "the bytes to be stored as … have the digest …",  # writing
 )
 """Sentences that no case can bring a reader of blobs to speak."""
 
