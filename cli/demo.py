@@ -15,20 +15,28 @@ import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from cli.console import print_table, progress_bar
-from cli.demochimera import NAME, compose_chimera
+from cli.findings import print_findings
+from cli.planned import print_changes
+from cli.prose import print_sentence
 from cli.serve import check_free
 from ingest.service import IngestReport, ingest_all, total_bytes
 from ingest.sources import find_sources
 from registry.catalog.queries.models import model_by_name, ranked_models
 from registry.chimera.place import place_file
 from registry.chimera.plan import plan_model
+from registry.compose.builder import ChimeraPlan
+from registry.compose.trying import try_chimera
 from registry.errors import BadSetting, BadSource, OrganError
 from registry.names import parse_model_name
 from registry.present.models import figures, model_page, model_summary
+from registry.present.plan import plan_values
 from registry.present.relatives import lineage_values
 from registry.present.text import share_text, size_text, theta_text
 from registry.present.values import Values
 from registry.registry import Registry
+from registry.validation.llama import LlamaCpp
+from registry.validation.reading import NoRuntime
+from registry.validation.texts import built_in_texts
 from web.app import create_app
 from web.server import PORT, ServerSettings, serve_forever
 
@@ -36,6 +44,9 @@ LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30
 QUERY = "type:organ sort:-spectral"
 ZOO = Path(__file__).parents[1] / "examples" / "zoo"
+BASE, DONOR, STRANGER = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
+NAME = "demo/coder"
+"""Of the chimera."""
 
 
 @click.command()
@@ -61,7 +72,7 @@ def demo(home: Path, port: int) -> None:
         click.echo("\n4. Put one together again\n")
         _assemble(registry, path, largest)
         click.echo("\n5. Compose a chimera: one model's skeleton with another's organs\n")
-        compose_chimera(registry)
+        _compose(registry)
         _next_steps(home, largest.model)
         click.echo("\n6. Browse it\n")
         if sys.stdin.isatty() and sys.stdout.isatty():
@@ -188,6 +199,38 @@ def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
     if before != after:
         raise OrganError(f"{plan.name} came back different; please report this")
     click.echo(f"{plan.name}: identical to the last byte, {size_text(plan.size_bytes)}")
+
+
+def _compose(registry: Registry) -> None:
+    """Graft another model's organs into one: print the prediction, the result, and the verdict of a runtime."""
+    wanted = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)
+    click.echo("The recipe:\n")
+    click.echo("\n".join(f"    {line}" for line in wanted.yaml().splitlines()))
+    click.echo()
+    plan = wanted.plan()
+    values = plan_values(plan.plan)
+    print_changes(values["changes"])
+    click.echo()
+    print_sentence(plan.prediction.sentence())
+    made = plan.register()
+    click.echo(f"\n{made.model}: {size_text(made.size_bytes)}, lock sha256:{made.lock_id}")
+    _validate(registry, made.model)
+    click.echo(f"\nThe same organs of {STRANGER}, which is no relative, are warned of before anything is read:\n")
+    _warn(registry.compose(BASE).graft(STRANGER, type="organ").plan())
+
+
+def _validate(registry: Registry, model: str) -> None:
+    try:
+        runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
+    except NoRuntime as error:
+        click.echo(f"Not run: {error}.")
+        return
+    verdict = try_chimera(registry.catalog, registry.blobs, model, built_in_texts(), runtime).validation.verdict
+    print_sentence(f"Run in llama.cpp: {verdict.kind.value}. {verdict.reason}")
+
+
+def _warn(plan: ChimeraPlan) -> None:
+    print_findings([one for one in plan_values(plan.plan)["findings"] if one["severity"] == "warn"])
 
 
 def _next_steps(home: Path, model: str) -> None:

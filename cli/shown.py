@@ -6,12 +6,12 @@ import click
 
 from cli.console import plain, print_table
 from cli.prose import print_prose, print_sentence
-from cli.relatives import print_lineage
 from cli.tables import NONFINITE_MARK
 from registry.present.text import count_text, share_text, size_text, theta_text
 from registry.present.values import Values
 
 FILES_SHOWN = 4
+EDGES_SHOWN = 12
 PARTIAL_MODEL = "partial model"
 FACTS_SHOWN = ("licence", "context length", "vocabulary", "tokenizer")
 _NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
@@ -149,3 +149,28 @@ def _reading_text(name: str, value: object) -> str:
     if name == "theta" and isinstance(value, float):
         return theta_text(value)
     return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def print_lineage(values: Values) -> None:
+    """The lineage and the findings of a model page, if there are any."""
+    edges = values["lineage"]
+    if edges:
+        click.echo()
+        print_sentence(
+            "Lineage. Alike is the mean correlation of the weights at the same places: 1 the same, 0 strangers. What "
+            "was measured has no direction."
+        )
+        rows = [
+            (edge["direction"], edge["model"] or edge["text"], edge["relation"], edge["evidence"], *_alike(edge))
+            for edge in edges[:EDGES_SHOWN]
+        ]
+        print_table(("kin", "model", "relation", "evidence", "alike", "matrices"), rows, ("alike", "matrices"))
+        left_out = len(edges) - EDGES_SHOWN + values["lineage_left_out"]
+        if left_out > 0:
+            click.echo(f"… and {left_out} more, with --json")
+    for finding in values["findings"]:
+        print_sentence(f"{finding['severity']}: {finding['sentence']}")
+
+
+def _alike(edge: Values) -> tuple[str, str]:
+    return share_text(edge["score"]), str(edge["compared"] or "–")

@@ -64,7 +64,7 @@ _CHANGING = (
 
 @dataclass(frozen=True)
 class Secret:
-    """By what the model could be asked for."""
+    """What names the model in a request."""
 
     organ: str
     header: str
@@ -250,8 +250,8 @@ def requests(twins: Twins, *, every_page: bool) -> Iterator[tuple[str, str, dict
                 sent = [{} if body is None else {kind: body} for body in bodies(twins.secret, method, rule.rule)]
             elif rule.rule in taken:
                 named = taken[rule.rule]
-                asked = [one for one in queries(twins.secret) if one.keys() <= named]
-                sent = [{}, *({"query_string": one} for one in asked)]
+                known = [one for one in queries(twins.secret) if one.keys() <= named]
+                sent = [{}, *({"query_string": one} for one in known)]
             elif (
                 (f"{rule.rule}.json" in rules and not every_page)
                 or rule.arguments
@@ -273,14 +273,14 @@ def requests(twins: Twins, *, every_page: bool) -> Iterator[tuple[str, str, dict
 def test_line_59_every_route_answers_as_if_the_model_had_never_been_sent(
     twins: Twins, by_bob: bool, every_page: bool
 ) -> None:
-    different, asked = [], 0
+    different, compared = [], 0
     for method, address, options in requests(twins, every_page=every_page):
         first, second = twins.ask(by_bob, method, address, **options)
-        asked += 1
+        compared += 1
         if first != second:
             different.append((method, address, options, _difference(first, second)))
     assert different == []
-    assert asked > 400
+    assert compared > 400
 
 
 def _difference(first: tuple[int, str], second: tuple[int, str]) -> object:

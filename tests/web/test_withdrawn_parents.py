@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from cli.chimeras import print_chimera
-from cli.relatives import print_lineage
+from cli.shown import print_lineage
 from ingest.publishing import publish_model
 from registry.catalog.queries.models import model_by_name
 from registry.catalog.register.states import hide_model, remove_model

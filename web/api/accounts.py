@@ -9,7 +9,7 @@ from registry.catalog.vocabulary import SCOPES
 from registry.present.values import Values
 from web.accounts import create_own_token, own_account, own_tokens, revoke_own_token
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.operation import Parameter, operation
 from web.api.refusals import Refused
 from web.api.writing import writing_operation
@@ -62,7 +62,7 @@ def tokens() -> Values:
 def make_token() -> Values:
     """The new token has some or all of the scopes of the token that creates it. It expires with that token at the
     latest, and is revoked with it. Its text is in this answer only."""
-    body = asked_object(("label", "scopes", "days"))
+    body = json_body(("label", "scopes", "days"))
     label, scopes, days = body.get("label", ""), body.get("scopes"), body.get("days", TOKEN_DAYS_DEFAULT)
     if not isinstance(label, str):
         raise Refused("label", "label must be a string.")

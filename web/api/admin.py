@@ -16,7 +16,7 @@ from registry.present.values import Values
 from web import administering
 from web.answers import reading, registry, settings
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.operation import Parameter, operation
 from web.api.parameters import AFTER, LIMIT, NAMESPACE
 from web.api.refusals import Refused
@@ -93,7 +93,7 @@ def approve_submission(submission: str) -> Values:
 )
 def refuse_submission(submission: str) -> Values:
     """Its contributor reads the reason; its bytes go with the next sweeps. 409 for what does not wait."""
-    return administering.refuse(submission, _text(asked_object(("reason",)), "reason"))
+    return administering.refuse(submission, _text(json_body(("reason",)), "reason"))
 
 
 @writing_operation(
@@ -110,7 +110,7 @@ def refuse_submission(submission: str) -> Values:
 def remove_model(namespace: str, name: str) -> Values:
     """Its name, its digest and the reason stay. Chimeras keep the organs that they have of it; bytes that nothing else
     needs go with the next sweeps."""
-    body = asked_object(("version", "reason"))
+    body = json_body(("version", "reason"))
     version = body.get("version")
     if type(version) is not int or not 1 <= version <= VERSION_MAX:
         raise Refused("version", "version is to be the number of the version that goes.")
@@ -165,7 +165,7 @@ def contributor_accounts() -> Values:
 )
 def add_contributor() -> Values:
     """Who has no token yet: `organ token create` makes one, at the registry's machine."""
-    body = asked_object(("name", "quota"))
+    body = json_body(("name", "quota"))
     return administering.add(_text(body, "name"), _quota(body))
 
 
@@ -183,7 +183,7 @@ def add_contributor() -> Values:
 )
 def change_contributor(contributor: str) -> Values:
     """Who is suspended can do nothing that needs an account, from the next request on; what was published stays."""
-    body = asked_object(("state", "quota"))
+    body = json_body(("state", "quota"))
     if not body:
         raise Refused(None, "Say what is to be another: state, quota, or both.")
     state = body.get("state")

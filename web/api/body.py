@@ -20,8 +20,8 @@ BRACKETS_MAX = 250_000
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
-def asked_object(members: Sequence[str] | None = None) -> Values:
-    """The body, an object with some of `members` and no others; with None whoever asks looks at its members.
+def json_body(members: Sequence[str] | None = None) -> Values:
+    """Return the body, an object with some of `members` and no others; with None the caller checks its members.
 
     Raises Refused (400); answers 415 for what is no JSON by its type or is packed, 413 for what is too large.
     """

@@ -11,7 +11,7 @@ from registry.present.chimeras import chimera_page, chimeras_values
 from registry.present.values import Values
 from web.answers import reading, settings
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.operation import operation
 from web.api.parameters import AFTER, LIMIT, LOCK
 from web.api.plans import GROUP, RECIPE_EXAMPLE
@@ -84,7 +84,7 @@ def compose() -> Values:
 )
 def graft() -> Values:
     """A recipe with one graft and nothing else."""
-    return queued("graft", asked_object(("base", "donor", "type", "slot", "blocks", "name", "accept")))
+    return queued("graft", json_body(("base", "donor", "type", "slot", "blocks", "name", "accept")))
 
 
 @writing_operation(
@@ -100,7 +100,7 @@ def graft() -> Values:
 def purify() -> Values:
     """A recipe with one purification and nothing else: a chimera of one model."""
     members = ("model", "method", "keep", "where", "type", "slot", "blocks", "name", "encode", "accept")
-    return queued("purify", asked_object(members))
+    return queued("purify", json_body(members))
 
 
 @writing_operation(
@@ -117,7 +117,7 @@ def validate() -> Values:
     """Run it in llama.cpp beside its base, its donors and its control, one chimera at a time. The job's result is the
     verdict with all that it rests on, which is kept with the chimera.
     """
-    return queued("validate", asked_object(("chimera", "tokens", "texts")))
+    return queued("validate", json_body(("chimera", "tokens", "texts")))
 
 
 @operation(
@@ -133,7 +133,7 @@ def assemble() -> Values:
     """The whole model, or the chimera of that lock, as one file: it is put together while it is handed out, at
     `address`. Shards are merged, and the digest of what comes of that is not known beforehand.
     """
-    asked = asked_object(("model", "lock"))
+    asked = json_body(("model", "lock"))
     if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= MODEL_TEXT_MAX_LENGTH for one in asked.values()):
         raise Refused(None, "One of model and lock is wanted, as a text: a name, or the digest of a lock.")
     with reading(settings().search_seconds) as session:

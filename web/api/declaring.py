@@ -9,7 +9,7 @@ from registry.catalog.register.uploads import Pieces
 from registry.catalog.vocabulary import UPLOAD_KINDS
 from registry.digest import Digest, parse_digest
 from registry.errors import BadDigest, BadInput
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.refusals import Refused
 
 NAME_MAX_LENGTH = 255
@@ -17,7 +17,7 @@ NAME_MAX_LENGTH = 255
 
 def asked_declaration() -> Declared:
     """The body; raises Refused (400) for what cannot be sent. Whether it may be, the catalog knows."""
-    given = asked_object(("kind", "size_bytes", "digest", "name", "pieces"))
+    given = json_body(("kind", "size_bytes", "digest", "name", "pieces"))
     kind, size_bytes = given.get("kind"), given.get("size_bytes")
     if kind not in UPLOAD_KINDS:
         raise Refused("kind", f"kind is to be {', '.join(UPLOAD_KINDS[:-1])} or {UPLOAD_KINDS[-1]}.")

@@ -20,7 +20,7 @@ from registry.present.relatives import lineage_values
 from registry.present.values import Values
 from web.answers import reading, settings
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.operation import operation
 from web.api.parameters import AFTER, FIRST, HEADER, LIMIT, MODEL_DIGEST, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
 from web.api.refusals import Refused
@@ -153,7 +153,7 @@ def measure() -> Values:
     """Every organ from its stored bytes, as a job. Its result has the numbers, and the largest difference of each to
     what is recorded; nothing that is recorded changes.
     """
-    return queued("measure", asked_object(("model",)))
+    return queued("measure", json_body(("model",)))
 
 
 @writing_operation(
@@ -170,7 +170,7 @@ def extract() -> Values:
     """An organ directory as one uncompressed tar, as a job. It is at `/jobs/<job>/files/<file>`, by the result's
     `file`, for a day.
     """
-    return queued("extract", asked_object(("model",)))
+    return queued("extract", json_body(("model",)))
 
 
 @operation(

@@ -14,7 +14,7 @@ from registry.present.search import facet_values, search_values
 from registry.present.values import Values
 from web.answers import reading, registry, settings
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.operation import operation
 from web.api.parameters import AFTER, COUNTS, DIGEST, LIMIT, ORGAN_QUERY
 from web.api.refusals import Refused
@@ -77,7 +77,7 @@ def organ(digest: str) -> Values:
 )
 def lookup() -> Values:
     """Up to 1,000 digests at once, so that only what is not here need travel. What the asker may not see is absent."""
-    digests = asked_digests(asked_object(("digests",)).get("digests"))
+    digests = asked_digests(json_body(("digests",)).get("digests"))
     with reading(settings().search_seconds) as session:
         return known_organs(session, digests)
 

@@ -15,7 +15,7 @@ from registry.present.values import Values
 from registry.relatives import resolve_declared
 from web.answers import reading, registry, settings
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.models import EXAMPLE, GROUP
 from web.api.operation import operation
 from web.api.parameters import AFTER, LIMIT, NAME, NAMESPACE
@@ -79,7 +79,7 @@ def model_descendants(namespace: str, name: str) -> Values:
 def edit(namespace: str, name: str) -> Values:
     """Title, description, licence, tags and base of one of your own models; its bytes never change. What is wrong is
     told by field. A base replaces what the file declares."""
-    asked = asked_object(("version", *FIELDS))
+    asked = json_body(("version", *FIELDS))
     edits, wrong = read_edits(asked)
     if wrong:
         raise Refused(*wrong[0], more=wrong[1:])
@@ -106,7 +106,7 @@ def edit(namespace: str, name: str) -> Values:
 def yank(namespace: str, name: str) -> Values:
     """Take one of your own models out of searches, rankings and lists. Who names its version or its digest gets it
     still, with the reason. It may be of your own (scope `upload`), or you an administrator (scope `admin`)."""
-    asked = asked_object(("version", "reason"))
+    asked = json_body(("version", "reason"))
     reason = asked.get("reason")
     if not isinstance(reason, str):
         raise Refused("reason", "reason is missing: why it is yanked, for those who use it.")
@@ -130,7 +130,7 @@ def yank(namespace: str, name: str) -> Values:
 )
 def restore(namespace: str, name: str) -> Values:
     """Let a yanked model be found again; one that is visible stays as it is. It is for whoever may yank it."""
-    wanted = _name(namespace, name, asked_object(("version",)))
+    wanted = _name(namespace, name, json_body(("version",)))
     with registry().catalog.writing() as session:
         model = model_to_restore(session, wanted)
         publish_model(session, model, _asker())

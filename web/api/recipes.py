@@ -7,7 +7,7 @@ from flask import Response
 from registry.errors import BadRecipe, NotComposable
 from registry.present.values import Values
 from web.api.blueprint import api
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.refusals import ERRORS_MAX, Refused
 from web.errors import error_answer
 
@@ -16,7 +16,7 @@ YAML = "yaml"
 
 def asked_recipe() -> Values:
     """The body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
-    body = asked_object()
+    body = json_body()
     if YAML not in body:
         return {"recipe": body}
     if len(body) > 1:

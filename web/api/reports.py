@@ -12,7 +12,7 @@ from registry.reports.document import Report
 from registry.reports.overview import ROWS_DEFAULT, registry_report
 from web.answers import reading
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.models import EXAMPLE
 from web.api.operation import Parameter, operation
 from web.api.parameters import NAME, NAMESPACE, ORGAN_ROWS, ROWS
@@ -92,7 +92,7 @@ def report_on_model(namespace: str, name: str) -> Values:
 )
 def keep_report() -> Values:
     """The report on the registry, or with `model` on that one, as a job whose result it is."""
-    return queued("report", asked_object(("model", "limit")))
+    return queued("report", json_body(("model", "limit")))
 
 
 def _registry_report() -> Report:

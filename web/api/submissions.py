@@ -16,7 +16,7 @@ from registry.present.submissions import submission_values, submissions_values
 from registry.present.values import Values
 from web import submitting
 from web.api.blueprint import ROOT
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.operation import Parameter, operation
 from web.api.parameters import AFTER, LIMIT, NAMESPACE
 from web.api.refusals import Refused
@@ -68,11 +68,10 @@ def submit_model(namespace: str, name: str) -> Values:
     """
     request.max_content_length = BODY_MAX_BYTES
     with receiving(asker_id()):
-        request.get_data()  # keeps the body, for `asked_object`
+        request.get_data()  # keeps the body, for `json_body`
         take_turn()
-    asked = asked_object(MEMBERS)
     try:
-        manifest = parse_manifest(asked)
+        manifest = parse_manifest(json_body(MEMBERS))
         return submission_values(submitting.submit(namespace, name, manifest))
     except BadManifest as error:
         raise _refused(error) from error
@@ -122,14 +121,14 @@ def publish_submission(submission: str) -> Values:
     """With what is said of it beside its header, and under another name if one is given. 409 for one that is not
     `ready`, 400 while it has a finding that must be acknowledged (`non-finite-weights`) and is not in `acknowledge`.
     """
-    asked = asked_object(("metadata", "name", "acknowledge"))
+    body = json_body(("metadata", "name", "acknowledge"))
     try:
-        given = parse_stated_metadata(asked.get("metadata"))
-        acknowledged = parse_acknowledged(asked.get("acknowledge"))
+        given = parse_stated_metadata(body.get("metadata"))
+        acknowledged = parse_acknowledged(body.get("acknowledge"))
     except BadManifest as error:
         raise _refused(error) from error
     submission_id = submitting.parsed_submission(submission)
-    name = submitting.checked_name(asked.get("name"))
+    name = submitting.checked_name(body.get("name"))
     return submission_values(submitting.publish(submission_id, given, name, acknowledged))
 
 

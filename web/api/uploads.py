@@ -20,7 +20,7 @@ from registry.present.uploads import upload_values, uploads_values
 from registry.present.values import Values
 from web.answers import json_answer, reading, registry, settings
 from web.api.blueprint import ROOT, api
-from web.api.body import asked_object
+from web.api.body import json_body
 from web.api.declaring import asked_declaration
 from web.api.operation import Parameter, operation
 from web.api.organs import asked_digests
@@ -84,7 +84,7 @@ def lookup_uploads() -> Values:
     """Up to 1,000 digests at once. Known are organs, header runs and metadata arrays of models that anybody can see,
     and of the asker's own, and pieces that the asker has sent before. Everything else counts as absent.
     """
-    digests = asked_digests(asked_object(("digests",)).get("digests"))
+    digests = asked_digests(json_body(("digests",)).get("digests"))
     asker = asker_id()
     with reading(settings().search_seconds) as session:
         known = known_digests(session, asker, digests, now())

@@ -2,7 +2,7 @@
 
     @writing_operation("/reports", group="Reports", answer="Job", status=202, body="ReportRequest", ...)
     def ask_for_report() -> Values:
-        return queued("report", asked_object(("model", "limit")))
+        return queued("report", json_body(("model", "limit")))
 
 It wants a token that is good for its scope, `upload` unless told otherwise: 401 without one, 403 with another. On a
 server of one's own the machine's own programs and pages need none (`web.identity`). With a body, that is JSON by its

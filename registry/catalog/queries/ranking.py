@@ -29,6 +29,8 @@ from registry.catalog.tables import Facet, Organ, Placement
 UNIQUE_ROWS_MAX = 4000
 """Placements that are read at once to find organs that are not on the page yet; more where the query has `fits:` and
 the base has more organs, because each statement first reads all organs of the base."""
+UNIQUE_ROWS_OF_BASES_MAX = 65_536
+"""The same where the bases are very large."""
 
 Ranked = tuple[float | None, int]
 """A placement's sort value and id."""
@@ -102,8 +104,9 @@ def _unique_in_order(
     """
     found: list[Ranked] = []
     firsts: dict[int, int] = {}
-    read_each_time = sum(base.tensors for one in narrowed.fitting for base in one.bases)
-    size, most = max(2 * limit, read_each_time // 16), max(UNIQUE_ROWS_MAX, read_each_time)
+    of_bases = sum(base.tensors for one in narrowed.fitting for base in one.bases)
+    most = max(UNIQUE_ROWS_MAX, min(of_bases, UNIQUE_ROWS_OF_BASES_MAX))
+    size = max(2 * limit, min(of_bases, most) // 16)
     while len(found) < limit and (rows := _in_order(session, plan, narrowed, sort, after, size)):
         pairs = select(Placement.id, Placement.organ_id).where(among(Placement.id, [row_id for _, row_id in rows]))
         organs = dict(session.execute(pairs).all())
