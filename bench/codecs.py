@@ -29,10 +29,10 @@ import zstandard
 from gguf import GGMLQuantizationType, GGUFReader, quants
 from numpy.typing import NDArray
 
-from registry.digest import digest_of
-from registry.gguf.types import DTYPES, DType, dtype_by_name
-from registry.store.codec import Codec, chunks, codec_for, encode_chunk, pack_head, parse_head, worth_encoding
-from registry.store.codec.chunks import EncodedChunk, decode_chunk
+from organs.registry.digest import digest_of
+from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
+from organs.registry.store.codec import Codec, chunks, codec_for, encode_chunk, pack_head, parse_head, worth_encoding
+from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk
 
 KERNEL_TYPES = ("BF16", "F16", "F32", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "MXFP4")
 FILE_TYPES = ("Q2_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")

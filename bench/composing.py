@@ -25,12 +25,12 @@ import numpy as np
 
 from bench.generated import SMALL, write_model
 from bench.populated import populated
-from ingest.service import ingest_model
-from ingest.sources import find_sources
-from registry.compose.builder import Composition
-from registry.gguf import MemorySource, TensorSpec, carry_over, read_header, write_file
-from registry.names import ModelName
-from registry.registry import Registry
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import find_sources
+from organs.registry.compose.builder import Composition
+from organs.registry.gguf import MemorySource, TensorSpec, carry_over, read_header, write_file
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 A, CODE, LORA = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-A-2M-Code-LoRA-v1.0-F32"
@@ -160,7 +160,7 @@ def compose(home: Path, folder: Path, number: int) -> None:
 
 def organ(home: Path, *arguments: object) -> None:
     """Run one command."""
-    run(sys.executable, "-m", "cli", "--home", home, *arguments)
+    run(sys.executable, "-m", "organs.cli", "--home", home, *arguments)
 
 
 def run(*command: object) -> None:

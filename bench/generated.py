@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, encode_header, padded
 
 PIECE_ELEMENTS = 1 << 22
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from registry.compose.recipe import AdapterMerge, Graft, Purification, PurifyMethod, Recipe, Selection
+from organs.registry.compose.recipe import AdapterMerge, Graft, Purification, PurifyMethod, Recipe, Selection
 
 MODELS = {
     "a": "Zoo-A-2M-v1.0-F16",

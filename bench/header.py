@@ -129,7 +129,7 @@ def table(results: list[Result], size: int) -> str:
 
 def make(path: Path) -> None:
     """Write the file: a vocabulary with types and merges, a few scalars, one tensor."""
-    from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, write_file
+    from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, write_file
 
     tokens = vocabulary(TOKENS)
     entries = [
@@ -170,8 +170,8 @@ def merges(tokens: list[str], count: int) -> list[str]:
 
 def open_ours(path: Path) -> Opening:
     """Open the file with our reader."""
-    from ingest.files import FileSource
-    from registry.gguf import read_header
+    from organs.ingest.files import FileSource
+    from organs.registry.gguf import read_header
 
     def counts() -> tuple[int, int]:
         with FileSource(path) as source:

@@ -94,7 +94,7 @@ def generate(folder: Path, shape: Architecture) -> Path:
 def available(folder: Path, model: Path) -> list[Contender]:
     """The contenders that are installed on this machine, in the order in which they run."""
     home, copy = folder / "registry", folder / "copy.gguf"
-    organ = [sys.executable, "-m", "cli", "--home", str(home)]
+    organ = [sys.executable, "-m", "organs.cli", "--home", str(home)]
     ingest = [*organ, "ingest", str(model), "--name", "bench/model", "--json"]
     assemble = [*organ, "assemble", "bench/model", "-o", str(copy), "--quiet"]
     contenders = [

@@ -34,8 +34,8 @@ import psutil
 from bench.arrivals import Outcome, drive
 from bench.populated import populated
 from bench.questions import all_different, asked_again, drawn
-from registry.catalog.register.contributors import contributor_id
-from registry.registry import Registry
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.registry import Registry
 
 RATE, JSON_SHARE = 200.0, 0.8
 P99_MAX_MS = 150.0
@@ -163,7 +163,7 @@ def served(home: Path) -> Iterator[Server]:
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "cli", "--home", str(home), "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "organs.cli", "--home", str(home), "serve", "--port", str(port)]
     server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         for _ in range(200):

@@ -16,12 +16,12 @@ import numpy as np
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from registry.anatomy import OrganType, place_of
-from registry.catalog.bins import theta_bin
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.facets import FacetKey, facet_ids
-from registry.catalog.register.totals import repair_totals
-from registry.catalog.tables import (
+from organs.registry.anatomy import OrganType, place_of
+from organs.registry.catalog.bins import theta_bin
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.facets import FacetKey, facet_ids
+from organs.registry.catalog.register.totals import repair_totals
+from organs.registry.catalog.tables import (
     Base,
     Blob,
     FacetCount,
@@ -32,10 +32,10 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.catalog.upsert import insert_or_add
-from registry.catalog.words import different_words
-from registry.measure import FINGERPRINT_BYTES
-from registry.registry import Registry
+from organs.registry.catalog.upsert import insert_or_add
+from organs.registry.catalog.words import different_words
+from organs.registry.measure import FINGERPRINT_BYTES
+from organs.registry.registry import Registry
 
 BLOCKS, WIDTH, HIDDEN, VOCABULARY = 32, 2048, 5632, 32_000
 TENSORS = 3 + 9 * BLOCKS

@@ -28,21 +28,21 @@ from typing import Any
 from bench.grafts import MODELS, Trial, trials
 from bench.numbers import GRID, SCORE, numbers_of, scored
 from bench.quality import auc, spearman
-from ingest.service import ingest_model
-from ingest.sources import find_sources
-from registry.catalog.queries.models import model_by_name
-from registry.compose.library import RegisteredLibrary, parts_of
-from registry.compose.making import make
-from registry.compose.planning import plan_recipe
-from registry.compose.predicting import changes_of
-from registry.compose.survival import Group, groups_of
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.validation.cache import MemoryCache
-from registry.validation.comparison import validate_files
-from registry.validation.llama import LlamaCpp
-from registry.validation.texts import built_in_texts
-from registry.validation.verdict import TextScores, VerdictKind
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import find_sources
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.compose.library import RegisteredLibrary, parts_of
+from organs.registry.compose.making import make
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.predicting import changes_of
+from organs.registry.compose.survival import Group, groups_of
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.validation.cache import MemoryCache
+from organs.registry.validation.comparison import validate_files
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.texts import built_in_texts
+from organs.registry.validation.verdict import TextScores, VerdictKind
 
 ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 USABLE = (VerdictKind.GAINS, VerdictKind.COHERENT)

@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from registry.anatomy import OrganType, place_of
-from registry.gguf import MemorySource, dtype_by_name, read_header
-from registry.gguf.quants import decode
-from registry.measure import measure
-from registry.transform import Computation, Plain, Purification, PurifyMethod, computed
+from organs.registry.anatomy import OrganType, place_of
+from organs.registry.gguf import MemorySource, dtype_by_name, read_header
+from organs.registry.gguf.quants import decode
+from organs.registry.measure import measure
+from organs.registry.transform import Computation, Plain, Purification, PurifyMethod, computed
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 MODELS = tuple(

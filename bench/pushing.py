@@ -21,15 +21,15 @@ import numpy as np
 
 from bench.generated import SMALL, weights, write_model
 from bench.load import served
-from ingest.dissect import DissectedFile, dissect, places
-from ingest.files import FileSource
-from ingest.pushing.remembering import Memory
-from ingest.pushing.service import PushOptions, PushReport, push
-from ingest.sources import find_sources
-from registry.amounts import size_text
-from registry.anatomy import OrganType, Place
-from registry.client.connection import Connection
-from registry.gguf import TensorSpec, carry_over, write_file
+from organs.ingest.dissect import DissectedFile, dissect, places
+from organs.ingest.files import FileSource
+from organs.ingest.pushing.remembering import Memory
+from organs.ingest.pushing.service import PushOptions, PushReport, push
+from organs.ingest.sources import find_sources
+from organs.registry.amounts import size_text
+from organs.registry.anatomy import OrganType, Place
+from organs.registry.client.connection import Connection
+from organs.registry.gguf import TensorSpec, carry_over, write_file
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 A, CODE = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16"

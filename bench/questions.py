@@ -8,8 +8,8 @@ from random import Random
 from urllib.parse import urlencode
 
 from bench.populated import ARCHITECTURES, BLOCKS, CONTRIBUTORS, DTYPES, LICENSES, SUBJECTS
-from registry.anatomy import EXAMPLE_SLOTS
-from registry.registry import Registry
+from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.registry import Registry
 
 TYPES = {"organ": 0.6, "skeleton": 0.25, "norm": 0.05, "embed": 0.1}
 SORTS = ("", "", "", "sort:-spectral", "sort:-z", "sort:rank", "sort:-size", "sort:theta")

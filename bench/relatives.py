@@ -25,14 +25,14 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from bench.generated import Architecture, specs
-from registry.anatomy import place_of
-from registry.catalog.clock import now
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.facets import FacetKey, facet_ids
-from registry.catalog.register.organs import shape_text
-from registry.catalog.tables import Blob, Fingerprint, Model, ModelFile, Organ, Placement
-from registry.registry import Registry
-from registry.relatives import record_relatives
+from organs.registry.anatomy import place_of
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.facets import FacetKey, facet_ids
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.catalog.tables import Blob, Fingerprint, Model, ModelFile, Organ, Placement
+from organs.registry.registry import Registry
+from organs.registry.relatives import record_relatives
 
 SHAPE = Architecture(27, 1024, 2048, 1024, 3072, 151_936, 128)
 TENSORS = 291

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from registry.gguf import DType, MemorySource, dtype_by_name, read_header
-from registry.gguf.quants import decode, quantize
-from registry.measure import measure, summarise, zmeasure
-from registry.measure.sample import SAMPLE_MAX_ELEMENTS
+from organs.registry.gguf import DType, MemorySource, dtype_by_name, read_header
+from organs.registry.gguf.quants import decode, quantize
+from organs.registry.measure import measure, summarise, zmeasure
+from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS
 
 ZOO = Path(__file__).parent.parent / "examples" / "zoo"
 LARGE_ELEMENTS = 1_000_000

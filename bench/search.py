@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench.populated import populated
-from registry.registry import Registry
+from organs.registry.registry import Registry
 
 QUERIES = {
     "one filter, its own order": ["type:organ theta>=40 sort:-theta"],
@@ -116,7 +116,7 @@ def _alike(registry: Registry, rounds: int) -> None:
 
 
 def _command(home: Path, rounds: int) -> None:
-    words = [sys.executable, "-m", "cli", "--home", str(home), "search", "type:organ theta>=40 sort:-theta"]
+    words = [sys.executable, "-m", "organs.cli", "--home", str(home), "search", "type:organ theta>=40 sort:-theta"]
     times = _timed(lambda: subprocess.run(words, check=True, capture_output=True), min(rounds, 10))
     print(f"organ search as a command, ms {'':43} {_shown(times)}")
 

@@ -1,5 +1,5 @@
-"""`python -m cli`: the command without its script."""
+"""`python -m organs.cli`: the command without its script."""
 
-from cli.main import main
+from organs.cli.main import main
 
 main()

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import click
 
-from cli.console import plain, print_json, print_table
-from cli.main import CommandGroup
-from cli.place import folder_registry
-from cli.querying import print_more
-from registry.catalog.queries.administration import submission_by_id, waiting_submissions
-from registry.catalog.queries.events import newest_events
-from registry.catalog.queries.removing import model_in_any_state, removal_of
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.states import hide_model, remove_model
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.errors import Conflict, NoSuchSubmission, NotFound
-from registry.names import parse_model_name
-from registry.present.administration import removal_values, submitted_values, waiting_values
-from registry.present.events import events_values
-from registry.present.text import count_text, size_text, theta_text
-from registry.present.values import Values
-from registry.sandbox.protections import Protection, kernel, protections
-from registry.settings import Settings
+from organs.cli.console import plain, print_json, print_table
+from organs.cli.main import CommandGroup
+from organs.cli.place import folder_registry
+from organs.cli.querying import print_more
+from organs.registry.catalog.queries.administration import submission_by_id, waiting_submissions
+from organs.registry.catalog.queries.events import newest_events
+from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.administration import removal_values, submitted_values, waiting_values
+from organs.registry.present.events import events_values
+from organs.registry.present.text import count_text, size_text, theta_text
+from organs.registry.present.values import Values
+from organs.registry.sandbox.protections import Protection, kernel, protections
+from organs.registry.settings import Settings
 
 EXIT_FAILED = 1
 ID_MAX = 2**63 - 1
@@ -89,7 +89,7 @@ def show_submission(submission: int, as_json: bool) -> None:
 @_SUBMISSION
 def approve(submission: int) -> None:
     """Publish what waits: its model is visible from now on."""
-    from ingest.submissions.review import approve_submission  # with the relatives of models, which is numpy
+    from organs.ingest.submissions.review import approve_submission  # with the relatives of models, which is numpy
 
     with _known(submission), folder_registry() as registry:
         approve_submission(registry, submission, LOCAL)
@@ -101,7 +101,7 @@ def approve(submission: int) -> None:
 @click.option("--reason", required=True, metavar="TEXT", help="Why: its contributor will read it.")
 def refuse(submission: int, reason: str) -> None:
     """Refuse what waits; its bytes go with the next sweeps."""
-    from ingest.submissions.review import refuse_submission
+    from organs.ingest.submissions.review import refuse_submission
 
     with _known(submission), folder_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
@@ -124,7 +124,7 @@ def yank_model(model: str, reason: str) -> None:
 @click.argument("model")
 def restore_model(model: str) -> None:
     """Show MODEL again, which was yanked."""
-    from ingest.publishing import publish_model
+    from organs.ingest.publishing import publish_model
 
     with folder_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))

@@ -8,29 +8,29 @@ from pathlib import Path
 
 import click
 
-from cli.composedthere import composed_there
-from cli.composing import Asked, Composed, begun, composed
-from cli.console import plain, print_json, print_path, progress_bar
-from cli.fetching import fetch_files, fetch_shards, fetch_with_its_base, shard_size
-from cli.place import address, folder_registry, named_remote, remote_registry
-from cli.targets import SUFFIX, folder_of, gguf_targets
-from ingest.directory.folder import is_organ_directory
-from ingest.directory.virtual import VirtualFile
-from ingest.opening import open_files
-from ingest.placing import place_virtual
-from ingest.sources import GGUF_SUFFIX, directory_source
-from registry.catalog.queries.composing import chimera_of, model_by_text
-from registry.chimera.layout import plan_merged, plan_shards
-from registry.chimera.place import place_file
-from registry.chimera.plan import FilePlan, plan_model
-from registry.compose.lock import LOCK_KEY
-from registry.compose.partial import is_partial, partial_recipe
-from registry.compose.recipe import Recipe
-from registry.digest import Digest
-from registry.errors import BadSource, NotAssemblable
-from registry.gguf import read_header
-from registry.present.text import size_text
-from registry.registry import Registry
+from organs.cli.composedthere import composed_there
+from organs.cli.composing import Asked, Composed, begun, composed
+from organs.cli.console import plain, print_json, print_path, progress_bar
+from organs.cli.fetching import fetch_files, fetch_shards, fetch_with_its_base, shard_size
+from organs.cli.place import address, folder_registry, named_remote, remote_registry
+from organs.cli.targets import SUFFIX, folder_of, gguf_targets
+from organs.ingest.directory.folder import is_organ_directory
+from organs.ingest.directory.virtual import VirtualFile
+from organs.ingest.opening import open_files
+from organs.ingest.placing import place_virtual
+from organs.ingest.sources import GGUF_SUFFIX, directory_source
+from organs.registry.catalog.queries.composing import chimera_of, model_by_text
+from organs.registry.chimera.layout import plan_merged, plan_shards
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import FilePlan, plan_model
+from organs.registry.compose.lock import LOCK_KEY
+from organs.registry.compose.partial import is_partial, partial_recipe
+from organs.registry.compose.recipe import Recipe
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource, NotAssemblable
+from organs.registry.gguf import read_header
+from organs.registry.present.text import size_text
+from organs.registry.registry import Registry
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 _PROOFS = {

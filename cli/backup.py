@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from cli.console import plain, print_json, progress_bar
-from cli.place import folder_registry
-from registry.backup import BackupReport, back_up
-from registry.present.models import figures
-from registry.present.text import size_text
+from organs.cli.console import plain, print_json, progress_bar
+from organs.cli.place import folder_registry
+from organs.registry.backup import BackupReport, back_up
+from organs.registry.present.models import figures
+from organs.registry.present.text import size_text
 
 
 @click.command()

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import click
 
-from cli.console import plain
-from cli.findings import print_findings
-from cli.planned import print_changes
-from cli.prose import print_sentence
-from registry.present.text import theta_text
-from registry.present.values import Values
+from organs.cli.console import plain
+from organs.cli.findings import print_findings
+from organs.cli.planned import print_changes
+from organs.cli.prose import print_sentence
+from organs.registry.present.text import theta_text
+from organs.registry.present.values import Values
 
 VERDICTS_SHOWN = 3
 COMPUTED_SHOWN = 12

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import click
 
-from cli.console import plain, print_json, print_table
-from cli.elsewhere import comparison_there
-from cli.place import folder_registry, remote_registry
-from cli.prose import print_sentence
-from registry.catalog.queries.models import model_by_name
-from registry.lineage import CLOSE, RELATED, Kinship
-from registry.names import ModelName, parse_model_name
-from registry.present.comparison import comparison, registered_model
-from registry.present.text import share_text, theta_text
-from registry.present.values import Values
+from organs.cli.console import plain, print_json, print_table
+from organs.cli.elsewhere import comparison_there
+from organs.cli.place import folder_registry, remote_registry
+from organs.cli.prose import print_sentence
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.lineage import CLOSE, RELATED, Kinship
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.comparison import comparison, registered_model
+from organs.registry.present.text import share_text, theta_text
+from organs.registry.present.values import Values
 
 CHANGED_SHOWN = 10
 NAMES_SHOWN = 10

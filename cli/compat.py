@@ -6,20 +6,20 @@ from contextlib import ExitStack
 
 import click
 
-from cli.console import print_json, print_table
-from cli.elsewhere import fits_there, fitting_there
-from cli.findings import print_findings
-from cli.given import GivenModels, is_file
-from cli.place import folder_registry, remote_registry
-from cli.prose import print_sentence
-from registry.catalog.queries.composing import model_by_text
-from registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.compose.finding import Severity
-from registry.present.compatibility import compatibility_values
-from registry.present.composing import fitting_values
-from registry.present.text import share_text
-from registry.present.values import Values
+from organs.cli.console import print_json, print_table
+from organs.cli.elsewhere import fits_there, fitting_there
+from organs.cli.findings import print_findings
+from organs.cli.given import GivenModels, is_file
+from organs.cli.place import folder_registry, remote_registry
+from organs.cli.prose import print_sentence
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.compose.finding import Severity
+from organs.registry.present.compatibility import compatibility_values
+from organs.registry.present.composing import fitting_values
+from organs.registry.present.text import share_text
+from organs.registry.present.values import Values
 
 _NUMBERS = ("fit", "of")
 

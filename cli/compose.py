@@ -6,19 +6,19 @@ from pathlib import Path
 
 import click
 
-from cli.composedthere import composed_there
-from cli.composing import Asked, begun, composed, print_composed
-from cli.computed import print_thetas, with_thetas
-from cli.console import plain, print_json, print_path, progress_bar
-from cli.fetching import fetch_lock
-from cli.place import folder_registry, remote_registry
-from cli.targets import check_fits, gguf_targets
-from ingest.files import FileSource
-from registry.chimera.place import place_file
-from registry.compose.lock import LOCK_MAX_BYTES, Lock, parse_lock
-from registry.compose.relock import plan_lock
-from registry.errors import BadLock
-from registry.present.text import size_text
+from organs.cli.composedthere import composed_there
+from organs.cli.composing import Asked, begun, composed, print_composed
+from organs.cli.computed import print_thetas, with_thetas
+from organs.cli.console import plain, print_json, print_path, progress_bar
+from organs.cli.fetching import fetch_lock
+from organs.cli.place import folder_registry, remote_registry
+from organs.cli.targets import check_fits, gguf_targets
+from organs.ingest.files import FileSource
+from organs.registry.chimera.place import place_file
+from organs.registry.compose.lock import LOCK_MAX_BYTES, Lock, parse_lock
+from organs.registry.compose.relock import plan_lock
+from organs.registry.errors import BadLock
+from organs.registry.present.text import size_text
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

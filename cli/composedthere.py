@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cli.composing import Asked, Composed, made_values, out_values, refuse
-from cli.computed import with_thetas_of
-from cli.console import print_json, progress_bar
-from cli.planned import print_plan
-from cli.targets import check_fits, check_free, gguf_targets, write_text
-from registry.compose.writing import recipe_yaml
-from registry.present.values import Values
+from organs.cli.composing import Asked, Composed, made_values, out_values, refuse
+from organs.cli.computed import with_thetas_of
+from organs.cli.console import print_json, progress_bar
+from organs.cli.planned import print_plan
+from organs.cli.targets import check_fits, check_free, gguf_targets, write_text
+from organs.registry.compose.writing import recipe_yaml
+from organs.registry.present.values import Values
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from registry.client.composing import RemoteComposition, RemotePlan
-    from registry.client.remote import RemoteRegistry
-    from registry.compose.making import Made
+    from organs.registry.client.composing import RemoteComposition, RemotePlan
+    from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.compose.making import Made
 
 
 def composed_there(remote: RemoteRegistry, composition: RemoteComposition, asked: Asked) -> Composed:
@@ -25,8 +25,8 @@ def composed_there(remote: RemoteRegistry, composition: RemoteComposition, asked
 
     Ends with a status of 1 where it is refused, as `cli.composing.composed` does.
     """
-    from registry.client.names import told_file
-    from registry.client.shown import lock_text, shown_chimera
+    from organs.registry.client.names import told_file
+    from organs.registry.client.shown import lock_text, shown_chimera
 
     plan = composition.plan()
     if asked.accept_all and plan.values["unaccepted"]:

@@ -10,29 +10,29 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
-from cli.console import plain, print_json, progress_bar
-from cli.findings import print_refusal
-from cli.place import address
-from cli.planned import print_plan
-from cli.targets import check_fits, check_free, free_bytes, gguf_targets, write_text
-from ingest.files import FileSource
-from registry.catalog.queries.models import model_by_name
-from registry.compose.builder import Composition
-from registry.compose.building import RecipeBuilder
-from registry.compose.document import TEXT_MAX_BYTES
-from registry.compose.making import Made, make
-from registry.compose.plan import Plan
-from registry.compose.reading import read_recipe, recipe_findings
-from registry.compose.recipe import Recipe
-from registry.compose.relock import lock_of_model
-from registry.compose.writing import recipe_yaml
-from registry.errors import BadRecipe
-from registry.names import parse_model_name
-from registry.present.changes import findings_values
-from registry.present.plan import plan_values
-from registry.present.text import size_text
-from registry.present.values import Values
-from registry.registry import Registry
+from organs.cli.console import plain, print_json, progress_bar
+from organs.cli.findings import print_refusal
+from organs.cli.place import address
+from organs.cli.planned import print_plan
+from organs.cli.targets import check_fits, check_free, free_bytes, gguf_targets, write_text
+from organs.ingest.files import FileSource
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.compose.builder import Composition
+from organs.registry.compose.building import RecipeBuilder
+from organs.registry.compose.document import TEXT_MAX_BYTES
+from organs.registry.compose.making import Made, make
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.reading import read_recipe, recipe_findings
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.relock import lock_of_model
+from organs.registry.compose.writing import recipe_yaml
+from organs.registry.errors import BadRecipe
+from organs.registry.names import parse_model_name
+from organs.registry.present.changes import findings_values
+from organs.registry.present.plan import plan_values
+from organs.registry.present.text import size_text
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
 
 Begun = TypeVar("Begun", bound=RecipeBuilder)
 STDIN = "-"

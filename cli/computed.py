@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import click
 
-from cli.composing import Asked, Composed
-from cli.console import print_table
-from cli.planned import ROWS_MAX, blocks_text
-from registry.catalog.queries.composing import model_by_text
-from registry.present.changes import changes_values
-from registry.present.chimera import chimera_values
-from registry.present.text import theta_text
-from registry.present.values import Values
-from registry.registry import Registry
+from organs.cli.composing import Asked, Composed
+from organs.cli.console import print_table
+from organs.cli.planned import ROWS_MAX, blocks_text
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.present.changes import changes_values
+from organs.registry.present.chimera import chimera_values
+from organs.registry.present.text import theta_text
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
 
 _NUMBERS = ("block", "blocks", "organs", "θ before", "θ")
 

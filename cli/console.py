@@ -18,8 +18,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from cli.tables import table_lines
-from registry.errors import (
+from organs.cli.tables import table_lines
+from organs.registry.errors import (
     BadQuery,
     BadToken,
     BadValue,
@@ -73,7 +73,7 @@ _HINTS: tuple[tuple[type[OrganError], str], ...] = (
 def hint_for(error: Exception) -> str | None:
     """What to do about `error`, if there is something to say."""
     if isinstance(error, BadToken):
-        from cli.place import reading_on  # with the registry, which not every command needs
+        from organs.cli.place import reading_on  # with the registry, which not every command needs
 
         return f"try: organ login URL{reading_on()}"
     extra = getattr(error, "extra", None)

@@ -8,17 +8,17 @@ from collections.abc import Callable
 import click
 from sqlalchemy.orm import Session
 
-from cli.console import plain, print_json, print_table
-from cli.main import CommandGroup
-from registry.amounts import parse_size, size_text
-from registry.catalog.queries.accounts import contributors_in_order
-from registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
-from registry.catalog.tables import Contributor
-from registry.errors import BadInput
-from registry.present.accounts import contributor_account_values
-from registry.present.values import Values
-from registry.registry import Registry
-from registry.settings import REGISTRY_VARIABLE
+from organs.cli.console import plain, print_json, print_table
+from organs.cli.main import CommandGroup
+from organs.registry.amounts import parse_size, size_text
+from organs.registry.catalog.queries.accounts import contributors_in_order
+from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
+from organs.registry.catalog.tables import Contributor
+from organs.registry.errors import BadInput
+from organs.registry.present.accounts import contributor_account_values
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
+from organs.registry.settings import REGISTRY_VARIABLE
 
 DEFAULT, NO_QUOTA = "default", "none"
 _NUMBERS = ("used", "quota")

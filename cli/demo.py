@@ -14,36 +14,36 @@ from urllib.request import urlopen
 import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from cli.console import print_table, progress_bar
-from cli.findings import print_findings
-from cli.planned import print_changes
-from cli.prose import print_sentence
-from cli.serve import check_free
-from ingest.service import IngestReport, ingest_all, total_bytes
-from ingest.sources import find_sources
-from registry.catalog.queries.models import model_by_name, ranked_models
-from registry.chimera.place import place_file
-from registry.chimera.plan import plan_model
-from registry.compose.builder import ChimeraPlan
-from registry.compose.trying import try_chimera
-from registry.errors import BadSetting, BadSource, OrganError
-from registry.names import parse_model_name
-from registry.present.models import figures, model_page, model_summary
-from registry.present.plan import plan_values
-from registry.present.relatives import lineage_values
-from registry.present.text import share_text, size_text, theta_text
-from registry.present.values import Values
-from registry.registry import Registry
-from registry.validation.llama import LlamaCpp
-from registry.validation.reading import NoRuntime
-from registry.validation.texts import built_in_texts
-from web.app import create_app
-from web.server import PORT, ServerSettings, serve_forever
+from organs.cli.console import print_table, progress_bar
+from organs.cli.findings import print_findings
+from organs.cli.planned import print_changes
+from organs.cli.prose import print_sentence
+from organs.cli.serve import check_free
+from organs.ingest.service import IngestReport, ingest_all, total_bytes
+from organs.ingest.sources import find_sources
+from organs.registry.catalog.queries.models import model_by_name, ranked_models
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import plan_model
+from organs.registry.compose.builder import ChimeraPlan
+from organs.registry.compose.trying import try_chimera
+from organs.registry.errors import BadSetting, BadSource, OrganError
+from organs.registry.names import parse_model_name
+from organs.registry.present.models import figures, model_page, model_summary
+from organs.registry.present.plan import plan_values
+from organs.registry.present.relatives import lineage_values
+from organs.registry.present.text import share_text, size_text, theta_text
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.reading import NoRuntime
+from organs.registry.validation.texts import built_in_texts
+from organs.web.app import create_app
+from organs.web.server import PORT, ServerSettings, serve_forever
 
 LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30
 QUERY = "type:organ sort:-spectral"
-ZOO = Path(__file__).parents[1] / "examples" / "zoo"
+ZOO = Path(__file__).resolve().parents[1] / "examples" / "zoo"
 BASE, DONOR, STRANGER = "Zoo-A-2M-v1.0-F16", "Zoo-A-2M-Code-v1.0-F16", "Zoo-B-2M-v1.0-Q8_0"
 NAME = "demo/coder"
 """Of the chimera."""

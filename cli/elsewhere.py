@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from registry.digest import Digest, looks_like_prefix
-from registry.errors import BadName, NotFound
-from registry.names import ModelName, parse_model_name
-from registry.present.values import Values
+from organs.registry.digest import Digest, looks_like_prefix
+from organs.registry.errors import BadName, NotFound
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.values import Values
 
 if TYPE_CHECKING:
-    from registry.catalog.queries.fitting import FittingModels
-    from registry.client.remote import RemoteRegistry
-    from registry.reports.document import Report
+    from organs.registry.catalog.queries.fitting import FittingModels
+    from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.reports.document import Report
 
 DIGEST = "sha256:"
 
 
 def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Values:
     """A model, with its `placements`, or an organ, without: whichever `what` means, as for a registry in a folder."""
-    from registry.client.names import told_name
-    from registry.client.shown import shown_chimera, shown_organ, shown_versions
+    from organs.registry.client.names import told_name
+    from organs.registry.client.shown import shown_chimera, shown_organ, shown_versions
 
     if what.startswith(DIGEST):
         try:
@@ -43,15 +43,15 @@ def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Valu
 
 def fits_there(remote: RemoteRegistry, base: str, donor: str) -> Values:
     """Whether organs of `donor` fit into `base`."""
-    from registry.client.shown import compatibility
+    from organs.registry.client.shown import compatibility
 
     return compatibility(remote.connection, base, donor)
 
 
 def fitting_there(remote: RemoteRegistry, base: str, limit: int) -> tuple[str, FittingModels]:
     """The full name of `base`, and the models that have organs which fit."""
-    from registry.client.answers import fitting_models
-    from registry.client.shown import fitting
+    from organs.registry.client.answers import fitting_models
+    from organs.registry.client.shown import fitting
 
     values = fitting(remote.connection, base, limit)
     return values["base"], fitting_models(values)
@@ -59,21 +59,21 @@ def fitting_there(remote: RemoteRegistry, base: str, limit: int) -> tuple[str, F
 
 def comparison_there(remote: RemoteRegistry, first: ModelName, second: ModelName) -> Values:
     """Two models side by side."""
-    from registry.client.compared import compared
+    from organs.registry.client.compared import compared
 
     return compared(remote.connection, first, second)
 
 
 def report_there(remote: RemoteRegistry, model: str | None, limit: int | None) -> Report:
     """The report on the registry, or on `model`."""
-    from registry.client.reported import asked_report
+    from organs.registry.client.reported import asked_report
 
     return asked_report(remote.connection, None if model is None else parse_model_name(model), limit)
 
 
 def jobs_there(remote: RemoteRegistry, limit: int, after: str | None, cancel: int | None, show: int | None) -> Values:
     """The job that is cancelled or shown, or a page of jobs."""
-    from registry.client.shown import jobs_page, one_job
+    from organs.registry.client.shown import jobs_page, one_job
 
     job = show if cancel is None else cancel
     if job is None:
@@ -83,6 +83,6 @@ def jobs_there(remote: RemoteRegistry, limit: int, after: str | None, cancel: in
 
 def validated_there(remote: RemoteRegistry, chimera: str, tokens: int, say: Callable[[str], None]) -> Values:
     """The verdict on a chimera that is run there; `say` is told what is done."""
-    from registry.client.shown import validated
+    from organs.registry.client.shown import validated
 
     return validated(remote.connection, chimera, tokens, lambda share, note: say(f"{share:.0%} {note}"))

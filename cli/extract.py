@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.composing import Asked
-from cli.console import plain, print_json, print_path, progress_bar
-from cli.fetching import fetch_beside
-from cli.place import folder_registry, remote_registry
-from ingest.directory.contents import Content, file_contents, registered_contents
-from ingest.directory.extract import ExtractReport
-from ingest.directory.extract import extract as take_apart
-from ingest.directory.folder import is_organ_directory
-from ingest.directory.staging import check_target
-from ingest.dissect import dissect
-from ingest.files import FileSource
-from ingest.opening import open_files
-from ingest.sources import GGUF_SUFFIX, find_sources
-from registry.errors import BadName, BadSource, NotFound
-from registry.gguf.split import check_split
-from registry.names import ModelName, parse_model_name
-from registry.present.text import size_text
+from organs.cli.composing import Asked
+from organs.cli.console import plain, print_json, print_path, progress_bar
+from organs.cli.fetching import fetch_beside
+from organs.cli.place import folder_registry, remote_registry
+from organs.ingest.directory.contents import Content, file_contents, registered_contents
+from organs.ingest.directory.extract import ExtractReport
+from organs.ingest.directory.extract import extract as take_apart
+from organs.ingest.directory.folder import is_organ_directory
+from organs.ingest.directory.staging import check_target
+from organs.ingest.dissect import dissect
+from organs.ingest.files import FileSource
+from organs.ingest.opening import open_files
+from organs.ingest.sources import GGUF_SUFFIX, find_sources
+from organs.registry.errors import BadName, BadSource, NotFound
+from organs.registry.gguf.split import check_split
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.text import size_text
 
 if TYPE_CHECKING:
-    from registry.client.remote import RemoteRegistry
+    from organs.registry.client.remote import RemoteRegistry
 
 
 @click.command()

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from cli.composedthere import shown_there
-from cli.composing import Asked
-from cli.console import progress_bar
-from cli.targets import SUFFIX, check_fits, check_free, folder_of, gguf_targets
-from registry.amounts import parse_size
-from registry.digest import Digest
-from registry.errors import BadInput
+from organs.cli.composedthere import shown_there
+from organs.cli.composing import Asked
+from organs.cli.console import progress_bar
+from organs.cli.targets import SUFFIX, check_fits, check_free, folder_of, gguf_targets
+from organs.registry.amounts import parse_size
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput
 
 if TYPE_CHECKING:
-    from registry.client.fetching import FileToFetch
-    from registry.client.locked import LockedFile
-    from registry.client.remote import RemoteRegistry
-    from registry.compose.lock import Lock
-    from registry.compose.recipe import Recipe
+    from organs.registry.client.fetching import FileToFetch
+    from organs.registry.client.locked import LockedFile
+    from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.compose.lock import Lock
+    from organs.registry.compose.recipe import Recipe
 
 
 class Targets(Protocol):
@@ -54,7 +54,7 @@ def fetch_files(
     targets_of: Targets = gguf_targets,
 ) -> list[Fetched]:
     """The files, each with its name. Of several, one that an attempt before has brought is left as it is."""
-    from registry.client.fetching import fetch  # with HTTP, which a folder needs not
+    from organs.registry.client.fetching import fetch  # with HTTP, which a folder needs not
 
     targets = targets_of(output, [name for name, _ in files], force=True)
     came = [len(files) > 1 and _is_there(target, file) for (_, file), target in zip(files, targets, strict=True)]
@@ -76,7 +76,7 @@ def fetch_shards(
     remote: RemoteRegistry, model: str, file: FileToFetch, output: Path, size: str, asked: Asked
 ) -> list[Fetched]:
     """The model called `model`, which is `file`, in shards of at most `size` of tensors each."""
-    from registry.client.cutting import fetch_in_shards, file_in_shards
+    from organs.registry.client.cutting import fetch_in_shards, file_in_shards
 
     shard_bytes = shard_size(size)
     stem = output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else model
@@ -96,7 +96,7 @@ def fetch_with_its_base(
     remote: RemoteRegistry, recipe: Recipe, accept: Sequence[str], output: Path, asked: Asked
 ) -> Fetched:
     """A model that has only some organs, in its base: planned there, made here. Ends with a status of 1 if refused."""
-    from registry.client.names import told_file
+    from organs.registry.client.names import told_file
 
     plan = remote.compose(recipe).accept(*accept).plan()
     target = gguf_targets(output, [told_file(plan.file_name)], force=asked.force)[0]
@@ -108,7 +108,7 @@ def fetch_with_its_base(
 
 def fetch_lock(remote: RemoteRegistry, lock: Lock, target: Path, asked: Asked) -> Fetched:
     """The file of `lock`, to `target`."""
-    from registry.client.locked import fetch_locked, locked_file
+    from organs.registry.client.locked import fetch_locked, locked_file
 
     file: FileToFetch | LockedFile = locked_file(remote, lock)
     check_fits(target, file.size_bytes)
@@ -127,7 +127,7 @@ def fetch_beside(
     There must be room for them and for as much again. They are gone when `opened` is closed; what a lost line, or an
     error behind it, has left is gone on with by the next call.
     """
-    from registry.client.fetching import check_all_fits, fetched
+    from organs.registry.client.fetching import check_all_fits, fetched
 
     own = remote.own_files(model)
     files = [file for _, file in own.files]

@@ -10,9 +10,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from cli.console import plain
-from cli.prose import in_lines
-from registry.present.values import Values
+from organs.cli.console import plain
+from organs.cli.prose import in_lines
+from organs.registry.present.values import Values
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from cli.place import folder_registry
-from ingest.directory.folder import is_organ_directory
-from ingest.opening import open_files
-from ingest.sources import GGUF_SUFFIX, ModelSource, find_sources
-from ingest.transplant import parent_of_files
-from registry.compose.library import RegisteredLibrary
-from registry.compose.parent import Parent
+from organs.cli.place import folder_registry
+from organs.ingest.directory.folder import is_organ_directory
+from organs.ingest.opening import open_files
+from organs.ingest.sources import GGUF_SUFFIX, ModelSource, find_sources
+from organs.ingest.transplant import parent_of_files
+from organs.registry.compose.library import RegisteredLibrary
+from organs.registry.compose.parent import Parent
 
 
 @dataclass(slots=True)

@@ -8,14 +8,14 @@ from datetime import timedelta
 
 import click
 
-from cli.console import plain, print_json, progress_bar
-from cli.place import folder_registry
-from ingest.uploads.tidying import TidyReport, tidy_uploads
-from registry.present.models import figures
-from registry.present.text import size_text
-from registry.upkeep import GRACE, Share, SweepReport, VerifyReport
-from registry.upkeep import sweep as run_sweep
-from registry.upkeep import verify as run_verify
+from organs.cli.console import plain, print_json, progress_bar
+from organs.cli.place import folder_registry
+from organs.ingest.uploads.tidying import TidyReport, tidy_uploads
+from organs.registry.present.models import figures
+from organs.registry.present.text import size_text
+from organs.registry.upkeep import GRACE, Share, SweepReport, VerifyReport
+from organs.registry.upkeep import sweep as run_sweep
+from organs.registry.upkeep import verify as run_verify
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)

@@ -7,15 +7,15 @@ import sys
 
 import click
 
-from cli.console import plain, print_json
-from cli.place import address
-from registry.client.address import parse_address
-from registry.client.connection import API, Connection
-from registry.client.shape import Each, Maybe, Members, Values, check, text, word
-from registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
-from registry.errors import BadSetting, BadToken
-from registry.settings import TOKEN_VARIABLE
-from registry.tokens import parse_token
+from organs.cli.console import plain, print_json
+from organs.cli.place import address
+from organs.registry.client.address import parse_address
+from organs.registry.client.connection import API, Connection
+from organs.registry.client.shape import Each, Maybe, Members, Values, check, text, word
+from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
+from organs.registry.errors import BadSetting, BadToken
+from organs.registry.settings import TOKEN_VARIABLE
+from organs.registry.tokens import parse_token
 
 TYPED_MAX_BYTES = 256
 """Of a line; a token has 63 characters."""

@@ -5,31 +5,31 @@ from __future__ import annotations
 import click
 from sqlalchemy.orm import Session
 
-from cli.chimeras import print_chimera, print_made
-from cli.console import plain, print_json, print_table
-from cli.elsewhere import values_there
-from cli.place import folder_registry, remote_registry
-from cli.querying import QueryCommand, print_more
-from cli.shown import print_model, print_organ
-from cli.tables import NONFINITE_MARK
-from registry.catalog.queries.composing import model_by_digest
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.organs import organs_by_prefix
-from registry.catalog.queries.published import versions
-from registry.catalog.search import MODELS, Query, parse_query
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.catalog.tables import Model
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import looks_like_prefix
-from registry.errors import BadName, NotFound
-from registry.names import parse_model_name
-from registry.present.chimera import chimera_values
-from registry.present.models import figures, model_page, models_values
-from registry.present.organs import organ_page
-from registry.present.published import versions_values
-from registry.present.text import count_text, size_text, theta_text
-from registry.present.values import Values
+from organs.cli.chimeras import print_chimera, print_made
+from organs.cli.console import plain, print_json, print_table
+from organs.cli.elsewhere import values_there
+from organs.cli.place import folder_registry, remote_registry
+from organs.cli.querying import QueryCommand, print_more
+from organs.cli.shown import print_model, print_organ
+from organs.cli.tables import NONFINITE_MARK
+from organs.registry.catalog.queries.composing import model_by_digest
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import organs_by_prefix
+from organs.registry.catalog.queries.published import versions
+from organs.registry.catalog.search import MODELS, Query, parse_query
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import looks_like_prefix
+from organs.registry.errors import BadName, NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.chimera import chimera_values
+from organs.registry.present.models import figures, model_page, models_values
+from organs.registry.present.organs import organ_page
+from organs.registry.present.published import versions_values
+from organs.registry.present.text import count_text, size_text, theta_text
+from organs.registry.present.values import Values
 
 VERSIONS_SHOWN = 10
 _NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")

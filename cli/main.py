@@ -9,40 +9,40 @@ import sys
 
 import click
 
-from registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VARIABLE
+from organs.registry.settings import DEBUG_VARIABLE, HOME_VARIABLE, REGISTRY_VARIABLE
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 _COMMANDS = {
-    "ingest": ("cli.ingest", "Take GGUF files apart and register them."),
-    "search": ("cli.search", "Find organs by type, place, measure, model and likeness."),
-    "models": ("cli.look", "List the registered models."),
-    "show": ("cli.look", "Show a model or an organ."),
-    "compare": ("cli.compare", "Two models side by side: how alike they are, and what changed."),
-    "report": ("cli.report", "The registry, or one model, in figures that are explained."),
-    "measure": ("cli.measure", "Measure GGUF files without registering them."),
-    "extract": ("cli.extract", "Take a model apart into a folder of organ files."),
-    "assemble": ("cli.assemble", "Write a registered model, or a folder of organ files, as a GGUF file again."),
-    "compat": ("cli.compat", "What fits into a model, and why not."),
-    "compose": ("cli.compose", "Make a chimera of what a recipe says."),
-    "purify": ("cli.purify", "Purify organs of a model."),
-    "transplant": ("cli.transplant", "Put organs of GGUF files into another, without a registry."),
-    "graft": ("cli.transplant", "The same between folders of organ files."),
-    "validate": ("cli.validate", "Run a chimera in a real runtime and say what it is worth."),
-    "verify": ("cli.keep", "Check that every blob is there and gives its bytes."),
-    "sweep": ("cli.keep", "Remove stored bytes that nothing needs."),
-    "login": ("cli.login", "Remember the token for a registry elsewhere."),
-    "push": ("cli.push", "Send models to a registry elsewhere: only what it lacks."),
-    "pull": ("cli.pull", "Fetch a model, a chimera or an organ from a registry elsewhere."),
-    "contributor": ("cli.contributors", "Add, list or suspend contributors of this registry."),
-    "token": ("cli.tokens", "Create, list or revoke tokens."),
-    "admin": ("cli.admin", "Reviews, yanks, events; check the protections (doctor)."),
-    "backup": ("cli.backup", "A copy of the registry that can be opened, while it is served."),
-    "work": ("cli.work", "Do the jobs that wait in the queue."),
-    "jobs": ("cli.work", "List the jobs, or cancel one."),
-    "serve": ("cli.serve", "Browse the registry in a web browser."),
-    "demo": ("cli.demo", "The whole journey on the models that come with the source."),
+    "ingest": ("organs.cli.ingest", "Take GGUF files apart and register them."),
+    "search": ("organs.cli.search", "Find organs by type, place, measure, model and likeness."),
+    "models": ("organs.cli.look", "List the registered models."),
+    "show": ("organs.cli.look", "Show a model or an organ."),
+    "compare": ("organs.cli.compare", "Two models side by side: how alike they are, and what changed."),
+    "report": ("organs.cli.report", "The registry, or one model, in figures that are explained."),
+    "measure": ("organs.cli.measure", "Measure GGUF files without registering them."),
+    "extract": ("organs.cli.extract", "Take a model apart into a folder of organ files."),
+    "assemble": ("organs.cli.assemble", "Write a registered model, or a folder of organ files, as a GGUF file again."),
+    "compat": ("organs.cli.compat", "What fits into a model, and why not."),
+    "compose": ("organs.cli.compose", "Make a chimera of what a recipe says."),
+    "purify": ("organs.cli.purify", "Purify organs of a model."),
+    "transplant": ("organs.cli.transplant", "Put organs of GGUF files into another, without a registry."),
+    "graft": ("organs.cli.transplant", "The same between folders of organ files."),
+    "validate": ("organs.cli.validate", "Run a chimera in a real runtime and say what it is worth."),
+    "verify": ("organs.cli.keep", "Check that every blob is there and gives its bytes."),
+    "sweep": ("organs.cli.keep", "Remove stored bytes that nothing needs."),
+    "login": ("organs.cli.login", "Remember the token for a registry elsewhere."),
+    "push": ("organs.cli.push", "Send models to a registry elsewhere: only what it lacks."),
+    "pull": ("organs.cli.pull", "Fetch a model, a chimera or an organ from a registry elsewhere."),
+    "contributor": ("organs.cli.contributors", "Add, list or suspend contributors of this registry."),
+    "token": ("organs.cli.tokens", "Create, list or revoke tokens."),
+    "admin": ("organs.cli.admin", "Reviews, yanks, events; check the protections (doctor)."),
+    "backup": ("organs.cli.backup", "A copy of the registry that can be opened, while it is served."),
+    "work": ("organs.cli.work", "Do the jobs that wait in the queue."),
+    "jobs": ("organs.cli.work", "List the jobs, or cancel one."),
+    "serve": ("organs.cli.serve", "Browse the registry in a web browser."),
+    "demo": ("organs.cli.demo", "The whole journey on the models that come with the source."),
 }
 
 
@@ -138,7 +138,7 @@ def organ(home: str | None, registry: str | None) -> None:
 
 def main() -> None:
     """Run the command; every failure is one line that says what to do, a traceback only with ORGAN_DEBUG=1."""
-    from registry.errors import OrganError
+    from organs.registry.errors import OrganError
 
     try:
         status = organ.main(standalone_mode=False)
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def _failed(error: Exception) -> None:
-    from cli.console import hint_for, plain
+    from organs.cli.console import hint_for, plain
 
     click.echo(f"organ: {plain(error)}", err=True)
     if hint := hint_for(error):

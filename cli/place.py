@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from registry.errors import BadSetting, OrganError
-from registry.registry import Registry
-from registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
+from organs.registry.errors import BadSetting, OrganError
+from organs.registry.registry import Registry
+from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from registry.client.remote import RemoteRegistry
+    from organs.registry.client.remote import RemoteRegistry
 
 INSTEAD = {
     "ingest": "organ push FILE sends a model to the registry there",
@@ -53,7 +53,7 @@ def remote_registry() -> RemoteRegistry | None:
     url = address()
     if url is None:
         return None
-    from registry.client.remote import RemoteRegistry  # with HTTP, which a folder needs not
+    from organs.registry.client.remote import RemoteRegistry  # with HTTP, which a folder needs not
 
     return RemoteRegistry.open(url)
 
@@ -73,8 +73,8 @@ def any_registry() -> Registry | RemoteRegistry:
 
 def reading_on() -> str:
     """How to go on without the token that was sent to the registry elsewhere; empty where none was."""
-    from registry.client.address import parse_address
-    from registry.client.tokens import kept_token
+    from organs.registry.client.address import parse_address
+    from organs.registry.client.tokens import kept_token
 
     url = address()
     if url is None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from cli.console import plain, print_table
-from cli.findings import print_findings
-from cli.prose import print_sentence
-from registry.present.text import share_text, size_text, theta_text
-from registry.present.values import Values
+from organs.cli.console import plain, print_table
+from organs.cli.findings import print_findings
+from organs.cli.prose import print_sentence
+from organs.registry.present.text import share_text, size_text, theta_text
+from organs.registry.present.values import Values
 
 ROWS_MAX = 12
 """Changed or computed organs that are listed one by one; more are folded to a line for each run of blocks."""

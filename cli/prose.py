@@ -8,7 +8,7 @@ import textwrap
 
 import click
 
-from cli.console import plain
+from organs.cli.console import plain
 
 INDENT = "  "
 WIDTH_MAX = 100

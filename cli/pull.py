@@ -8,23 +8,23 @@ from pathlib import Path
 
 import click
 
-from cli.composing import Asked
-from cli.console import plain, print_json, print_path
-from cli.fetching import Fetched, fetch_files, fetch_shards, fetch_with_its_base
-from cli.place import named_remote
-from cli.targets import check_free
-from ingest.service import always, ingest_model
-from ingest.sources import find_sources
-from registry.client.checking import check_lock
-from registry.client.fetching import FileToFetch
-from registry.client.remote import OwnFiles, RemoteRegistry
-from registry.compose.recipe import Recipe
-from registry.digest import looks_like_prefix, parse_prefix
-from registry.errors import BadName, BadReply, BadSource, NotFound
-from registry.names import ModelName
-from registry.present.text import size_text
-from registry.present.values import Values
-from registry.registry import Registry
+from organs.cli.composing import Asked
+from organs.cli.console import plain, print_json, print_path
+from organs.cli.fetching import Fetched, fetch_files, fetch_shards, fetch_with_its_base
+from organs.cli.place import named_remote
+from organs.cli.targets import check_free
+from organs.ingest.service import always, ingest_model
+from organs.ingest.sources import find_sources
+from organs.registry.client.checking import check_lock
+from organs.registry.client.fetching import FileToFetch
+from organs.registry.client.remote import OwnFiles, RemoteRegistry
+from organs.registry.compose.recipe import Recipe
+from organs.registry.digest import looks_like_prefix, parse_prefix
+from organs.registry.errors import BadName, BadReply, BadSource, NotFound
+from organs.registry.names import ModelName
+from organs.registry.present.text import size_text
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
 
 DIGEST = "sha256:"
 RAW = ".raw"

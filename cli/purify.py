@@ -10,24 +10,24 @@ from pathlib import Path
 
 import click
 
-from cli.composedthere import composed_there
-from cli.composing import Asked, Begun, Composed, composed, print_composed, refuse_recipe
-from cli.computed import print_thetas, with_thetas
-from cli.console import plain, print_json, print_path, progress_bar
-from cli.given import is_file, one_source
-from cli.place import folder_registry, remote_registry
-from cli.targets import SUFFIX, check_fits, check_folder_free, gguf_targets
-from ingest.directory.contents import registered_contents
-from ingest.directory.extract import extract
-from ingest.opening import source_size_bytes
-from ingest.service import ingest_model
-from registry.compose.builder import Composition
-from registry.compose.reading import METHODS
-from registry.compose.selecting import TYPES
-from registry.errors import BadRecipe, BadSource
-from registry.names import parse_model_name
-from registry.present.text import size_text
-from registry.registry import Registry
+from organs.cli.composedthere import composed_there
+from organs.cli.composing import Asked, Begun, Composed, composed, print_composed, refuse_recipe
+from organs.cli.computed import print_thetas, with_thetas
+from organs.cli.console import plain, print_json, print_path, progress_bar
+from organs.cli.given import is_file, one_source
+from organs.cli.place import folder_registry, remote_registry
+from organs.cli.targets import SUFFIX, check_fits, check_folder_free, gguf_targets
+from organs.ingest.directory.contents import registered_contents
+from organs.ingest.directory.extract import extract
+from organs.ingest.opening import source_size_bytes
+from organs.ingest.service import ingest_model
+from organs.registry.compose.builder import Composition
+from organs.registry.compose.reading import METHODS
+from organs.registry.compose.selecting import TYPES
+from organs.registry.errors import BadRecipe, BadSource
+from organs.registry.names import parse_model_name
+from organs.registry.present.text import size_text
+from organs.registry.registry import Registry
 
 
 @click.command()

@@ -12,17 +12,17 @@ from typing import Any
 import click
 import platformdirs
 
-from cli.console import plain, print_json_line, progress_bar, status_line
-from cli.place import named_remote
-from ingest.pushing.remembering import Memory
-from ingest.pushing.sending import CHUNK_BYTES
-from ingest.pushing.service import PushOptions, PushReport
-from ingest.pushing.service import push as push_model
-from ingest.sources import ModelSource, find_sources
-from ingest.submissions.findings import MUST_ACKNOWLEDGE
-from registry.amounts import parse_size, size_text
-from registry.errors import BadInput, OrganError, OverQuota
-from registry.settings import DEBUG_VARIABLE
+from organs.cli.console import plain, print_json_line, progress_bar, status_line
+from organs.cli.place import named_remote
+from organs.ingest.pushing.remembering import Memory
+from organs.ingest.pushing.sending import CHUNK_BYTES
+from organs.ingest.pushing.service import PushOptions, PushReport
+from organs.ingest.pushing.service import push as push_model
+from organs.ingest.sources import ModelSource, find_sources
+from organs.ingest.submissions.findings import MUST_ACKNOWLEDGE
+from organs.registry.amounts import parse_size, size_text
+from organs.registry.errors import BadInput, OrganError, OverQuota
+from organs.registry.settings import DEBUG_VARIABLE
 
 CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024
 THERE, DRY_RUN = "there", "dry run"

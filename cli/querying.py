@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import click
 
-from registry.catalog.search.fields import ALIASES, MODELS, ORGANS
+from organs.registry.catalog.search.fields import ALIASES, MODELS, ORGANS
 
 _MINUS_TERM = re.compile(r"-[^\W\d_]\w.*|-[^\W\d_][:<>=].*|-\d.*", re.DOTALL)
 """More than a letter, which is an option's; options have no digits, words of models do: `-7b`."""

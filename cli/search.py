@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import click
 
-from cli.console import plain, print_json, print_table
-from cli.place import any_registry
-from cli.querying import QueryCommand, print_more
-from cli.tables import NONFINITE_MARK
-from registry.anatomy import EXAMPLE_SLOTS
-from registry.catalog.bins import BIN_DEGREES
-from registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, parse_query
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.present.search import search_values
-from registry.present.text import share_text, size_text, theta_text
+from organs.cli.console import plain, print_json, print_table
+from organs.cli.place import any_registry
+from organs.cli.querying import QueryCommand, print_more
+from organs.cli.tables import NONFINITE_MARK
+from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.catalog.bins import BIN_DEGREES
+from organs.registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, parse_query
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.present.search import search_values
+from organs.registry.present.text import share_text, size_text, theta_text
 
 _NUMBERS = ("θ", "spectral", "size", "alike", "|Z|", "rank", "signal")
 _MORE_COLUMNS = {"z": "magnitude", "rank": "stable_rank", "signal": "signal"}

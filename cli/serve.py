@@ -10,12 +10,12 @@ from ipaddress import ip_address, ip_network
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
-from cli.place import folder_registry
-from registry.errors import BadSetting
-from registry.registry import Registry
-from web.app import create_app
-from web.server import PORT, THREADS, ServerSettings, default_workers, serve_forever
-from web.settings import LOOPBACK_HOSTS, Network, WebSettings
+from organs.cli.place import folder_registry
+from organs.registry.errors import BadSetting
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.server import PORT, THREADS, ServerSettings, default_workers, serve_forever
+from organs.web.settings import LOOPBACK_HOSTS, Network, WebSettings
 
 PROXIES_MAX = 8
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to

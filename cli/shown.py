@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from cli.console import plain, print_table
-from cli.prose import print_prose, print_sentence
-from cli.tables import NONFINITE_MARK
-from registry.present.text import count_text, share_text, size_text, theta_text
-from registry.present.values import Values
+from organs.cli.console import plain, print_table
+from organs.cli.prose import print_prose, print_sentence
+from organs.cli.tables import NONFINITE_MARK
+from organs.registry.present.text import count_text, share_text, size_text, theta_text
+from organs.registry.present.values import Values
 
 FILES_SHOWN = 4
 EDGES_SHOWN = 12

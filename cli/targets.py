@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from registry.errors import BadSource
-from registry.gguf.split import parse_shard_name
-from registry.store.files import Files
-from registry.store.placing import check_room, folder_for_placing, placed, placing_error
+from organs.registry.errors import BadSource
+from organs.registry.gguf.split import parse_shard_name
+from organs.registry.store.files import Files
+from organs.registry.store.placing import check_room, folder_for_placing, placed, placing_error
 
 SUFFIX = ".gguf"
 

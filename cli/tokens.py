@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from cli.console import plain, print_json, print_table
-from cli.main import CommandGroup
-from registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
-from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, create_token, revoke_token
-from registry.catalog.vocabulary import SCOPES
-from registry.errors import NoSuchToken, NotFound
-from registry.present.accounts import token_values
-from registry.present.values import Values
-from registry.registry import Registry
-from registry.settings import REGISTRY_VARIABLE
-from registry.tokens import ID_LENGTH, PREFIX
+from organs.cli.console import plain, print_json, print_table
+from organs.cli.main import CommandGroup
+from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
+from organs.registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, create_token, revoke_token
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.errors import NoSuchToken, NotFound
+from organs.registry.present.accounts import token_values
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
+from organs.registry.settings import REGISTRY_VARIABLE
+from organs.registry.tokens import ID_LENGTH, PREFIX
 
 SHOWN_ONCE = "this is the only time that it is shown; give it to: organ login URL"
 
@@ -138,9 +138,9 @@ def _kept(contributor: str | None) -> list[Values]:
 
 def _asked(url: str, method: str, path: str, body: Any = None) -> Values:
     """What the registry elsewhere answers of one's own tokens, with the shape that it must have."""
-    from registry.client.connection import API
-    from registry.client.remote import RemoteRegistry
-    from registry.client.shape import Each, Maybe, Members, check, text
+    from organs.registry.client.connection import API
+    from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.client.shape import Each, Maybe, Members, check, text
 
     token: Members = {"id": text, "label": text, "scopes": Each(text), "state": text}
     token |= {"created_by": Maybe(text), "expires_at": Maybe(text), "last_used_at": Maybe(text)}

@@ -11,28 +11,28 @@ from typing import Any
 
 import click
 
-from cli.composing import refuse, refuse_recipe
-from cli.console import plain, print_json, print_path, progress_bar
-from cli.given import is_file, one_source
-from cli.planned import print_plan
-from cli.targets import check_fits, check_folder_free, check_free, free_bytes, gguf_targets, write_text
-from ingest.directory.contents import file_contents
-from ingest.directory.extract import extract
-from ingest.dissect import dissect
-from ingest.opening import source_size_bytes
-from ingest.placing import place_virtual
-from ingest.transplant import FileLibrary, Transplant
-from ingest.transplant import transplant as composed_of_files
-from registry.compose.plan import Plan
-from registry.compose.planning import plan_recipe
-from registry.compose.reading import parse_blocks, read_recipe
-from registry.compose.recipe import Recipe
-from registry.compose.selecting import TYPES
-from registry.digest import Digest
-from registry.errors import BadRecipe, BadSource
-from registry.present.plan import plan_values
-from registry.present.text import size_text
-from registry.present.values import Values
+from organs.cli.composing import refuse, refuse_recipe
+from organs.cli.console import plain, print_json, print_path, progress_bar
+from organs.cli.given import is_file, one_source
+from organs.cli.planned import print_plan
+from organs.cli.targets import check_fits, check_folder_free, check_free, free_bytes, gguf_targets, write_text
+from organs.ingest.directory.contents import file_contents
+from organs.ingest.directory.extract import extract
+from organs.ingest.dissect import dissect
+from organs.ingest.opening import source_size_bytes
+from organs.ingest.placing import place_virtual
+from organs.ingest.transplant import FileLibrary, Transplant
+from organs.ingest.transplant import transplant as composed_of_files
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.reading import parse_blocks, read_recipe
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.selecting import TYPES
+from organs.registry.digest import Digest
+from organs.registry.errors import BadRecipe, BadSource
+from organs.registry.present.plan import plan_values
+from organs.registry.present.text import size_text
+from organs.registry.present.values import Values
 
 TYPE_DEFAULT = "organ"
 

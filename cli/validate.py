@@ -11,23 +11,23 @@ from typing import Any
 
 import click
 
-from cli.console import plain, print_json, print_table, status_line
-from cli.elsewhere import validated_there
-from cli.place import address, folder_registry, named_remote
-from cli.prose import print_sentence
-from ingest.sources import GGUF_SUFFIX
-from registry.compose.trying import Tried, registered_candidate, report_values, try_chimera
-from registry.sandbox.process import Limits, Sandbox
-from registry.settings import Settings
-from registry.validation.candidate import Candidate, file_candidate
-from registry.validation.command import CommandRuntime
-from registry.validation.comparison import CHANGED, Event, Progress
-from registry.validation.comparison import validate as compare
-from registry.validation.figures import change_text, figure, lengths_text
-from registry.validation.llama import LlamaCpp
-from registry.validation.reading import TOKENS_DEFAULT, TOKENS_MAX, TOKENS_MIN, Runtime
-from registry.validation.texts import Text, built_in_texts, read_text
-from registry.validation.weights import grafted_organs
+from organs.cli.console import plain, print_json, print_table, status_line
+from organs.cli.elsewhere import validated_there
+from organs.cli.place import address, folder_registry, named_remote
+from organs.cli.prose import print_sentence
+from organs.ingest.sources import GGUF_SUFFIX
+from organs.registry.compose.trying import Tried, registered_candidate, report_values, try_chimera
+from organs.registry.sandbox.process import Limits, Sandbox
+from organs.registry.settings import Settings
+from organs.registry.validation.candidate import Candidate, file_candidate
+from organs.registry.validation.command import CommandRuntime
+from organs.registry.validation.comparison import CHANGED, Event, Progress
+from organs.registry.validation.comparison import validate as compare
+from organs.registry.validation.figures import change_text, figure, lengths_text
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.reading import TOKENS_DEFAULT, TOKENS_MAX, TOKENS_MIN, Runtime
+from organs.registry.validation.texts import Text, built_in_texts, read_text
+from organs.registry.validation.weights import grafted_organs
 
 SECONDS_DEFAULT = 600
 SECONDS_MAX = 24 * 3600

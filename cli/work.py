@@ -12,15 +12,15 @@ from types import FrameType
 
 import click
 
-from cli.console import plain, print_json, print_table
-from cli.elsewhere import jobs_there
-from cli.place import folder_registry, remote_registry
-from cli.querying import print_more
-from registry.catalog.queries.jobs import job_by_id, newest_jobs
-from registry.catalog.register.jobs import cancel_job
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.present.jobs import job_values, jobs_values
-from registry.present.values import Values
+from organs.cli.console import plain, print_json, print_table
+from organs.cli.elsewhere import jobs_there
+from organs.cli.place import folder_registry, remote_registry
+from organs.cli.querying import print_more
+from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
+from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.present.jobs import job_values, jobs_values
+from organs.registry.present.values import Values
 
 PARENT_SECONDS = 0.5
 """Between two looks whether the server is still there."""
@@ -39,7 +39,7 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
 
     `organ serve` does so by itself. Ctrl-C and SIGTERM put what is being done back into the queue.
     """
-    from ingest.jobs.runner import Runner, Told  # all that jobs do: `organ jobs` needs none of it
+    from organs.ingest.jobs.runner import Runner, Told  # all that jobs do: `organ jobs` needs none of it
 
     done: set[int] = set()
 

@@ -11,8 +11,8 @@ import sys
 
 from opening import opened
 
-from registry import Registry
-from registry.present.registered import RegisteredModel
+from organs.registry import Registry
+from organs.registry.present.registered import RegisteredModel
 
 
 def main() -> None:

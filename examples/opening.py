@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ingest.service import ingest_all
-from ingest.sources import find_sources
-from registry import Registry
-from registry import opened as opened_at
-from registry.client.remote import RemoteRegistry
+from organs.ingest.service import ingest_all
+from organs.ingest.sources import find_sources
+from organs.registry import Registry
+from organs.registry import opened as opened_at
+from organs.registry.client.remote import RemoteRegistry
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from ingest.files import Origin
-from registry.digest import Digest
-from registry.errors import BadSource
+from organs.ingest.files import Origin
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource
 
 
 class Bytes(Protocol):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX, Edits
-from registry.catalog.vocabulary import checked_text
-from registry.compose.expressions import wrong_with_licence
-from registry.errors import BadValue
+from organs.registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX, Edits
+from organs.registry.catalog.vocabulary import checked_text
+from organs.registry.compose.expressions import wrong_with_licence
+from organs.registry.errors import BadValue
 
 FIELDS = ("title", "description", "license", "base", "tags")
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ingest.buffers import BUFFER_BYTES
-from ingest.files import OpenFile
-from ingest.tensor_count import check_tensor_sizes
-from registry.anatomy import Place, place_of
-from registry.compose.lock import lock_of
-from registry.digest import Digest
-from registry.errors import BadGguf
-from registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
-from registry.gguf.pieces import Span, around, large_values, tags_of
-from registry.gguf.tokenizer import tokenizer_reasons
-from registry.gguf.types import UNQUANTISED
+from organs.ingest.buffers import BUFFER_BYTES
+from organs.ingest.files import OpenFile
+from organs.ingest.tensor_count import check_tensor_sizes
+from organs.registry.anatomy import Place, place_of
+from organs.registry.compose.lock import lock_of
+from organs.registry.digest import Digest
+from organs.registry.errors import BadGguf
+from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
+from organs.registry.gguf.pieces import Span, around, large_values, tags_of
+from organs.registry.gguf.tokenizer import tokenizer_reasons
+from organs.registry.gguf.types import UNQUANTISED
 
 ODD_PADDING_MAX_BYTES = 16 * 1024 * 1024
 """Padding that is not zero is kept in memory and in one blob."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ingest.hashing import FileDigests, HashedPiece
-from registry.catalog.queries.blobs import BlobRow
-from registry.measure import Measurement
-from registry.store import StoredBlob
+from organs.ingest.hashing import FileDigests, HashedPiece
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.measure import Measurement
+from organs.registry.store import StoredBlob
 
 
 @dataclass(frozen=True, slots=True)

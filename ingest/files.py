@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from registry.digest import Digest
-from registry.errors import BadSource
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource
 
 
 class OpenFile(Protocol):

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ingest.buffers import BUFFER_BYTES, BufferPool, Cancelled, SharedBuffer
-from ingest.dissect import DissectedFile
-from ingest.stages import Stages
-from registry.digest import Digest, digest_of
-from registry.gguf import ByteSource, MemorySource, TensorInfo
-from registry.gguf.pieces import Span
-from registry.measure import count_nonfinite
-from registry.store.codec import BYTES_CODEC, Codec
+from organs.ingest.buffers import BUFFER_BYTES, BufferPool, Cancelled, SharedBuffer
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.stages import Stages
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf import ByteSource, MemorySource, TensorInfo
+from organs.registry.gguf.pieces import Span
+from organs.registry.measure import count_nonfinite
+from organs.registry.store.codec import BYTES_CODEC, Codec
 
 KEPT_CHUNKS_MAX = 8
 """Pieces of more chunks are read again when they are stored."""

@@ -11,14 +11,14 @@ from functools import partial
 
 from threadpoolctl import threadpool_limits
 
-from ingest.dissect import DissectedFile
-from ingest.opening import open_files, source_size_bytes
-from ingest.sources import ModelSource
-from ingest.tasks import Progress
-from registry.anatomy import Place, place_of
-from registry.errors import OrganError
-from registry.gguf import TensorInfo
-from registry.measure import Measurement, measure
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.opening import open_files, source_size_bytes
+from organs.ingest.sources import ModelSource
+from organs.ingest.tasks import Progress
+from organs.registry.anatomy import Place, place_of
+from organs.registry.errors import OrganError
+from organs.registry.gguf import TensorInfo
+from organs.registry.measure import Measurement, measure
 
 Wanted = Callable[[str, Place], bool]
 """Whether the tensor of that name and place is to be measured."""

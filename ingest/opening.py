@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from ingest.directory.folder import Folder, is_organ_directory
-from ingest.directory.opening import directory_size_bytes, open_directory
-from ingest.dissect import DissectedFile, dissect
-from ingest.files import FileSource, OpenFile
-from ingest.sources import CONVERT, SAFETENSORS_SUFFIX, ModelSource
-from ingest.tensor_count import check_tensor_sizes
-from registry.digest import Digest
-from registry.errors import BadSource, BadSplit
-from registry.gguf.split import check_split, is_shard
+from organs.ingest.directory.folder import Folder, is_organ_directory
+from organs.ingest.directory.opening import directory_size_bytes, open_directory
+from organs.ingest.dissect import DissectedFile, dissect
+from organs.ingest.files import FileSource, OpenFile
+from organs.ingest.sources import CONVERT, SAFETENSORS_SUFFIX, ModelSource
+from organs.ingest.tensor_count import check_tensor_sizes
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource, BadSplit
+from organs.registry.gguf.split import check_split, is_shard
 
 
 def open_files(opened: ExitStack, source: ModelSource) -> list[DissectedFile]:

@@ -12,25 +12,25 @@ from dataclasses import dataclass, field
 
 from threadpoolctl import threadpool_limits
 
-from ingest.dissect import DissectedFile
-from ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
-from ingest.hashing import FileDigests, HashedPiece
-from ingest.interrupts import told_of_interrupts
-from ingest.stages import Stages
-from ingest.storing import PieceWriter
-from ingest.tasks import BUFFERS, LocalMeasurer, Measurer, Progress, Tasks
-from ingest.tensor_count import TensorCount
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.organs import measured_organs
-from registry.catalog.records import OrganKey
-from registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs
-from registry.catalog.register.ingests import renew_lease
-from registry.catalog.register.organs import shape_text
-from registry.digest import Digest
-from registry.errors import OrganError
-from registry.measure import Measurement
-from registry.registry import Registry
-from registry.store import StoredBlob
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
+from organs.ingest.hashing import FileDigests, HashedPiece
+from organs.ingest.interrupts import told_of_interrupts
+from organs.ingest.stages import Stages
+from organs.ingest.storing import PieceWriter
+from organs.ingest.tasks import BUFFERS, LocalMeasurer, Measurer, Progress, Tasks
+from organs.ingest.tensor_count import TensorCount
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.organs import measured_organs
+from organs.registry.catalog.records import OrganKey
+from organs.registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs
+from organs.registry.catalog.register.ingests import renew_lease
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.digest import Digest
+from organs.registry.errors import OrganError
+from organs.registry.measure import Measurement
+from organs.registry.registry import Registry
+from organs.registry.store import StoredBlob
 
 BATCH_SHARE = 64
 BATCH_MIN_BYTES, BATCH_MAX_BYTES = 8 * 1024 * 1024, 64 * 1024 * 1024

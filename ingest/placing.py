@@ -6,11 +6,11 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from ingest.buffers import BUFFER_BYTES
-from ingest.files import OpenFile
-from registry.digest import Digest
-from registry.store.files import Files
-from registry.store.placing import UnplacedFile, placed
+from organs.ingest.buffers import BUFFER_BYTES
+from organs.ingest.files import OpenFile
+from organs.registry.digest import Digest
+from organs.registry.store.files import Files
+from organs.registry.store.placing import UnplacedFile, placed
 
 Progress = Callable[[int], None]
 

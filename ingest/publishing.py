@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.register.states import show_model
-from registry.catalog.tables import Model
-from registry.relatives import record_relatives, resolve_declared
+from organs.registry.catalog.register.states import show_model
+from organs.registry.catalog.tables import Model
+from organs.registry.relatives import record_relatives, resolve_declared
 
 
 def publish_model(session: Session, model: Model, by: str) -> None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from ingest.directory.virtual import names_text
-from ingest.dissect import DissectedFile, places
-from ingest.files import Origin
-from ingest.opening import by_file
-from ingest.pipeline import Gathered
-from registry.anatomy import OrganType, Place
-from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
-from registry.catalog.register.organs import shape_text
-from registry.digest import Digest, digest_of
-from registry.gguf import Header
-from registry.gguf.pieces import shown_type, shown_value
-from registry.gguf.types import UNQUANTISED
-from registry.names import ModelName
-from registry.relatives.declared import DeclaredParent, folded, numbered_parents
+from organs.ingest.directory.virtual import names_text
+from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.files import Origin
+from organs.ingest.opening import by_file
+from organs.ingest.pipeline import Gathered
+from organs.registry.anatomy import OrganType, Place
+from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf import Header
+from organs.registry.gguf.pieces import shown_type, shown_value
+from organs.registry.gguf.types import UNQUANTISED
+from organs.registry.names import ModelName
+from organs.registry.relatives.declared import DeclaredParent, folded, numbered_parents
 
 NONFINITE_SHOWN = 5
 """Tensors with values that are NaN or infinite that are named in a sentence."""

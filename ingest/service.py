@@ -9,28 +9,28 @@ from dataclasses import asdict, dataclass, field
 
 from sqlalchemy.orm import Session
 
-from ingest.dissect import DissectedFile
-from ingest.opening import notes_of, open_files, source_size_bytes
-from ingest.pipeline import Gathered, Pipeline
-from ingest.records import model_record, nonfinite_flags, nonfinite_tensors
-from ingest.sources import ModelSource
-from ingest.stages import Stages
-from ingest.tasks import BUFFERS, Measurer, Progress
-from registry.catalog.queries.models import (
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.opening import notes_of, open_files, source_size_bytes
+from organs.ingest.pipeline import Gathered, Pipeline
+from organs.ingest.records import model_record, nonfinite_flags, nonfinite_tensors
+from organs.ingest.sources import ModelSource
+from organs.ingest.stages import Stages
+from organs.ingest.tasks import BUFFERS, Measurer, Progress
+from organs.registry.catalog.queries.models import (
     check_model_name,
     has_visible_model_of_size,
     newest_reachable,
     next_version,
 )
-from registry.catalog.records import ModelRecord
-from registry.catalog.register.ingests import begin_ingest, end_ingest
-from registry.catalog.register.models import Registered, register_model, registered_already
-from registry.catalog.tables import Model
-from registry.digest import Digest
-from registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.relatives import record_relatives, resolve_declared
+from organs.registry.catalog.records import ModelRecord
+from organs.registry.catalog.register.ingests import begin_ingest, end_ingest
+from organs.registry.catalog.register.models import Registered, register_model, registered_already
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import Digest
+from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.relatives import record_relatives, resolve_declared
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ingest.directory.folder import is_organ_directory
-from ingest.directory.layout import MANIFEST_FILE
-from registry.errors import BadSource
-from registry.gguf.split import ShardName, parse_shard_name
-from registry.names import ModelName, name_from_text, namespace_from_text
+from organs.ingest.directory.folder import is_organ_directory
+from organs.ingest.directory.layout import MANIFEST_FILE
+from organs.registry.errors import BadSource
+from organs.registry.gguf.split import ShardName, parse_shard_name
+from organs.registry.names import ModelName, name_from_text, namespace_from_text
 
 GGUF_SUFFIX = ".gguf"
 SAFETENSORS_SUFFIX = ".safetensors"

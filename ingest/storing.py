@@ -6,12 +6,12 @@ import threading
 
 import xxhash
 
-from ingest.hashing import HashedPiece
-from ingest.stages import Stages
-from registry.catalog.queries.blobs import BlobRow
-from registry.errors import BadSource, StoreError
-from registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
-from registry.store.codec import Codec, EncodedChunk, encode_chunk
+from organs.ingest.hashing import HashedPiece
+from organs.ingest.stages import Stages
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.errors import BadSource, StoreError
+from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
+from organs.registry.store.codec import Codec, EncodedChunk, encode_chunk
 
 
 class PieceWriter:

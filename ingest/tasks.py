@@ -14,17 +14,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
-from ingest.buffers import WAIT_SECONDS, BufferPool, Cancelled
-from ingest.dissect import DissectedFile
-from ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
-from ingest.hashing import FilePass, HashedPiece, Piece, hash_literal
-from ingest.stages import Stages
-from ingest.storing import PieceWriter, check_stored
-from registry.catalog.queries.blobs import BlobRow
-from registry.gguf import DType
-from registry.measure import Measurement, Read, measure
-from registry.store import BlobStore
-from registry.store.codec import BYTES_CODEC, codec_for
+from organs.ingest.buffers import WAIT_SECONDS, BufferPool, Cancelled
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
+from organs.ingest.hashing import FilePass, HashedPiece, Piece, hash_literal
+from organs.ingest.stages import Stages
+from organs.ingest.storing import PieceWriter, check_stored
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.gguf import DType
+from organs.registry.measure import Measurement, Read, measure
+from organs.registry.store import BlobStore
+from organs.registry.store.codec import BYTES_CODEC, codec_for
 
 PIECES_AHEAD = 32
 """Pieces that are hashed and not yet stored."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from registry.errors import TooManyTensors
+from organs.registry.errors import TooManyTensors
 
 TENSORS_MAX = 65_536
 TENSOR_MIN_BYTES = 4096

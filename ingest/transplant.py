@@ -16,22 +16,22 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from ingest.composed import BytesAtHand, ComposedFile, Section
-from ingest.dissect import DissectedFile, places
-from ingest.opening import open_files
-from ingest.sources import ModelSource
-from registry.anatomy import Place
-from registry.catalog.search import FoundOrgan
-from registry.compose.lock import Lock
-from registry.compose.parent import Parent, Part
-from registry.compose.plan import Plan
-from registry.compose.planning import plan_recipe
-from registry.compose.recipe import Recipe
-from registry.digest import Digest, digest_of
-from registry.errors import BadQuery, NotFound
-from registry.gguf import HeaderSource, TensorInfo, read_header
-from registry.lineage import Slot
-from registry.measure import count_nonfinite_in, measure
+from organs.ingest.composed import BytesAtHand, ComposedFile, Section
+from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.opening import open_files
+from organs.ingest.sources import ModelSource
+from organs.registry.anatomy import Place
+from organs.registry.catalog.search import FoundOrgan
+from organs.registry.compose.lock import Lock
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.recipe import Recipe
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadQuery, NotFound
+from organs.registry.gguf import HeaderSource, TensorInfo, read_header
+from organs.registry.lineage import Slot
+from organs.registry.measure import count_nonfinite_in, measure
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Schema migrations, configured in code so that an installed wheel can migrate.
 
 `HEAD` is the newest revision; it stands here as text so that opening a database that is up to date need not load
-Alembic. Migrations only move forward on released data. A new one is made by `python -m migrations.new "what it
+Alembic. Migrations only move forward on released data. A new one is made by `python -m organs.migrations.new "what it
 does"`.
 """
 
@@ -11,13 +11,13 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from registry.errors import CatalogError, SchemaTooNew
+from organs.registry.errors import CatalogError, SchemaTooNew
 
 if TYPE_CHECKING:
     from alembic.config import Config
     from sqlalchemy import Connection, Engine
 
-    from migrations.schema import Schema
+    from organs.migrations.schema import Schema
 
 HEAD = "0007"
 LOCATION = Path(__file__).parent
@@ -74,7 +74,7 @@ def expected_schema(revision: str | None) -> Schema:
     from alembic import command
     from sqlalchemy import StaticPool, create_engine
 
-    from migrations.schema import schema_of
+    from organs.migrations.schema import schema_of
 
     if revision is None:
         return {}
@@ -92,7 +92,7 @@ def check_schema(connection: Connection, revision: str | None, expected: Schema)
 
     Raises CatalogError with the first differences.
     """
-    from migrations.schema import in_a_sentence, schema_differences, schema_of
+    from organs.migrations.schema import in_a_sentence, schema_differences, schema_of
 
     found = schema_of(connection)
     if revision is None:
@@ -108,6 +108,6 @@ def check_schema(connection: Connection, revision: str | None, expected: Schema)
 
 def expected_tables() -> set[str]:
     """Return the names of the tables of the newest schema."""
-    from registry.catalog.tables import Base
+    from organs.registry.catalog.tables import Base
 
     return set(Base.metadata.tables)

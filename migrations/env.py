@@ -6,9 +6,9 @@ from typing import Literal
 
 from alembic import context
 
-from migrations import check_schema, current_revision
-from registry.catalog.tables import Base, Timestamp
-from registry.catalog.tables.base import Flag
+from organs.migrations import check_schema, current_revision
+from organs.registry.catalog.tables import Base, Timestamp
+from organs.registry.catalog.tables.base import Flag
 
 engine = context.config.attributes["engine"]
 

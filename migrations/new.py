@@ -1,4 +1,7 @@
-"""`python -m migrations.new "what it does"`: write the next migration, the tables compared with the newest one."""
+"""Write the next migration: `python -m organs.migrations.new "what it does"`.
+
+It compares the tables with the newest migration.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from alembic import command
 from sqlalchemy import create_engine
 
-from migrations import HEAD, configuration
+from organs.migrations import HEAD, configuration
 
 
 def main() -> None:

@@ -25,8 +25,8 @@ TYPE_CHECKING = False  # as type checkers know it: confined processes load this 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from registry.client.remote import RemoteRegistry
-    from registry.registry import Registry
+    from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.registry import Registry
 
 __all__ = ["Registry", "opened"]
 
@@ -38,10 +38,10 @@ def opened(place: str | Path | None = None) -> Registry | RemoteRegistry:
     of the environment, or the one that `organ login` kept for it. A context manager.
     """
     if isinstance(place, str) and place.lower().startswith(("http://", "https://")):
-        from registry.client.remote import RemoteRegistry
+        from organs.registry.client.remote import RemoteRegistry
 
         return RemoteRegistry.open(place)
-    from registry.registry import Registry
+    from organs.registry.registry import Registry
 
     return Registry.open(place)
 
@@ -49,7 +49,7 @@ def opened(place: str | Path | None = None) -> Registry | RemoteRegistry:
 def __getattr__(name: str) -> object:
     # Lazy, so that `import registry.gguf` never loads SQLAlchemy.
     if name == "Registry":
-        from registry.registry import Registry
+        from organs.registry.registry import Registry
 
         return Registry
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

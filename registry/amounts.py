@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from registry.errors import BadInput
+from organs.registry.errors import BadInput
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)

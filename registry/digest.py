@@ -10,7 +10,7 @@ import hashlib
 import re
 from typing import NewType
 
-from registry.errors import BadDigest
+from organs.registry.errors import BadDigest
 
 Digest = NewType("Digest", str)
 

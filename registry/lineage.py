@@ -20,7 +20,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.gguf.types import dtype_by_name
+from organs.registry.gguf.types import dtype_by_name
 
 NOISE = 0.07
 """Standard deviation of the correlation of two unrelated organs."""

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from registry.errors import BadName
+from organs.registry.errors import BadName
 
 NAME_MAX_LENGTH = 96
 MODEL_TEXT_MAX_LENGTH = 210

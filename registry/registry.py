@@ -7,20 +7,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from registry.catalog.engine import Catalog, open_catalog
-from registry.catalog.limits import COUNTS_SECONDS, SEARCH_SECONDS
-from registry.catalog.queries.model_search import found_models, search_models
-from registry.catalog.queries.search import count_organs, search_and_count, search_organs
-from registry.catalog.search import MODELS, FacetCounts, ModelsPage, Query, SearchPage, parse_query
-from registry.settings import Settings
+from organs.registry.catalog.engine import Catalog, open_catalog
+from organs.registry.catalog.limits import COUNTS_SECONDS, SEARCH_SECONDS
+from organs.registry.catalog.queries.model_search import found_models, search_models
+from organs.registry.catalog.queries.search import count_organs, search_and_count, search_organs
+from organs.registry.catalog.search import MODELS, FacetCounts, ModelsPage, Query, SearchPage, parse_query
+from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
-    from registry.catalog.queries.fitting import FittingModels
-    from registry.compose.builder import Composition
-    from registry.compose.recipe import Recipe
-    from registry.digest import Digest
-    from registry.present.registered import RegisteredModel
-    from registry.store import BlobStore
+    from organs.registry.catalog.queries.fitting import FittingModels
+    from organs.registry.compose.builder import Composition
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.digest import Digest
+    from organs.registry.present.registered import RegisteredModel
+    from organs.registry.store import BlobStore
 
 
 class Registry:
@@ -46,7 +46,8 @@ class Registry:
     @classmethod
     def from_settings(cls, settings: Settings) -> Registry:
         """Open the registry that `settings` describe."""
-        import migrations  # above us in the layers: it needs the tables; loaded here so that nobody else must know
+        # Migrations need the tables and stand above this package; loading them here keeps that in one place.
+        from organs import migrations
 
         catalog = open_catalog(settings.database_url, migrations.migrate, migrations.HEAD)
         return cls(settings, catalog)
@@ -55,8 +56,8 @@ class Registry:
     def blobs(self) -> BlobStore:
         """The stored bytes. Opened when they are first asked for: searches never load the codecs."""
         if self._blobs is None:
-            from registry.store import BlobStore
-            from registry.upkeep import take_back
+            from organs.registry.store import BlobStore
+            from organs.registry.upkeep import take_back
 
             self._blobs = BlobStore(self.settings.blobs, on_recovered=partial(take_back, self.catalog))
         return self._blobs
@@ -119,8 +120,9 @@ class Registry:
         `name` may also be `sha256:` and what the digest of a model, a file or a lock begins with. Raises NotFound, with
         the nearest name, Ambiguous, BadName, BadDigest.
         """
-        from registry.catalog.queries.composing import model_by_text  # these know lineage, which is done in numpy
-        from registry.present.registered import registered_value
+        # Imported here because it loads numpy, which searches do not need.
+        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.present.registered import registered_value
 
         with self.catalog.reading() as session:
             return registered_value(session, model_by_text(session, name))
@@ -130,8 +132,8 @@ class Registry:
 
         `limit` is from 1 to 1,000; no more models are looked through. Raises what `model` does, BadQuery.
         """
-        from registry.catalog.queries.composing import model_by_text
-        from registry.catalog.queries.fitting import fitting_models
+        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.catalog.queries.fitting import fitting_models
 
         with self.catalog.reading() as session:
             return fitting_models(session, model_by_text(session, base).id, limit)
@@ -142,9 +144,9 @@ class Registry:
         It is the file that came in, byte for byte; of a model that came in shards, one file of all of them. Raises what
         `model` does, NotAssemblable, StoreError, DiskFull; then `path` is as it was.
         """
-        from registry.catalog.queries.composing import model_by_text
-        from registry.chimera.layout import plan_merged
-        from registry.chimera.place import place_file
+        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.chimera.layout import plan_merged
+        from organs.registry.chimera.place import place_file
 
         target = Path(path)
         with self.catalog.reading() as session:
@@ -156,8 +158,8 @@ class Registry:
 
         `base` is a model's name, or a whole recipe (`registry.compose.reading.read_recipe` reads one from text).
         """
-        from registry.compose.builder import Composition  # with the codecs, which searches never load
-        from registry.compose.recipe import Recipe
+        from organs.registry.compose.builder import Composition  # with the codecs, which searches never load
+        from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base
         return Composition(recipe, self.catalog, lambda: self.blobs)

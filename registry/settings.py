@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import platformdirs
 
-from registry.amounts import parse_size
-from registry.errors import BadInput, BadSetting
+from organs.registry.amounts import parse_size
+from organs.registry.errors import BadInput, BadSetting
 
 HOME_VARIABLE = "ORGAN_HOME"
 DATABASE_VARIABLE = "ORGAN_DATABASE_URL"

@@ -15,7 +15,7 @@ import secrets
 import zlib
 from dataclasses import dataclass
 
-from registry.errors import BadToken
+from organs.registry.errors import BadToken
 
 PREFIX, PAGE_PREFIX = "orgp_", "orgs_"
 ID_LENGTH, SECRET_LENGTH, CHECKSUM_LENGTH = 9, 43, 6

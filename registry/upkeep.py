@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from registry.catalog.clock import now
-from registry.catalog.engine import Catalog
-from registry.catalog.queries.blobs import (
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.blobs import (
     BlobRow,
     blobs_after,
     blobs_by_digest,
@@ -26,16 +26,16 @@ from registry.catalog.queries.blobs import (
     oldest_living_ingest,
     unneeded_blobs,
 )
-from registry.catalog.queries.organs import uncounted_organs
-from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.register.blobs import doom_blobs, mark_corrupt, mark_present, reclaim_blob
-from registry.catalog.register.organs import count_nonfinite_tensors, record_nonfinite
-from registry.catalog.register.totals import differences, repair_totals
-from registry.digest import Digest
-from registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
-from registry.gguf.types import dtype_by_name
-from registry.measure import count_nonfinite_in
-from registry.store import BlobAddress, BlobReader, BlobStore
+from organs.registry.catalog.queries.organs import uncounted_organs
+from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.register.blobs import doom_blobs, mark_corrupt, mark_present, reclaim_blob
+from organs.registry.catalog.register.organs import count_nonfinite_tensors, record_nonfinite
+from organs.registry.catalog.register.totals import differences, repair_totals
+from organs.registry.digest import Digest
+from organs.registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.measure import count_nonfinite_in
+from organs.registry.store import BlobAddress, BlobReader, BlobStore
 
 GRACE = timedelta(hours=24)
 CLOCK_SLACK = timedelta(minutes=1)

@@ -7,7 +7,17 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from registry.gguf import DType, Header, KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name, padded, write_file
+from organs.registry.gguf import (
+    DType,
+    Header,
+    KeyValue,
+    RawKeyValue,
+    TensorSpec,
+    ValueType,
+    dtype_by_name,
+    padded,
+    write_file,
+)
 
 F32 = dtype_by_name("F32")
 

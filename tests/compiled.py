@@ -14,7 +14,7 @@ from sqlalchemy import URL, Engine, create_engine
 from sqlalchemy.util import LRUCache
 from werkzeug.routing import Rule
 
-from registry.catalog import engine as product
+from organs.registry.catalog import engine as product
 
 STATEMENTS_MAX = 5000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.compiled import compiled_once
 from tests.faults.cases import take_in, write_model
 from tests.homes import DATABASE, Homes

@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors, ingest_file

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import select
 
-from registry.catalog.tables import Lineage, Model
-from registry.gguf import KeyValue, TensorSpec, dtype_by_name
-from registry.gguf.quants import quantize
-from registry.registry import Registry
+from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.gguf import KeyValue, TensorSpec, dtype_by_name
+from organs.registry.gguf.quants import quantize
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text, unsigned
 from tests.trips import Tensors, block_metadata, block_tensors, ingest_file
 

@@ -23,7 +23,7 @@ KEPT_BYTES = 4096
 """Of what has passed already: a token may lie in two pieces of an answer."""
 SHOWN_ONCE = frozenset({"/api/v1/account/tokens", "/account/tokens", "/account/page-token"})
 """What is sent here makes a token, and its answer alone has it."""
-WATCHED_LOGGERS = ("cli", "gunicorn", "ingest", "registry", "urllib3", "web")
+WATCHED_LOGGERS = ("gunicorn", "organs", "urllib3")
 """Of these whatever they could say at all; of others what they do say. urllib3 tells the addresses that clients ask."""
 
 Answer = tuple[Iterable[bytes], str, Headers]

@@ -23,8 +23,8 @@ from sqlalchemy import URL, create_engine, make_url, text
 from sqlalchemy.exc import ProgrammingError
 from sqlalchemy.pool import NullPool
 
-import migrations
-from registry.settings import Settings
+from organs import migrations
+from organs.registry.settings import Settings
 
 URL_VARIABLE = "ORGAN_TEST_POSTGRES_URL"
 MARKER = "registry.postgres"

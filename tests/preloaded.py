@@ -53,7 +53,7 @@ def preloaded() -> Iterator[Path]:
 
 def serve(address: str) -> None:
     """Fork for whoever connects to `address`, until stdin is closed."""
-    from cli.main import organ
+    from organs.cli.main import organ
 
     context = click.Context(organ)
     for name in organ.list_commands(context):
@@ -107,7 +107,7 @@ def _become(connection: socket.socket) -> None:
 
 
 def _status_of_command() -> int:
-    from cli.main import main
+    from organs.cli.main import main
 
     try:
         main()

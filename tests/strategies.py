@@ -7,8 +7,8 @@ import string
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from registry.gguf import DType, KeyValue, TensorSpec, ValueType
-from registry.gguf.types import DTYPES
+from organs.registry.gguf import DType, KeyValue, TensorSpec, ValueType
+from organs.registry.gguf.types import DTYPES
 from tests.builders import file_bytes
 
 PATIENT = settings(deadline=None, max_examples=60)

@@ -10,20 +10,20 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from ingest.submissions.inspection import Inspection, StartInspector, Stopped
-from ingest.submissions.inspector import serve
-from ingest.submissions.intake import process_submission
-from ingest.submissions.manifest import parse_manifest
-from ingest.submissions.messages import Channel
-from ingest.submissions.submit import submit
-from ingest.uploads.spool import spool_of
-from registry.catalog.queries.submissions import FoundSubmission, submission_by_id
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.uploads import add_upload, complete_upload, note_received
-from registry.catalog.tables import BlobLease, Upload
-from registry.digest import digest_of
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.ingest.submissions.inspection import Inspection, StartInspector, Stopped
+from organs.ingest.submissions.inspector import serve
+from organs.ingest.submissions.intake import process_submission
+from organs.ingest.submissions.manifest import parse_manifest
+from organs.ingest.submissions.messages import Channel
+from organs.ingest.submissions.submit import submit
+from organs.ingest.uploads.spool import spool_of
+from organs.registry.catalog.queries.submissions import FoundSubmission, submission_by_id
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.uploads import add_upload, complete_upload, note_received
+from organs.registry.catalog.tables import BlobLease, Upload
+from organs.registry.digest import digest_of
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.trips import row_counts
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.anatomy import LORA_SUFFIXES, OrganType, Place, Tower, adapted_tensor, place_of
+from organs.registry.anatomy import LORA_SUFFIXES, OrganType, Place, Tower, adapted_tensor, place_of
 from tests.strategies import PATIENT
 
 # Decided by hand, one line of thought for each kind; N is the block, or the number of a layer outside the blocks.

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from registry.backup import DATABASE, FRESH, MARK, NO_SQLITE, BackupReport, back_up
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.register.accounts import add_contributor, create_token
-from registry.catalog.register.leaving import NOT_COPIED
-from registry.catalog.tables import Submission, Upload
-from registry.errors import Busy, DiskFull, NotAllowed, StoreError
-from registry.registry import Registry
-from registry.store.files import Files
-from registry.upkeep import sweep
+from organs.registry.backup import DATABASE, FRESH, MARK, NO_SQLITE, BackupReport, back_up
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.register.accounts import add_contributor, create_token
+from organs.registry.catalog.register.leaving import NOT_COPIED
+from organs.registry.catalog.tables import Submission, Upload
+from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files
+from organs.registry.upkeep import sweep
 from tests.cli.running import Organ
 from tests.faults.cases import (
     SteppedFiles,

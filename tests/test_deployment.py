@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 import zipfile
 from pathlib import Path
 
@@ -12,10 +11,11 @@ import click
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from cli.main import organ
-from registry.settings import Settings
+from organs.cli.main import organ
+from organs.registry.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
+PORTIONS = ("registry", "ingest", "cli", "web", "migrations")
 FOLDER = ROOT / "docs" / "deployment"
 
 
@@ -62,9 +62,7 @@ def test_an_image_is_built_from_the_program_alone() -> None:
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*", "everything is left out that is not named"
     kept = {rule.removeprefix("!") for rule in rules if rule.startswith("!")}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    packages = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert kept == {"LICENSE", "README.md", "pyproject.toml", *packages}
+    assert kept == {"LICENSE", "README.md", "pyproject.toml", "src", *PORTIONS}
 
 
 def test_port_80_lets_certificates_be_fetched_before_it_redirects() -> None:
@@ -79,7 +77,6 @@ def test_a_wheel_has_a_marker_of_types_in_every_package(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
-        assert f"{package}/py.typed" in names, package
-        assert f"{package}/__init__.py" in names, package
+    for portion in PORTIONS:
+        assert f"organs/{portion}/py.typed" in names, portion
+        assert f"organs/{portion}/__init__.py" in names, portion

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.digest import digest_of, looks_like_prefix, parse_digest, parse_prefix
-from registry.errors import BadDigest
+from organs.registry.digest import digest_of, looks_like_prefix, parse_digest, parse_prefix
+from organs.registry.errors import BadDigest
 from tests.strategies import PATIENT
 
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -22,8 +22,8 @@ from pathlib import Path
 import click
 import pytest
 
-import registry.settings
-from cli.main import organ
+from organs.cli.main import organ
+from organs.registry import settings
 from tests.homes import Homes
 from tests.preloaded import preloaded
 
@@ -198,14 +198,14 @@ def test_the_runner_sees_what_it_should() -> None:
 
 
 def test_every_setting_stands_in_the_guide() -> None:
-    variables = {value for name, value in vars(registry.settings).items() if name.endswith("_VARIABLE")}
+    variables = {value for name, value in vars(settings).items() if name.endswith("_VARIABLE")}
     assert len(variables) >= 4
     guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
     assert {name for name in variables if f"| `{name}`" not in guide} == set()
 
 
 def test_no_document_speaks_of_a_setting_that_there_is_not() -> None:
-    variables = {value for name, value in vars(registry.settings).items() if name.endswith("_VARIABLE")}
+    variables = {value for name, value in vars(settings).items() if name.endswith("_VARIABLE")}
     said = {name for path in DOCUMENTS for name in re.findall(r"\bORGAN_[A-Z_]+\b", path.read_text(encoding="utf-8"))}
     assert said - variables == set()
 
@@ -230,7 +230,7 @@ def test_the_picture_in_the_readme_is_what_the_demo_prints(tmp_path: Path) -> No
     picture = next(
         block for block in blocks((ROOT / "README.md").read_text(encoding="utf-8")) if block.language == "text"
     )
-    printed = run([sys.executable, "-m", "cli", "demo"], place, "README.md")
+    printed = run([sys.executable, "-m", "organs.cli", "demo"], place, "README.md")
     assert len(picture.text.splitlines()) > 5
     check_printed(picture.text.splitlines(), printed, f"README.md:{picture.line}")
     assert re.search(r"^GET http://127\.0\.0\.1:\d+/: 200, ", printed, re.MULTILINE), "it looks at the catalog"

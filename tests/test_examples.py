@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from registry import Registry
+from organs.registry import Registry
 
 pytestmark = pytest.mark.long
 

@@ -21,6 +21,7 @@ TOP = {
     *("registry", "migrations", "web", "ingest", "cli", "tests", "bench", "docs", "examples"),
     *(
         "pyproject.toml",
+        "src",
         "Makefile",
         "README.md",
         "CHANGELOG.md",
@@ -36,6 +37,8 @@ NOT_OURS = re.compile(r"\.(?!ci$|gitignore$|dockerignore$)|__pycache__$|build$|d
 
 CODE = ("registry", "ingest", "cli", "web", "migrations", "bench", "examples")
 PRODUCT = ("registry", "ingest", "cli", "web")
+PORTIONS = (*PRODUCT, "migrations")
+"""The folders that are installed below one name, as `organs.registry` and so on."""
 WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 
 LONG_BODIES: dict[str, str] = {}
@@ -149,10 +152,26 @@ def test_the_project_is_also_found_without_git() -> None:
 
 
 def test_the_top_holds_what_the_plan_of_the_house_says_and_nothing_else() -> None:
-    found = {path.parts[0] for path in files()}
+    found = {path.parts[0] for path in files()} | {"src"}  # of which the files are links to folders
     assert found - TOP == set()
     if (ROOT / ".git").exists():
         assert TOP - found == set()
+
+
+def test_the_import_package_has_a_link_to_each_of_its_folders() -> None:
+    links = {path.name: path for path in (ROOT / "src" / "organs").iterdir() if path.name != "__pycache__"}
+    assert set(links) == set(PORTIONS)
+    for name, link in links.items():
+        assert link.is_symlink()
+        assert link.resolve() == (ROOT / name).resolve()
+
+
+def test_the_product_is_imported_below_its_one_name() -> None:
+    bare = re.compile(rf"(?:^|[;\"'])\s*(?:from|import) (?:{'|'.join(PORTIONS)})\b", re.MULTILINE)
+    assert bare.search('script = """\nfrom registry import store\n"""')
+    found = [str(path) for path in modules(*CODE, "tests") if path.name != Path(__file__).name]
+    found = [path for path in found if bare.search(source(Path(path)).replace("import web, organs.web", ""))]
+    assert found == [], "such an import finds a second copy of the module, or nothing: write organs.registry"
 
 
 def test_no_function_body_is_longer_than_60_lines() -> None:
@@ -301,10 +320,12 @@ def test_no_file_is_too_large_for_the_repository() -> None:
     assert {path: size for path, size in large.items() if size >= TRACKED_MAX_BYTES} == {}
 
 
-@pytest.mark.parametrize("module", ["registry.gguf", "registry.anatomy", "registry.measure", "registry.digest"])
+@pytest.mark.parametrize(
+    "module", ["organs.registry.gguf", "organs.registry.anatomy", "organs.registry.measure", "organs.registry.digest"]
+)
 def test_a_pure_module_loads_neither_the_database_nor_a_face(module: str) -> None:
     script = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    assert "registry" in loaded
+    assert "organs" in loaded
     assert loaded & {"sqlalchemy", "alembic", "flask", "werkzeug", "jinja2", "click", "rich", "requests"} == set()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flask import Flask, Response, request
 
-from registry.tokens import new_page_token, new_token
+from organs.registry.tokens import new_page_token, new_token
 from tests.leaks import Watch, look_at_command, look_at_log, now_watching, watching
 
 TOKENS = (new_token().text, new_page_token().text)
@@ -84,7 +84,7 @@ def test_line_99_a_new_token_is_shown_once_and_in_no_other_answer(leaky: Flask, 
 
 def test_line_99_a_token_is_found_in_any_record_and_in_its_traceback(watch: Watch) -> None:
     for number, token in enumerate(TOKENS, 1):
-        for name in ("web.x", "urllib3.connectionpool", "registry.client.connection"):
+        for name in ("organs.web.x", "urllib3.connectionpool", "organs.registry.client.connection"):
             logging.getLogger(name).debug("asked for %s", f"/?t={token}")
         try:
             raise ValueError(token)
@@ -92,7 +92,7 @@ def test_line_99_a_token_is_found_in_any_record_and_in_its_traceback(watch: Watc
             logging.getLogger("anything").exception("it went wrong")
         assert len(watch.found) == 4, number
         watch.found.clear()
-    logging.getLogger("web").warning("revoked %s", TOKENS[0][5:14])
+    logging.getLogger("organs.web").warning("revoked %s", TOKENS[0][5:14])
     watch.check()
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.lineage import (
+from organs.registry.lineage import (
     CLOSE,
     NOISE,
     OUTLIERS_MAX,
@@ -23,7 +23,7 @@ from registry.lineage import (
     relation_to_parent,
     similarity,
 )
-from registry.measure import fingerprint
+from organs.registry.measure import fingerprint
 from tests.strategies import PATIENT
 
 SHAPE = (64, 32)

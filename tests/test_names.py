@@ -9,8 +9,8 @@ from huggingface_hub.utils import validate_repo_id
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.errors import BadName
-from registry.names import (
+from organs.registry.errors import BadName
+from organs.registry.names import (
     NAME_MAX_LENGTH,
     RESERVED_ENDINGS,
     RESERVED_NAMESPACES,

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from sqlalchemy import update
 
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.tables import Model, Organ
-from registry.compose.builder import Composition
-from registry.errors import NotComposable
-from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
-from registry.gguf.quants import quantize
-from registry.names import parse_model_name
-from registry.present.models import model_page
-from registry.registry import Registry
-from registry.upkeep import Share, verify
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Model, Organ
+from organs.registry.compose.builder import Composition
+from organs.registry.errors import NotComposable
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.gguf.quants import quantize
+from organs.registry.names import parse_model_name
+from organs.registry.present.models import model_page
+from organs.registry.registry import Registry
+from organs.registry.upkeep import Share, verify
+from organs.web.app import create_app
 from tests.builders import file_bytes, text
 from tests.cli.running import Organ as Command
 from tests.homes import Homes
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
-from web.app import create_app
 
 UP, DOWN, QUERY = "blk.0.ffn_up.weight", "blk.1.ffn_down.weight", "blk.0.attn_q.weight"
 ODD = {UP: 3, DOWN: 1}

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry import notebook
-from registry.compose.recipe import MetadataChange, Recipe
-from registry.registry import Registry
+from organs.registry import notebook
+from organs.registry.compose.recipe import MetadataChange, Recipe
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ingest.uploads.sessions import Chunk, Declared, open_upload, receive
-from registry.backup import back_up
-from registry.catalog.register.accounts import add_contributor
-from registry.digest import digest_of
-from registry.registry import Registry
+from organs.ingest.uploads.sessions import Chunk, Declared, open_upload, receive
+from organs.registry.backup import back_up
+from organs.registry.catalog.register.accounts import add_contributor
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
 from tests.faults.cases import take_in, write_model
 from tests.trips import assembled
 

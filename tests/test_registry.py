@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from registry import Registry
-from registry.catalog.queries.composing import model_by_text
-from registry.chimera.layout import plan_shards
-from registry.chimera.place import place_file
-from registry.digest import digest_of
-from registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
-from registry.gguf import MemorySource, read_header
+from organs.registry import Registry
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.chimera.layout import plan_shards
+from organs.registry.chimera.place import place_file
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
+from organs.registry.gguf import MemorySource, read_header
 from tests.builders import text, unsigned
 from tests.trips import block_tensors, ingest_file, little_model
 
@@ -163,7 +163,7 @@ def test_a_registry_says_where_it_is(registry: Registry, tmp_path: Path) -> None
 
 def test_a_search_loads_neither_numpy_nor_the_codecs(filled: Registry) -> None:
     script = (
-        "import sys; from registry import Registry\n"
+        "import sys; from organs.registry import Registry\n"
         "with Registry.open(sys.argv[1]) as registry: print(len(registry.search('type:organ')), *sys.modules)"
     )
     command = [sys.executable, "-c", script, str(filled.settings.home)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import platformdirs
 import pytest
 
-from registry.errors import BadSetting
-from registry.registry import Registry
-from registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, SANDBOX_VARIABLE, Settings
+from organs.registry.errors import BadSetting
+from organs.registry.registry import Registry
+from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, SANDBOX_VARIABLE, Settings
 
 
 def test_by_default_it_is_the_users_data_folder() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.errors import BadToken
-from registry.tokens import new_page_token, new_token, parse_token
+from organs.registry.errors import BadToken
+from organs.registry.tokens import new_page_token, new_token, parse_token
 
 MADE = new_token()
 

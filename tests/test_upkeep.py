@@ -13,13 +13,13 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import blobs_by_digest
-from registry.catalog.register.blobs import lease_blobs
-from registry.catalog.register.ingests import begin_ingest
-from registry.catalog.tables import Blob, InlineBlob, Organ
-from registry.digest import digest_of
-from registry.registry import Registry
-from registry.upkeep import GRACE, Share, SweepReport, sweep, verify
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.register.blobs import lease_blobs
+from organs.registry.catalog.register.ingests import begin_ingest
+from organs.registry.catalog.tables import Blob, InlineBlob, Organ
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
+from organs.registry.upkeep import GRACE, Share, SweepReport, sweep, verify
 from tests.faults.cases import (
     EVERYTHING,
     LARGE,

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import func, select
 
-from ingest.service import IngestReport, always, ingest_model
-from ingest.sources import find_sources
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.tables import Base
-from registry.chimera.place import place_file
-from registry.chimera.plan import plan_model
-from registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.ingest.service import IngestReport, always, ingest_model
+from organs.ingest.sources import find_sources
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Base
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import plan_model
+from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import array, file_bytes, text, unsigned
 
 Tensors = list[tuple[TensorSpec, bytes]]

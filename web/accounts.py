@@ -6,21 +6,21 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.accounts import contributor_by_name, token_by_id, tokens_of
-from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, create_child_token, revoke_by_token
-from registry.catalog.tables import Contributor, Token
-from registry.errors import NoSuchToken, NotAllowed, NotFound
-from registry.present.accounts import (
+from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_id, tokens_of
+from organs.registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, create_child_token, revoke_by_token
+from organs.registry.catalog.tables import Contributor, Token
+from organs.registry.errors import NoSuchToken, NotAllowed, NotFound
+from organs.registry.present.accounts import (
     account_values,
     belongings_values,
     new_token_values,
     token_values,
     tokens_values,
 )
-from registry.present.values import Values
-from web.answers import reading, registry, settings
-from web.identity import ANY, TOKENS, Identity, need
-from web.rates import NEW_TOKENS, rates
+from organs.registry.present.values import Values
+from organs.web.answers import reading, registry, settings
+from organs.web.identity import ANY, TOKENS, Identity, need
+from organs.web.rates import NEW_TOKENS, rates
 
 
 def own_account(*, whole: bool = False) -> Values:

@@ -6,20 +6,20 @@ from http import HTTPStatus
 
 from flask import abort, redirect, request, url_for
 
-from ingest.submissions.review import approve_submission, refuse_submission
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.queries.administration import submission_by_id
-from registry.catalog.queries.removing import model_in_any_state, removal_of
-from registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
-from registry.catalog.register.states import remove_model
-from registry.errors import NotFound
-from registry.names import parse_model_name
-from registry.present.accounts import contributor_account_values
-from registry.present.administration import decision_values, removal_values
-from registry.present.values import Values
-from web.answers import plain_page, reading, registry, settings
-from web.identity import ADMIN, identity, need
-from web.writing import ONLY_READS
+from organs.ingest.submissions.review import approve_submission, refuse_submission
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.queries.administration import submission_by_id
+from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
+from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
+from organs.registry.catalog.register.states import remove_model
+from organs.registry.errors import NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.accounts import contributor_account_values
+from organs.registry.present.administration import decision_values, removal_values
+from organs.registry.present.values import Values
+from organs.web.answers import plain_page, reading, registry, settings
+from organs.web.identity import ADMIN, identity, need
+from organs.web.writing import ONLY_READS
 
 ID_MAX = 2**63 - 1
 LEAVE = object()

@@ -19,11 +19,11 @@ from typing import Any
 from flask import Blueprint, Response, current_app, render_template, request
 from sqlalchemy.orm import Session
 
-from registry.present.values import Values
-from registry.registry import Registry
-from registry.reports.document import Cell
-from registry.reports.sheet import sheet
-from web.settings import WebSettings
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
+from organs.registry.reports.document import Cell
+from organs.registry.reports.sheet import sheet
+from organs.web.settings import WebSettings
 
 REGISTRY_KEY = "organ_registry"
 SETTINGS_KEY = "organ_settings"
@@ -108,7 +108,7 @@ def conditional(answer: Response) -> Response:
 
 def next_address(after: str) -> str:
     """This address with another `after`, as it may stand between the brackets of a `Link`."""
-    from web.links import with_parameters
+    from organs.web.links import with_parameters
 
     address = with_parameters(request.script_root + request.path, request.args.to_dict(), after=after)
     return address.replace("<", "%3C").replace(">", "%3E")

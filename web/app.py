@@ -6,28 +6,28 @@ from flask import Flask
 from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
-from registry.registry import Registry
-from web.answers import REGISTRY_KEY, SETTINGS_KEY
-from web.api import api
-from web.concurrency import take_turns
-from web.counting import count_downloads
-from web.downloads import downloads
-from web.errors import answer_errors
-from web.forms import form_token
-from web.head import page_head
-from web.health import health
-from web.hub import hub
-from web.identity import identity, recognise
-from web.links import twin_address
-from web.made import made
-from web.memory import hide_headers, remember_answers
-from web.metrics import count_requests, metrics
-from web.pages import pages
-from web.rates import SharedCounts, limit_rates, limit_reading
-from web.security import secure
-from web.settings import WebSettings
-from web.shown import FILTERS
-from web.writing import may_write
+from organs.registry.registry import Registry
+from organs.web.answers import REGISTRY_KEY, SETTINGS_KEY
+from organs.web.api import api
+from organs.web.concurrency import take_turns
+from organs.web.counting import count_downloads
+from organs.web.downloads import downloads
+from organs.web.errors import answer_errors
+from organs.web.forms import form_token
+from organs.web.head import page_head
+from organs.web.health import health
+from organs.web.hub import hub
+from organs.web.identity import identity, recognise
+from organs.web.links import twin_address
+from organs.web.made import made
+from organs.web.memory import hide_headers, remember_answers
+from organs.web.metrics import count_requests, metrics
+from organs.web.pages import pages
+from organs.web.rates import SharedCounts, limit_rates, limit_reading
+from organs.web.security import secure
+from organs.web.settings import WebSettings
+from organs.web.shown import FILTERS
+from organs.web.writing import may_write
 
 NAVIGATION = (
     *(("pages.organs", "Organs"), ("pages.models", "Models"), ("pages.compare", "Compare")),
@@ -43,7 +43,7 @@ def create_app(registry: Registry, settings: WebSettings | None = None, counts: 
     `counts` hold what is counted for the rates of requests: the processes of one server share them.
     """
     settings = settings or WebSettings()
-    app = Flask("web")
+    app = Flask("organs.web")
     if settings.proxies:
         app.wsgi_app = ProxyFix(app.wsgi_app, x_for=settings.proxies, x_proto=settings.proxies)  # type: ignore[method-assign]
     app.extensions[REGISTRY_KEY] = registry

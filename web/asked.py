@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from flask import request
 
-from registry.catalog.search import Query, Vocabulary, parse_query
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.errors import BadQuery, NotFound
-from web.answers import wants_csv
+from organs.registry.catalog.search import Query, Vocabulary, parse_query
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.errors import BadQuery, NotFound
+from organs.web.answers import wants_csv
 
 LIMIT_DEFAULT = 50
 JOB_MAX = 2**63 - 1

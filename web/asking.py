@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ingest.jobs.asking import ask_for
-from registry.catalog.register.accounts import LOCAL
-from registry.present.values import Values
-from web.answers import registry
-from web.identity import identity
+from organs.ingest.jobs.asking import ask_for
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.present.values import Values
+from organs.web.answers import registry
+from organs.web.identity import identity
 
 
 def ask(kind: str, arguments: Values) -> int:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from flask import Flask, current_app, g, request
 
-from registry.errors import Busy
-from web.settings import WebSettings
+from organs.registry.errors import Busy
+from organs.web.settings import WebSettings
 
 TURNS_KEY = "organ_turns"
 WITH_TURN = frozenset({"pages", "api"})

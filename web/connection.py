@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import httptools
 
-from registry.catalog.register.uploads import CHUNK_MOST_BYTES
-from web.answers import API_PREFIX
-from web.concurrency import client_address, network_of
-from web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
+from organs.registry.catalog.register.uploads import CHUNK_MOST_BYTES
+from organs.web.answers import API_PREFIX
+from organs.web.concurrency import client_address, network_of
+from organs.web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
 
 if TYPE_CHECKING:
-    from web.worker import Service
+    from organs.web.worker import Service
 
 HEAD_MAX_BYTES = 64 * 1024
 TARGET_MAX_LENGTH = 8190

@@ -10,15 +10,15 @@ from itertools import count
 from flask import abort
 from sqlalchemy.orm import Session
 
-from ingest.directory.organfile import encode_head
-from registry.catalog.queries.blobs import BlobRow, blobs_by_id
-from registry.catalog.queries.downloads import name_of_organ
-from registry.catalog.queries.models import files_of
-from registry.catalog.queries.organs import organs_by_prefix
-from registry.catalog.tables import Model, ModelFile, Organ
-from registry.chimera.layout import plan_merged
-from registry.chimera.npy import NpyStream, plan_npy
-from registry.chimera.plan import (
+from organs.ingest.directory.organfile import encode_head
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.downloads import name_of_organ
+from organs.registry.catalog.queries.models import files_of
+from organs.registry.catalog.queries.organs import organs_by_prefix
+from organs.registry.catalog.tables import Model, ModelFile, Organ
+from organs.registry.chimera.layout import plan_merged
+from organs.registry.chimera.npy import NpyStream, plan_npy
+from organs.registry.chimera.plan import (
     FilePlan,
     PlannedSlice,
     check_assemblable,
@@ -26,14 +26,14 @@ from registry.chimera.plan import (
     plan_digest,
     plan_file,
 )
-from registry.chimera.stream import FileStream
-from registry.compose.partial import refuse_partial
-from registry.digest import Digest, digest_of, parse_prefix
-from registry.errors import CorruptBlob, MissingBlob, NotFound
-from registry.gguf import DType, TensorSpec, dtype_by_name
-from web.answers import reading, registry
-from web.filenames import is_plain_name
-from web.streams import ByteSource, Content, streams
+from organs.registry.chimera.stream import FileStream
+from organs.registry.compose.partial import refuse_partial
+from organs.registry.digest import Digest, digest_of, parse_prefix
+from organs.registry.errors import CorruptBlob, MissingBlob, NotFound
+from organs.registry.gguf import DType, TensorSpec, dtype_by_name
+from organs.web.answers import reading, registry
+from organs.web.filenames import is_plain_name
+from organs.web.streams import ByteSource, Content, streams
 
 FULL_DIGEST_LENGTH = 64
 SUFFIX = ".gguf"

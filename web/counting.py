@@ -15,13 +15,13 @@ from typing import Any
 
 from flask import Flask, current_app
 
-from registry.catalog.clock import now
-from registry.catalog.engine import Catalog
-from registry.catalog.register.downloads import add_downloads
-from registry.errors import OrganError
-from registry.registry import Registry
-from web.answers import settings
-from web.metrics import METRICS_KEY, Meters
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.register.downloads import add_downloads
+from organs.registry.errors import OrganError
+from organs.registry.registry import Registry
+from organs.web.answers import settings
+from organs.web.metrics import METRICS_KEY, Meters
 
 COUNTING_KEY = "organ_counting"
 FLUSH_SECONDS = 10.0

@@ -14,11 +14,11 @@ from __future__ import annotations
 from flask import Blueprint, Response, abort, request
 from flask.blueprints import BlueprintSetupState
 
-from registry.catalog.queries.models import files_of, model_by_name
-from registry.errors import NotFound
-from registry.names import parse_model_name
-from web.answers import reading
-from web.contents import (
+from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.errors import NotFound
+from organs.registry.names import parse_model_name
+from organs.web.answers import reading
+from organs.web.contents import (
     chosen_organ,
     model_file,
     organ_file,
@@ -28,7 +28,7 @@ from web.contents import (
     told_in_words,
     whole_model,
 )
-from web.streams import STREAMS_KEY, THREADS, allow_streams, hand_out
+from organs.web.streams import STREAMS_KEY, THREADS, allow_streams, hand_out
 
 downloads = Blueprint("downloads", __name__)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from flask import Flask, Response, current_app, jsonify, render_template, request
 from werkzeug.exceptions import HTTPException
 
-from registry.errors import (
+from organs.registry.errors import (
     Ambiguous,
     BadDigest,
     BadInput,
@@ -28,7 +28,7 @@ from registry.errors import (
     TooSlow,
     UnsupportedDType,
 )
-from web.answers import wants_csv, wants_json
+from organs.web.answers import wants_csv, wants_json
 
 STATUS: tuple[tuple[type[OrganError], int], ...] = (
     (BadToken, 401),

@@ -22,10 +22,10 @@ from typing import Any
 from flask import Blueprint, Response, abort, after_this_request, g, redirect, request
 from markupsafe import Markup
 
-from web.answers import Page, respond
-from web.identity import UPLOAD, identity, session_secret
-from web.memory import reveal_headers
-from web.writing import check_anybody, check_writing
+from organs.web.answers import Page, respond
+from organs.web.identity import UPLOAD, identity, session_secret
+from organs.web.memory import reveal_headers
+from organs.web.writing import check_anybody, check_writing
 
 FIELD, COOKIE = "form_token", "organ_form"
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")

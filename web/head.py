@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from flask import g, request
 
-from registry.errors import OrganError
-from web.answers import settings
-from web.identity import ADMIN, ANYBODY, UPLOAD, Identity, identity
+from organs.registry.errors import OrganError
+from organs.web.answers import settings
+from organs.web.identity import ADMIN, ANYBODY, UPLOAD, Identity, identity
 
 MORE = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
 """Links that only those see who have the scope."""

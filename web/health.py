@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from flask import Blueprint
 
-from registry.catalog.queries.totals import running_totals
-from web.answers import reading
+from organs.registry.catalog.queries.totals import running_totals
+from organs.web.answers import reading
 
 health = Blueprint("health", __name__)
 

@@ -13,15 +13,15 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, g, jsonify, request
 from werkzeug.exceptions import HTTPException
 
-from registry.catalog.queries.downloads import RepositoryQuery, file_names_of, repositories_page
-from registry.catalog.tables import Model
-from registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
-from registry.names import parse_model_name
-from registry.present.values import Values
-from web.answers import reading, settings
-from web.contents import public_names, told_in_words
-from web.errors import refused
-from web.repositories import (
+from organs.registry.catalog.queries.downloads import RepositoryQuery, file_names_of, repositories_page
+from organs.registry.catalog.tables import Model
+from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
+from organs.registry.names import parse_model_name
+from organs.registry.present.values import Values
+from organs.web.answers import reading, settings
+from organs.web.contents import public_names, told_in_words
+from organs.web.errors import refused
+from organs.web.repositories import (
     LIBRARY,
     LICENSE_TAG,
     README,
@@ -35,7 +35,7 @@ from web.repositories import (
     tags_of,
     time_of,
 )
-from web.streams import hand_out
+from organs.web.streams import hand_out
 
 hub = Blueprint("hub", __name__)
 

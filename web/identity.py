@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import Account, EndedToken, account_by_session, known_token
-from registry.catalog.register.accounts import LOCAL, is_use_due, note_use
-from registry.catalog.vocabulary import MANAGE_TOKENS
-from registry.errors import BadToken, NotAllowed, OrganError
-from registry.tokens import parse_token, secret_sha256
-from web.answers import reading, registry, settings
-from web.rates import FAILED_TOKENS, client_address, rates
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import Account, EndedToken, account_by_session, known_token
+from organs.registry.catalog.register.accounts import LOCAL, is_use_due, note_use
+from organs.registry.catalog.vocabulary import MANAGE_TOKENS
+from organs.registry.errors import BadToken, NotAllowed, OrganError
+from organs.registry.tokens import parse_token, secret_sha256
+from organs.web.answers import reading, registry, settings
+from organs.web.rates import FAILED_TOKENS, client_address, rates
 
 READ, UPLOAD, ADMIN, TOKENS = "read", "upload", "admin", MANAGE_TOKENS
 ANY = "any"

@@ -8,8 +8,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from flask import request, url_for
 
-from registry.catalog.search import Query
-from registry.catalog.search.refine import short_text
+from organs.registry.catalog.search import Query
+from organs.registry.catalog.search.refine import short_text
 
 LINK_MAX_LENGTH = 2000
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+", re.IGNORECASE)

@@ -17,21 +17,21 @@ from pathlib import Path
 
 from flask import Blueprint, Response
 
-from ingest.jobs.packs import pack_file
-from registry.catalog.queries.blobs import BlobRow
-from registry.catalog.queries.chimeras import chimeras_by_lock
-from registry.catalog.queries.jobs import job_by_id
-from registry.chimera.layout import first_header
-from registry.compose.lock import lock_of
-from registry.digest import parse_prefix
-from registry.errors import NotFound, StoreError
-from registry.present.chimera import chimera_values
-from registry.present.jobs import PACK, job_result
-from web.answers import reading, registry, settings
-from web.asked import parsed_job
-from web.contents import FULL_DIGEST_LENGTH, literal_file, told_in_words
-from web.streams import ByteSource, Content, hand_out
-from web.writing import whose_jobs
+from organs.ingest.jobs.packs import pack_file
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.chimera.layout import first_header
+from organs.registry.compose.lock import lock_of
+from organs.registry.digest import parse_prefix
+from organs.registry.errors import NotFound, StoreError
+from organs.registry.present.chimera import chimera_values
+from organs.registry.present.jobs import PACK, job_result
+from organs.web.answers import reading, registry, settings
+from organs.web.asked import parsed_job
+from organs.web.contents import FULL_DIGEST_LENGTH, literal_file, told_in_words
+from organs.web.streams import ByteSource, Content, hand_out
+from organs.web.writing import whose_jobs
 
 made = Blueprint("made", __name__)
 

@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from registry.catalog.edits import DESCRIPTION_MAX
-from web.links import outside_link
+from organs.registry.catalog.edits import DESCRIPTION_MAX
+from organs.web.links import outside_link
 
 NESTING_MAX = 12
 """Lists and quotes inside each other."""

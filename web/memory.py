@@ -21,10 +21,10 @@ from typing import Any
 from flask import Flask, Response, g, request
 from werkzeug.utils import cached_property
 
-from web.answers import registry
-from web.identity import COOKIE, SECURE_COOKIE, is_proxied
-from web.rates import ADDRESS_KEY
-from web.settings import WebSettings
+from organs.web.answers import registry
+from organs.web.identity import COOKIE, SECURE_COOKIE, is_proxied
+from organs.web.rates import ADDRESS_KEY
+from organs.web.settings import WebSettings
 
 ANSWER_MAX_BYTES = 512 * 1024
 ROW_BYTES = 1024

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from flask import Blueprint, Flask, Response, current_app, g, request
 
-from registry.catalog.memory import remembered
-from registry.errors import NotAllowed
-from registry.present.models import figures
-from registry.present.values import Values
-from web.answers import reading, settings
-from web.identity import is_proxied
-from web.memory import TOLD_HEADER
-from web.rates import client_ip
-from web.security import is_served, requested_host
-from web.settings import LOOPBACK_NETWORKS, WebSettings
+from organs.registry.catalog.memory import remembered
+from organs.registry.errors import NotAllowed
+from organs.registry.present.models import figures
+from organs.registry.present.values import Values
+from organs.web.answers import reading, settings
+from organs.web.identity import is_proxied
+from organs.web.memory import TOLD_HEADER
+from organs.web.rates import client_ip
+from organs.web.security import is_served, requested_host
+from organs.web.settings import LOOPBACK_NETWORKS, WebSettings
 
 if TYPE_CHECKING:  # prometheus_client looks at the environment when it is imported, which must not be too early
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram

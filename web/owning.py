@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.events import yanked_by
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.published import own_model
-from registry.catalog.tables import Model
-from registry.errors import Conflict, NotAllowed
-from registry.names import ModelName
-from web.identity import ADMIN, UPLOAD, identity
-from web.writing import may_write
+from organs.registry.catalog.queries.events import yanked_by
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.published import own_model
+from organs.registry.catalog.tables import Model
+from organs.registry.errors import Conflict, NotAllowed
+from organs.registry.names import ModelName
+from organs.web.identity import ADMIN, UPLOAD, identity
+from organs.web.writing import may_write
 
 NOT_YOURS = "This model is in the namespace of somebody else."
 

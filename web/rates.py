@@ -31,8 +31,8 @@ from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
-from registry.errors import TooMany
-from web.concurrency import UNKNOWN_ADDRESS, network_of
+from organs.registry.errors import TooMany
+from organs.web.concurrency import UNKNOWN_ADDRESS, network_of
 
 RATES_KEY = "organ_rates"
 FAILED_TOKENS = RateLimitItemPerMinute(10, namespace="failed")
@@ -251,7 +251,7 @@ def client_ip() -> IPv4Address | IPv6Address | None:
 
 def _reader() -> tuple[RateLimitItem, str] | None:
     """Return for whom the work of a request that reads is counted; None for a client of this machine."""
-    from web.identity import identity
+    from organs.web.identity import identity
 
     client = identity()
     if client.account is not None:
@@ -261,7 +261,7 @@ def _reader() -> tuple[RateLimitItem, str] | None:
 
 def _count() -> None:
     """Count a request that is no GET. A log-in is counted by what comes of it: see `web.pages.login`."""
-    from web.identity import identity  # it counts unknown tokens here
+    from organs.web.identity import identity  # it counts unknown tokens here
 
     if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
         return

@@ -16,10 +16,10 @@ from contextlib import contextmanager
 
 from flask import abort, current_app, request
 
-from ingest.uploads.sessions import Chunk
-from registry.catalog.register.uploads import CHUNK_MOST_BYTES
-from registry.errors import BadInput, Busy
-from web.streams import OCTETS, streams
+from organs.ingest.uploads.sessions import Chunk
+from organs.registry.catalog.register.uploads import CHUNK_MOST_BYTES
+from organs.registry.errors import BadInput, Busy
+from organs.web.streams import OCTETS, streams
 
 PORTION_BYTES = 1024 * 1024
 RANGE_HEADER, DIGEST_HEADER = "Content-Range", "Content-Digest"

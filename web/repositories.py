@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import BlobRow
-from registry.catalog.queries.contributors import contributor_name
-from registry.catalog.queries.downloads import versions_of
-from registry.catalog.queries.models import files_of
-from registry.catalog.queries.removed import removal, removed_versions
-from registry.catalog.tables import Model
-from registry.errors import NotFound, Removed
-from registry.names import ModelName, parse_model_name
-from registry.present.card import CARD_VERSION, card
-from registry.present.chimera import chimera_values
-from web.contents import model_file, public_names
-from web.streams import ByteSource, Content
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.queries.contributors import contributor_name
+from organs.registry.catalog.queries.downloads import versions_of
+from organs.registry.catalog.queries.models import files_of
+from organs.registry.catalog.queries.removed import removal, removed_versions
+from organs.registry.catalog.tables import Model
+from organs.registry.errors import NotFound, Removed
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.card import CARD_VERSION, card
+from organs.registry.present.chimera import chimera_values
+from organs.web.contents import model_file, public_names
+from organs.web.streams import ByteSource, Content
 
 README = "README.md"
 LIBRARY = "gguf"

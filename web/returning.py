@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from flask import request
 
-from web.memory import reveal_headers
+from organs.web.memory import reveal_headers
 
 NEXT_MAX_LENGTH = 2000
 _PLAIN = re.compile(r"/(?![/\\])[!-\[\]-~]*")

@@ -17,8 +17,8 @@ from typing import Any
 
 from gunicorn.arbiter import Arbiter
 
-from registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
-from web.metrics import FOLDER_VARIABLE
+from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
+from organs.web.metrics import FOLDER_VARIABLE
 
 PAUSE_SECONDS, PAUSE_MAX_SECONDS = 1.0, 60.0
 """Before it is started again when it has ended by itself: at first, and at most; each time twice as long."""
@@ -27,7 +27,7 @@ WELL_SECONDS = 60.0
 END_SECONDS = 30.0
 """What it has to put its jobs back; a little more than it needs."""
 KILLED_SECONDS = 5.0
-COMMAND = ("-P", "-m", "cli", "work", "--quiet")
+COMMAND = ("-P", "-m", "organs.cli", "work", "--quiet")
 """-P: a folder `cli` where somebody happens to stand is not ours."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import Flask, Request, Response, abort, request
 
-from web.settings import WebSettings
+from organs.web.settings import WebSettings
 
 BODY_MAX_BYTES = 256 * 1024
 """A lookup of a thousand digests takes a quarter of it. Uploads will have limits of their own."""

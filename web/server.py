@@ -9,15 +9,15 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
-from registry.registry import Registry
-from web.app import create_app
-from web.counting import worker_exit
-from web.metrics import child_exit, prepare_metrics
-from web.rates import SharedCounts
-from web.runner import KeepingArbiter
-from web.settings import WebSettings
-from web.streams import allow_streams
-from web.worker import EventLoopWorker
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.counting import worker_exit
+from organs.web.metrics import child_exit, prepare_metrics
+from organs.web.rates import SharedCounts
+from organs.web.runner import KeepingArbiter
+from organs.web.settings import WebSettings
+from organs.web.streams import allow_streams
+from organs.web.worker import EventLoopWorker
 
 WORKERS_MAX = 4
 THREADS = 16

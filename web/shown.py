@@ -10,11 +10,11 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from registry.anatomy import OrganType
-from registry.present.text import count_text, share_text, size_text, theta_text
-from registry.reports.caution import COARSE, FEW, caution
-from web.links import model_address, organ_address, outside_link
-from web.markdown import markdown
+from organs.registry.anatomy import OrganType
+from organs.registry.present.text import count_text, share_text, size_text, theta_text
+from organs.registry.reports.caution import COARSE, FEW, caution
+from organs.web.links import model_address, organ_address, outside_link
+from organs.web.markdown import markdown
 
 THETA_STEPS = 32
 THETA_MAX_DEGREES = 90

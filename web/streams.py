@@ -20,16 +20,16 @@ from typing import Protocol
 
 from flask import Flask, Response, abort, current_app, request
 
-from registry.catalog.queries.blobs import BlobRow
-from registry.digest import Digest
-from registry.errors import MissingBlob, OrganError
-from registry.upkeep import set_aside
-from web.answers import registry
-from web.counting import counter_of
-from web.filenames import attachment
-from web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
-from web.memory import reveal_headers
-from web.ranges import Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.digest import Digest
+from organs.registry.errors import MissingBlob, OrganError
+from organs.registry.upkeep import set_aside
+from organs.web.answers import registry
+from organs.web.counting import counter_of
+from organs.web.filenames import attachment
+from organs.web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
+from organs.web.memory import reveal_headers
+from organs.web.ranges import Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
 
 STREAMS_KEY = "organ_streams"
 THREADS = 12

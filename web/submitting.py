@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ingest.submissions import submit as submissions
-from ingest.submissions.intake import settle_abandoned
-from ingest.submissions.manifest import Manifest, StatedMetadata
-from registry.catalog.queries.submissions import (
+from organs.ingest.submissions import submit as submissions
+from organs.ingest.submissions.intake import settle_abandoned
+from organs.ingest.submissions.manifest import Manifest, StatedMetadata
+from organs.registry.catalog.queries.submissions import (
     FoundSubmission,
     SubmissionPage,
     is_any_abandoned,
@@ -15,10 +15,10 @@ from registry.catalog.queries.submissions import (
     submission_by_id,
     submissions_page,
 )
-from registry.errors import BadInput, BadName, NotAllowed, NotFound
-from registry.names import ModelName, parse_model_name
-from web.answers import reading, registry, settings
-from web.identity import ADMIN, UPLOAD, identity, need
+from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
+from organs.registry.names import ModelName, parse_model_name
+from organs.web.answers import reading, registry, settings
+from organs.web.identity import ADMIN, UPLOAD, identity, need
 
 ID_MAX = 2**63 - 1
 NOBODY = 0

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 from gunicorn.workers.base import Worker
 
-from web.concurrency import AddressLimit, DownloadPlaces, FairQueue
-from web.connection import TOO_MANY_CONNECTIONS, TOO_MANY_OF_ADDRESS, Connection, Exchange, Refusal
-from web.gateway import Answer, call
+from organs.web.concurrency import AddressLimit, DownloadPlaces, FairQueue
+from organs.web.connection import TOO_MANY_CONNECTIONS, TOO_MANY_OF_ADDRESS, Connection, Exchange, Refusal
+from organs.web.gateway import Answer, call
 
 if TYPE_CHECKING:
-    from web.server import ServerSettings
+    from organs.web.server import ServerSettings
 
 RECEIVE_BYTES = 256 * 1024
 ACCEPT_BATCH = 8

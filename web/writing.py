@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 from flask import abort, request
 
-from web.answers import settings
-from web.identity import ADMIN, UPLOAD, Identity, identity, need
+from organs.web.answers import settings
+from organs.web.identity import ADMIN, UPLOAD, Identity, identity, need
 
 ONLY_READS = "This server only reads."
 NO_JOBS = "Jobs are shown to those who may ask for them: log in."

@@ -26,8 +26,8 @@ from network import FEED_FORWARD, Network
 from torch import Tensor
 from torch.nn import functional
 
-from registry.gguf import MemorySource, read_header
-from registry.gguf.quants import dequantize
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.gguf.quants import dequantize
 
 FOLDER = Path(__file__).parent
 KINDS = ("code", "prose")

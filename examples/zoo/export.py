@@ -8,8 +8,8 @@ import torch
 from network import NORM_EPSILON, ROPE_BASE
 from torch import Tensor
 
-from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, write_file
-from registry.gguf.quants import quantize
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, write_file
+from organs.registry.gguf.quants import quantize
 
 PUBLISHER = "organ registry"
 LICENCE = "apache-2.0"

@@ -16,11 +16,11 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.anatomy import place_of
-from registry.gguf import MemorySource, read_header
-from registry.gguf.quants import dequantize
-from registry.lineage import Organ, Slot, similarity
-from registry.measure import measure
+from organs.registry.anatomy import place_of
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.gguf.quants import dequantize
+from organs.registry.lineage import Organ, Slot, similarity
+from organs.registry.measure import measure
 
 FOLDER = Path(__file__).parent
 BASE = "Zoo-A-2M-v1.0-F16"

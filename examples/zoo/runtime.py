@@ -14,7 +14,7 @@ from typing import Any
 
 import xllamacpp
 
-from registry.validation.texts import built_in_texts
+from organs.registry.validation.texts import built_in_texts
 
 PROMPTS = {"code": "def read_lines(path):\n    ", "prose": "The file is opened for reading, and "}
 VOCABULARY = 2048

@@ -7,19 +7,19 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from ingest.buffers import BUFFER_BYTES
-from ingest.directory.manifest import Measures
-from ingest.dissect import DissectedFile
-from registry.catalog.queries.models import files_of, model_by_name, placements_of
-from registry.chimera.plan import FilePlan, plan_model
-from registry.chimera.stream import FileStream
-from registry.digest import Digest
-from registry.errors import CorruptBlob
-from registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, read_header
-from registry.measure import measure
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.store import BlobStore
+from organs.ingest.buffers import BUFFER_BYTES
+from organs.ingest.directory.manifest import Measures
+from organs.ingest.dissect import DissectedFile
+from organs.registry.catalog.queries.models import files_of, model_by_name, placements_of
+from organs.registry.chimera.plan import FilePlan, plan_model
+from organs.registry.chimera.stream import FileStream
+from organs.registry.digest import Digest
+from organs.registry.errors import CorruptBlob
+from organs.registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, read_header
+from organs.registry.measure import measure
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)

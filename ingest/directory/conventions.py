@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ingest.directory.metadata import check_key, key_value
-from registry.gguf import KeyValue
+from organs.ingest.directory.metadata import check_key, key_value
+from organs.registry.gguf import KeyValue
 
 KNOWN_TYPES = {
     "general.alignment": "uint32",

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from ingest.directory.contents import Content
-from ingest.directory.jsontext import Outline
-from ingest.directory.layout import FOLDERS, HEADER_FILE, MANIFEST_FILE, organ_files, safe_file_name
-from ingest.directory.manifest import (
+from organs.ingest.directory.contents import Content
+from organs.ingest.directory.jsontext import Outline
+from organs.ingest.directory.layout import FOLDERS, HEADER_FILE, MANIFEST_FILE, organ_files, safe_file_name
+from organs.ingest.directory.manifest import (
     GGUF_FILES_MAX,
     TENSORS_MAX,
     Measures,
@@ -24,15 +24,15 @@ from ingest.directory.manifest import (
     WrittenTensor,
     manifest_lines,
 )
-from ingest.directory.metadata import readable_metadata
-from ingest.directory.opening import HEADERS_MAX_BYTES
-from ingest.directory.organfile import HEAD_MAX_BYTES, encode_head
-from ingest.directory.staging import StagedFile, Staging, staged, total
-from registry.anatomy import OrganType
-from registry.digest import Digest
-from registry.errors import BadSource
-from registry.gguf import TensorInfo
-from registry.store.files import Files
+from organs.ingest.directory.metadata import readable_metadata
+from organs.ingest.directory.opening import HEADERS_MAX_BYTES
+from organs.ingest.directory.organfile import HEAD_MAX_BYTES, encode_head
+from organs.ingest.directory.staging import StagedFile, Staging, staged, total
+from organs.registry.anatomy import OrganType
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource
+from organs.registry.gguf import TensorInfo
+from organs.registry.store.files import Files
 
 Progress = Callable[[int], None]
 

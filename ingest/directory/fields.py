@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from registry.digest import Digest, parse_digest
-from registry.errors import BadDigest, BadDirectory
-from registry.gguf.types import SIZE_MAX
+from organs.registry.digest import Digest, parse_digest
+from organs.registry.errors import BadDigest, BadDirectory
+from organs.registry.gguf.types import SIZE_MAX
 
 REASONS_MAX = 20
 """How many are spelled out; a hostile folder has no limit of its own."""

@@ -11,9 +11,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.directory.layout import FOLDERS, FORMAT, MANIFEST_FILE, ORGAN_SUFFIX, path_segments
-from ingest.files import FileIdentity
-from registry.errors import BadSource
+from organs.ingest.directory.layout import FOLDERS, FORMAT, MANIFEST_FILE, ORGAN_SUFFIX, path_segments
+from organs.ingest.files import FileIdentity
+from organs.registry.errors import BadSource
 
 OPEN_FILES_MAX = 64
 """A model may have thousands of tensors, a process often no more than 1,024 descriptors."""

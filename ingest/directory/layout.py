@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 
-from registry.anatomy import OrganType, place_of
-from registry.digest import digest_of
+from organs.registry.anatomy import OrganType, place_of
+from organs.registry.digest import digest_of
 
 FORMAT = "organ-directory"
 FORMAT_VERSION = 1

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ingest.directory.layout import FORMAT, FORMAT_VERSION, HEADER_FILE
-from ingest.directory.metadata import Entry
-from registry.anatomy import place_of
-from registry.digest import Digest
-from registry.gguf import KeyValue, TensorSpec
+from organs.ingest.directory.layout import FORMAT, FORMAT_VERSION, HEADER_FILE
+from organs.ingest.directory.metadata import Entry
+from organs.registry.anatomy import place_of
+from organs.registry.digest import Digest
+from organs.registry.gguf import KeyValue, TensorSpec
 
 TENSORS_MAX = 65_536
 GGUF_FILES_MAX = 4_096

@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingest.composed import BytesAtHand, Section
-from ingest.directory.fields import Reasons
-from ingest.directory.folder import Folder
-from ingest.directory.jsontext import MANIFEST_MAX_BYTES, parse_json
-from ingest.directory.layout import HEADER_FILE, MANIFEST_FILE
-from ingest.directory.manifest import GgufEntry, Manifest, TensorEntry
-from ingest.directory.metadata import readable_metadata, same_metadata
-from ingest.directory.organfile import HEAD_MAX_BYTES, parse_head
-from ingest.directory.parse import parse_manifest
-from ingest.directory.virtual import FolderFile, PlacedOrgan, VirtualFile, names_text
-from registry.errors import BadDirectory, BadGguf, BadSource
-from registry.gguf import (
+from organs.ingest.composed import BytesAtHand, Section
+from organs.ingest.directory.fields import Reasons
+from organs.ingest.directory.folder import Folder
+from organs.ingest.directory.jsontext import MANIFEST_MAX_BYTES, parse_json
+from organs.ingest.directory.layout import HEADER_FILE, MANIFEST_FILE
+from organs.ingest.directory.manifest import GgufEntry, Manifest, TensorEntry
+from organs.ingest.directory.metadata import readable_metadata, same_metadata
+from organs.ingest.directory.organfile import HEAD_MAX_BYTES, parse_head
+from organs.ingest.directory.parse import parse_manifest
+from organs.ingest.directory.virtual import FolderFile, PlacedOrgan, VirtualFile, names_text
+from organs.registry.errors import BadDirectory, BadGguf, BadSource
+from organs.registry.gguf import (
     Header,
     HeaderSource,
     KeyValue,
@@ -32,8 +32,8 @@ from registry.gguf import (
     padded,
     read_header,
 )
-from registry.gguf.types import ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX
-from registry.gguf.write import Metadata
+from organs.registry.gguf.types import ALIGNMENT_DEFAULT, ALIGNMENT_KEY, ALIGNMENT_MAX
+from organs.registry.gguf.write import Metadata
 
 HEADERS_MAX_BYTES = 256 * 1024 * 1024
 """Of all GGUF files of a folder, as kept in header.bin and held while it is open. The largest vocabularies in use take

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 import struct
 
-from registry.errors import UnsupportedDType
-from registry.gguf import TensorSpec, dtype_by_id
-from registry.gguf.types import DIMENSIONS_MAX, NAME_MAX_BYTES, SIZE_MAX, DType
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf import TensorSpec, dtype_by_id
+from organs.registry.gguf.types import DIMENSIONS_MAX, NAME_MAX_BYTES, SIZE_MAX, DType
 
 HEAD_MAX_BYTES = 4 + NAME_MAX_BYTES + 4 + 8 * DIMENSIONS_MAX + 4
 

@@ -10,15 +10,30 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from ingest.directory.conventions import plain_key_value
-from ingest.directory.fields import Fields, Reasons
-from ingest.directory.layout import FORMAT, FORMAT_VERSION, GGUF_SUFFIX, HEADER_FILE, MANIFEST_FILE, path_segments
-from ingest.directory.manifest import GGUF_FILES_MAX, TENSORS_MAX, GgufEntry, Manifest, Padding, Stretch, TensorEntry
-from ingest.directory.metadata import check_key, key_value
-from registry.errors import UnsupportedDType
-from registry.gguf import KeyValue, ValueType, dtype_by_name
-from registry.gguf.read import FIELDS_MAX
-from registry.gguf.types import KEY_MAX_BYTES
+from organs.ingest.directory.conventions import plain_key_value
+from organs.ingest.directory.fields import Fields, Reasons
+from organs.ingest.directory.layout import (
+    FORMAT,
+    FORMAT_VERSION,
+    GGUF_SUFFIX,
+    HEADER_FILE,
+    MANIFEST_FILE,
+    path_segments,
+)
+from organs.ingest.directory.manifest import (
+    GGUF_FILES_MAX,
+    TENSORS_MAX,
+    GgufEntry,
+    Manifest,
+    Padding,
+    Stretch,
+    TensorEntry,
+)
+from organs.ingest.directory.metadata import check_key, key_value
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf import KeyValue, ValueType, dtype_by_name
+from organs.registry.gguf.read import FIELDS_MAX
+from organs.registry.gguf.types import KEY_MAX_BYTES
 
 TENSOR_MAPS = ("tensors", "tensor_map", "organs")
 """Where a tensor map is looked for, in this order."""

@@ -11,10 +11,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ingest.directory.folder import says_its_format
-from registry.errors import BadSource
-from registry.store.files import PUBLIC_FILE, PUBLIC_FOLDER, Buffer, Files
-from registry.store.placing import check_room, placing_error, temporary_beside
+from organs.ingest.directory.folder import says_its_format
+from organs.registry.errors import BadSource
+from organs.registry.store.files import PUBLIC_FILE, PUBLIC_FOLDER, Buffer, Files
+from organs.registry.store.placing import check_room, placing_error, temporary_beside
 
 SYNCERS = 4
 WAITING_MAX = 64

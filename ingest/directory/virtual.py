@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ingest.buffers import BUFFER_BYTES
-from ingest.composed import ComposedFile, Section
-from ingest.directory.folder import Folder
-from ingest.directory.layout import MANIFEST_FILE
-from ingest.files import Origin
-from registry.digest import Digest
-from registry.gguf import TensorSpec
+from organs.ingest.buffers import BUFFER_BYTES
+from organs.ingest.composed import ComposedFile, Section
+from organs.ingest.directory.folder import Folder
+from organs.ingest.directory.layout import MANIFEST_FILE
+from organs.ingest.files import Origin
+from organs.registry.digest import Digest
+from organs.registry.gguf import TensorSpec
 
 NAMES_SHOWN_MAX = 5
 

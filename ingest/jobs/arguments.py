@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ingest.jobs.kind import Values
-from registry.errors import BadInput
+from organs.ingest.jobs.kind import Values
+from organs.registry.errors import BadInput
 
 
 def check_members(arguments: Values, known: Sequence[str]) -> None:

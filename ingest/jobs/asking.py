@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ingest.jobs.kind import JobKind, Values
-from ingest.jobs.kinds import KINDS
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.jobs import enqueue_job
-from registry.errors import BadInput
-from registry.registry import Registry
+from organs.ingest.jobs.kind import JobKind, Values
+from organs.ingest.jobs.kinds import KINDS
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.jobs import enqueue_job
+from organs.registry.errors import BadInput
+from organs.registry.registry import Registry
 
 
 def ask_for(

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json
 
-from ingest.jobs.arguments import check_members, text_or_none
-from ingest.jobs.kind import WORK, JobKind, Tell, Values
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.queries.models import check_model_name
-from registry.catalog.queries.quota import check_model_fits
-from registry.catalog.register.accounts import LOCAL
-from registry.compose.cost import Budget, check_recipe
-from registry.compose.library import RegisteredLibrary
-from registry.compose.making import check_own, chimera_name, make
-from registry.compose.plan import Plan
-from registry.compose.planning import plan_recipe
-from registry.compose.reading import read_recipe
-from registry.compose.recipe import Recipe
-from registry.compose.writing import recipe_values
-from registry.errors import BadInput
-from registry.registry import Registry
+from organs.ingest.jobs.arguments import check_members, text_or_none
+from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.quota import check_model_fits
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.compose.cost import Budget, check_recipe
+from organs.registry.compose.library import RegisteredLibrary
+from organs.registry.compose.making import check_own, chimera_name, make
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.writing import recipe_values
+from organs.registry.errors import BadInput
+from organs.registry.registry import Registry
 
 RECIPE_TEXT_MAX_LENGTH = 256 * 1024
 DIGEST_LENGTH = 64

@@ -8,15 +8,15 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ingest.directory.contents import registered_contents
-from ingest.directory.extract import extract
-from ingest.jobs.kind import WORK, JobKind, Tell, Values
-from ingest.jobs.measure import checked_model, settled_model
-from ingest.jobs.packs import new_pack, remove_old_packs
-from registry.digest import Digest
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.store.placing import UnplacedFile, placed
+from organs.ingest.directory.contents import registered_contents
+from organs.ingest.directory.extract import extract
+from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
+from organs.ingest.jobs.measure import checked_model, settled_model
+from organs.ingest.jobs.packs import new_pack, remove_old_packs
+from organs.registry.digest import Digest
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.store.placing import UnplacedFile, placed
 
 READ_BYTES = 1024 * 1024
 FILE_MODE, FOLDER_MODE = 0o644, 0o755

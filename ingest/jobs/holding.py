@@ -6,11 +6,11 @@ import threading
 import time
 from contextlib import suppress
 
-from ingest.jobs.kind import Cancelled
-from registry.catalog.queries.jobs import is_to_be_done
-from registry.catalog.register.jobs import Claim, renew_job, tell_progress
-from registry.errors import OrganError
-from registry.registry import Registry
+from organs.ingest.jobs.kind import Cancelled
+from organs.registry.catalog.queries.jobs import is_to_be_done
+from organs.registry.catalog.register.jobs import Claim, renew_job, tell_progress
+from organs.registry.errors import OrganError
+from organs.registry.registry import Registry
 
 RENEWED_SECONDS = 15.0
 """A quarter of the lease: three may fail before the job counts as left."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ingest.jobs.arguments import check_members, whole_number
-from ingest.jobs.kind import INTAKE, JobKind, Tell, Values
-from ingest.submissions.intake import process_submission, settle_abandoned
-from ingest.submissions.submit import INSPECT as INSPECT_NAME
-from ingest.submissions.submit import PUBLISH as PUBLISH_NAME
-from registry.registry import Registry
+from organs.ingest.jobs.arguments import check_members, whole_number
+from organs.ingest.jobs.kind import INTAKE, JobKind, Tell, Values
+from organs.ingest.submissions.intake import process_submission, settle_abandoned
+from organs.ingest.submissions.submit import INSPECT as INSPECT_NAME
+from organs.ingest.submissions.submit import PUBLISH as PUBLISH_NAME
+from organs.registry.registry import Registry
 
 ID_MAX = 2**63 - 1
 

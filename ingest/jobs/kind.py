@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 
 WORK, VALIDATE, INTAKE = "work", "validate", "intake"
 LANES = (WORK, VALIDATE, INTAKE)

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
-from ingest.jobs.arguments import check_members, text_or_none
-from ingest.jobs.kind import WORK, JobKind, Tell, Values
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.models import model_by_name, placements_of
-from registry.catalog.tables import Placement
-from registry.chimera.plan import naming
-from registry.digest import Digest
-from registry.errors import BadInput, MissingBlob
-from registry.gguf import dtype_by_name
-from registry.measure import Measurement, measure
-from registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
-from registry.registry import Registry
-from registry.store import BlobReader
-from registry.store.codec import StoredChunk
+from organs.ingest.jobs.arguments import check_members, text_or_none
+from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.models import model_by_name, placements_of
+from organs.registry.catalog.tables import Placement
+from organs.registry.chimera.plan import naming
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, MissingBlob
+from organs.registry.gguf import dtype_by_name
+from organs.registry.measure import Measurement, measure
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.store import BlobReader
+from organs.registry.store.codec import StoredChunk
 
 TENSORS_MAX = 2000
 """Tensors whose numbers are listed; all are measured."""

@@ -10,8 +10,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from registry.store.files import PRIVATE_FOLDER
-from registry.store.placing import placing_error
+from organs.registry.store.files import PRIVATE_FOLDER
+from organs.registry.store.placing import placing_error
 
 FOLDER = "jobs"
 KEPT_SECONDS = 24 * 3600.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from ingest.jobs.arguments import check_members
-from ingest.jobs.compose import make_kept, plan_kept, waiting
-from ingest.jobs.kind import WORK, JobKind, Values
-from registry.compose.reading import read_recipe
+from organs.ingest.jobs.arguments import check_members
+from organs.ingest.jobs.compose import make_kept, plan_kept, waiting
+from organs.ingest.jobs.kind import WORK, JobKind, Values
+from organs.registry.compose.reading import read_recipe
 
 _OF_STEP = ("method", "keep", "where", "type", "slot", "blocks")
 _OF_RECIPE = {"model": "base", "name": "name", "encode": "encode", "accept": "accept"}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ingest.jobs.arguments import check_members, text_or_none, whole_number
-from ingest.jobs.kind import WORK, JobKind, Tell, Values
-from registry.catalog.queries.models import model_by_name
-from registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
-from registry.registry import Registry
-from registry.reports.dissection import ORGANS_DEFAULT, model_report
-from registry.reports.overview import ROWS_DEFAULT, registry_report
+from organs.ingest.jobs.arguments import check_members, text_or_none, whole_number
+from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
+from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
 
 ROWS_MAX = 1000
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from ingest.jobs.holding import Held
-from ingest.jobs.kind import ALONE, LANES, Cancelled, JobKind
-from ingest.jobs.kinds import KINDS
-from ingest.jobs.packs import remove_old_packs
-from ingest.uploads.tidying import tidy_uploads
-from registry.catalog.queries.jobs import is_anything_due
-from registry.catalog.register.jobs import (
+from organs.ingest.jobs.holding import Held
+from organs.ingest.jobs.kind import ALONE, LANES, Cancelled, JobKind
+from organs.ingest.jobs.kinds import KINDS
+from organs.ingest.jobs.packs import remove_old_packs
+from organs.ingest.uploads.tidying import tidy_uploads
+from organs.registry.catalog.queries.jobs import is_anything_due
+from organs.registry.catalog.register.jobs import (
     Claim,
     claim_job,
     fail_job,
@@ -25,8 +25,8 @@ from registry.catalog.register.jobs import (
     job_json,
     put_back_job,
 )
-from registry.errors import OrganError
-from registry.registry import Registry
+from organs.registry.errors import OrganError
+from organs.registry.registry import Registry
 
 POLL_SECONDS = 0.5
 AGAIN_SECONDS = 5.0

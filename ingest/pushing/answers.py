@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from registry.catalog.queries.quota import Quota
-from registry.errors import BadName, BadReply
-from registry.names import ModelName, parse_model_name
+from organs.registry.catalog.queries.quota import Quota
+from organs.registry.errors import BadName, BadReply
+from organs.registry.names import ModelName, parse_model_name
 
 FINDINGS_MAX = 200
 SENTENCE_MAX_LENGTH = 2000

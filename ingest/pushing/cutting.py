@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ingest.buffers import BufferPool
-from ingest.dissect import DissectedFile
-from ingest.files import FileSource
-from ingest.hashing import FilePass, HashedPiece, Piece
-from ingest.pushing.remembering import Hashed, Memory
-from ingest.stages import Stages
-from registry.digest import Digest
-from registry.gguf.pieces import Span
-from registry.store.codec import BYTES_CODEC
+from organs.ingest.buffers import BufferPool
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.files import FileSource
+from organs.ingest.hashing import FilePass, HashedPiece, Piece
+from organs.ingest.pushing.remembering import Hashed, Memory
+from organs.ingest.stages import Stages
+from organs.registry.digest import Digest
+from organs.registry.gguf.pieces import Span
+from organs.registry.store.codec import BYTES_CODEC
 
 BUFFERS = 12
 

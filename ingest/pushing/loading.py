@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ingest.pushing.cutting import CutFile
-from registry.digest import Digest, digest_of
-from registry.gguf import ByteSource, MemorySource
-from registry.gguf.pieces import Span
+from organs.ingest.pushing.cutting import CutFile
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf import ByteSource, MemorySource
+from organs.registry.gguf.pieces import Span
 
 PACKED_MAX_BYTES = 64 * 1024 - 1
 PACK_MAX_BYTES = 4 * 1024 * 1024

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingest.files import FileIdentity
-from registry.digest import Digest, parse_digest
-from registry.errors import BadDigest
-from registry.gguf.pieces import Span
+from organs.ingest.files import FileIdentity
+from organs.registry.digest import Digest, parse_digest
+from organs.registry.errors import BadDigest
+from organs.registry.gguf.pieces import Span
 
 ENTRIES_MAX = 256
 """Files and submissions that are remembered; the oldest go first."""

@@ -10,17 +10,17 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from ingest.pushing.answers import KeptUpload, Room, kept_uploads
-from ingest.pushing.cutting import CutFile
-from ingest.pushing.loading import Load, Wanted, loads
-from ingest.pushing.waiting import patiently
-from registry.amounts import size_text
-from registry.catalog.queries.quota import PIECE_ROW_BYTES, Quota
-from registry.catalog.register.accounts import LOCAL
-from registry.client.connection import API, Connection
-from registry.digest import Digest
-from registry.errors import OverQuota
-from registry.names import ModelName
+from organs.ingest.pushing.answers import KeptUpload, Room, kept_uploads
+from organs.ingest.pushing.cutting import CutFile
+from organs.ingest.pushing.loading import Load, Wanted, loads
+from organs.ingest.pushing.waiting import patiently
+from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES, Quota
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.client.connection import API, Connection
+from organs.registry.digest import Digest
+from organs.registry.errors import OverQuota
+from organs.registry.names import ModelName
 
 UNSENT = "nothing was sent"
 

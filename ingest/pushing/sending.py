@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from ingest.pushing.answers import Upload
-from ingest.pushing.loading import Load, OpenLoad
-from ingest.pushing.waiting import PASSING, Patience, Stopped
-from registry.client.connection import API, Connection
-from registry.errors import BadInput, BadReply, BadSource, Conflict, NotFound, OrganError
+from organs.ingest.pushing.answers import Upload
+from organs.ingest.pushing.loading import Load, OpenLoad
+from organs.ingest.pushing.waiting import PASSING, Patience, Stopped
+from organs.registry.client.connection import API, Connection
+from organs.registry.errors import BadInput, BadReply, BadSource, Conflict, NotFound, OrganError
 
 UPLOADS = f"{API}/uploads"
 CHUNK_BYTES = 8 * 1024 * 1024

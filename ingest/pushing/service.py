@@ -13,25 +13,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
-from ingest.dissect import DissectedFile, places
-from ingest.opening import notes_of, open_files
-from ingest.pushing.answers import Finding, Submission, digests_of_model, known_digests, name_of_model, namespace_of
-from ingest.pushing.cutting import CutFile, cut
-from ingest.pushing.lanes import in_lanes
-from ingest.pushing.loading import Wanted, distinct, loads
-from ingest.pushing.remembering import Memory
-from ingest.pushing.room import check_room
-from ingest.pushing.sending import CHUNK_BYTES, UPLOADS, Misfit, Sender
-from ingest.pushing.submitting import followed, hand_in, looked_up, manifest
-from ingest.pushing.waiting import patiently
-from ingest.records import is_complete, model_digest
-from ingest.sources import ModelSource
-from ingest.submissions.manifest import BadManifest, parse_stated_metadata
-from registry.catalog.register.accounts import LOCAL
-from registry.client.connection import API, Connection
-from registry.digest import Digest
-from registry.errors import BadInput, BadName, NotAllowed, NotFound
-from registry.names import ModelName, parse_model_name
+from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.opening import notes_of, open_files
+from organs.ingest.pushing.answers import (
+    Finding,
+    Submission,
+    digests_of_model,
+    known_digests,
+    name_of_model,
+    namespace_of,
+)
+from organs.ingest.pushing.cutting import CutFile, cut
+from organs.ingest.pushing.lanes import in_lanes
+from organs.ingest.pushing.loading import Wanted, distinct, loads
+from organs.ingest.pushing.remembering import Memory
+from organs.ingest.pushing.room import check_room
+from organs.ingest.pushing.sending import CHUNK_BYTES, UPLOADS, Misfit, Sender
+from organs.ingest.pushing.submitting import followed, hand_in, looked_up, manifest
+from organs.ingest.pushing.waiting import patiently
+from organs.ingest.records import is_complete, model_digest
+from organs.ingest.sources import ModelSource
+from organs.ingest.submissions.manifest import BadManifest, parse_stated_metadata
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.client.connection import API, Connection
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
+from organs.registry.names import ModelName, parse_model_name
 
 LANES = 3
 """As many as one contributor has places for at a process of a server that was not told otherwise."""

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ingest.pushing.answers import Submission
-from ingest.pushing.cutting import CutFile
-from ingest.pushing.waiting import PASSING, Patience, Stopped, patiently
-from registry.client.connection import API, Connection
-from registry.names import ModelName
+from organs.ingest.pushing.answers import Submission
+from organs.ingest.pushing.cutting import CutFile
+from organs.ingest.pushing.waiting import PASSING, Patience, Stopped, patiently
+from organs.registry.client.connection import API, Connection
+from organs.registry.names import ModelName
 
 POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from registry.errors import BadReply, Busy, OrganError, TooMany, Unreachable
+from organs.registry.errors import BadReply, Busy, OrganError, TooMany, Unreachable
 
 PATIENCE_SECONDS = 180.0
 """Without any answer that goes on; then the push gives up, and goes on when it is run again."""

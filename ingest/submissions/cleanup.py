@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from ingest.submissions.manifest import Manifest
-from ingest.submissions.serialize import manifest_of
-from ingest.uploads.tidying import forget_uploads
-from registry.catalog.queries.submissions import UNDER_WAY, open_submissions
-from registry.catalog.queries.uploads import pieces_of_upload
-from registry.catalog.register.submissions import hold_contributor
-from registry.catalog.register.uploads import remove_upload
-from registry.catalog.tables import Upload
-from registry.digest import Digest
-from registry.registry import Registry
+from organs.ingest.submissions.manifest import Manifest
+from organs.ingest.submissions.serialize import manifest_of
+from organs.ingest.uploads.tidying import forget_uploads
+from organs.registry.catalog.queries.submissions import UNDER_WAY, open_submissions
+from organs.registry.catalog.queries.uploads import pieces_of_upload
+from organs.registry.catalog.register.submissions import hold_contributor
+from organs.registry.catalog.register.uploads import remove_upload
+from organs.registry.catalog.tables import Upload
+from organs.registry.digest import Digest
+from organs.registry.registry import Registry
 
 
 def remove_uploads_of(registry: Registry, contributor_id: int, manifest: Manifest) -> int:

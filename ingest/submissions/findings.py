@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
-from registry.catalog.vocabulary import shown_text
-from registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue, TooManyTensors
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue, TooManyTensors
 
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
 SEVERITIES = (REFUSE, WARN, NOTE)

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 
-from ingest.dissect import Front
-from ingest.files import OpenFile
-from ingest.submissions.inspector import THREADS
-from ingest.submissions.messages import (
+from organs.ingest.dissect import Front
+from organs.ingest.files import OpenFile
+from organs.ingest.submissions.inspector import THREADS
+from organs.ingest.submissions.messages import (
     FRONTS_MAX_BYTES,
     READ_COST_BYTES,
     READS_BASE_BYTES,
@@ -30,10 +30,10 @@ from ingest.submissions.messages import (
     read_range,
     read_refusal,
 )
-from registry.errors import BadInput, OrganError
-from registry.gguf import DType
-from registry.measure import Measurement, Read, required_reads
-from registry.sandbox.process import Limits, Result, Sandbox, run_python
+from organs.registry.errors import BadInput, OrganError
+from organs.registry.gguf import DType
+from organs.registry.measure import Measurement, Read, required_reads
+from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
 
 ADDRESS_SPACE_BYTES = 2 * 1024**3
 """It sets about 0.3 GiB aside; samples of the largest tensors take 0.4 GiB, large headers less."""
@@ -55,7 +55,7 @@ GRACE_SECONDS = 1.0
 """How long a process may take to end by itself whose pipes are closed."""
 ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """The inspector's own threads are the parallelism."""
-PROGRAM = "ingest.submissions.inspector"
+PROGRAM = "organs.ingest.submissions.inspector"
 TOO_LARGE = "Its headers have more metadata and tensors than a submission may have."
 SLOW_FRONTS = "The inspection was stopped: reading the headers took longer than {:g} s."
 SLOW_MEASUREMENTS = "The inspection was stopped: {} measurements took longer than {:g} s."

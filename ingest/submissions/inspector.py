@@ -1,6 +1,6 @@
 """A program of its own that parses and measures what contributors send. It runs confined, and is not trusted.
 
-    python -m ingest.submissions.inspector READS WRITES     two descriptors of pipes
+    python -m organs.ingest.submissions.inspector READS WRITES     two descriptors of pipes
 
 It reads bytes that anybody may have made, so it gets nothing that would be worth attacking it for: no file, no
 database, no blob store, no network, no setting. The bytes come through one pipe, the answers go through the other
@@ -16,9 +16,9 @@ import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
-from ingest.dissect import read_front
-from ingest.submissions.findings import finding_of
-from ingest.submissions.messages import (
+from organs.ingest.dissect import read_front
+from organs.ingest.submissions.findings import finding_of
+from organs.ingest.submissions.messages import (
     BYTES_MAX,
     READ_MAX_BYTES,
     BadMessage,
@@ -27,9 +27,9 @@ from ingest.submissions.messages import (
     front_messages,
     measurement_values,
 )
-from registry.errors import BadInput
-from registry.gguf import dtype_by_name
-from registry.measure import measure, required_reads
+from organs.registry.errors import BadInput
+from organs.registry.gguf import dtype_by_name
+from organs.registry.measure import measure, required_reads
 
 THREADS = min(4, max(2, os.cpu_count() or 2))
 """Tensors that are measured at once. The sample of one has at most 33 MiB, and is decoded and copied."""

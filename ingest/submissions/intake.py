@@ -22,17 +22,17 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from ingest.composed import ComposedFile
-from ingest.dissect import DissectedFile, dissect
-from ingest.opening import in_order
-from ingest.publishing import publish_model
-from ingest.records import model_digest
-from ingest.service import Intake, always, ingest_files
-from ingest.submissions.cleanup import remove_uploads_of
-from ingest.submissions.findings import REFUSE, Finding, finding_of, findings_json, unacknowledged
-from ingest.submissions.inspection import Inspection, Refused, StartInspector, Stopped, confined_inspector
-from ingest.submissions.manifest import BadManifest, StatedMetadata
-from ingest.submissions.neighbours import (
+from organs.ingest.composed import ComposedFile
+from organs.ingest.dissect import DissectedFile, dissect
+from organs.ingest.opening import in_order
+from organs.ingest.publishing import publish_model
+from organs.ingest.records import model_digest
+from organs.ingest.service import Intake, always, ingest_files
+from organs.ingest.submissions.cleanup import remove_uploads_of
+from organs.ingest.submissions.findings import REFUSE, Finding, finding_of, findings_json, unacknowledged
+from organs.ingest.submissions.inspection import Inspection, Refused, StartInspector, Stopped, confined_inspector
+from organs.ingest.submissions.manifest import BadManifest, StatedMetadata
+from organs.ingest.submissions.neighbours import (
     FOR_ADMINISTRATORS,
     base_findings,
     digest_findings,
@@ -40,8 +40,8 @@ from ingest.submissions.neighbours import (
     organ_findings,
     unfit_for_its_base,
 )
-from ingest.submissions.pieces import LocatedFile, Sources, composed_file, locate
-from ingest.submissions.proposal import (
+from organs.ingest.submissions.pieces import LocatedFile, Sources, composed_file, locate
+from organs.ingest.submissions.proposal import (
     Proposal,
     count_nonfinite_weights,
     declared_parents,
@@ -50,23 +50,29 @@ from ingest.submissions.proposal import (
     nonfinite_finding,
     propose,
 )
-from ingest.submissions.serialize import acknowledged_of, manifest_of, metadata_json, read_manifest, stated_metadata_of
-from registry.catalog.actions import Action
-from registry.catalog.queries.submissions import (
+from organs.ingest.submissions.serialize import (
+    acknowledged_of,
+    manifest_of,
+    metadata_json,
+    read_manifest,
+    stated_metadata_of,
+)
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.queries.submissions import (
     abandoned_submissions,
     forsaken_models,
     submission_by_id,
 )
-from registry.catalog.records import ModelRecord, ParentRecord
-from registry.catalog.register.events import record_event
-from registry.catalog.register.states import withdraw_model
-from registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
-from registry.catalog.tables import Contributor, Model, Submission
-from registry.digest import Digest
-from registry.errors import BadInput, OrganError, UnsupportedDType
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.relatives.declared import stated_relation
+from organs.registry.catalog.records import ModelRecord, ParentRecord
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.states import withdraw_model
+from organs.registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
+from organs.registry.catalog.tables import Contributor, Model, Submission
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, OrganError, UnsupportedDType
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.relatives.declared import stated_relation
 
 UNDER_WAY = ("checking", "publishing")
 INSPECTED_SHARE = 0.05

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ingest.describing import BREAKS, has_controls
-from ingest.submissions.findings import MUST_ACKNOWLEDGE
-from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
-from registry.catalog.vocabulary import checked_text
-from registry.compose.expressions import wrong_with_licence
-from registry.digest import Digest
-from registry.errors import BadInput, BadValue
-from registry.gguf.types import SIZE_MAX
+from organs.ingest.describing import BREAKS, has_controls
+from organs.ingest.submissions.findings import MUST_ACKNOWLEDGE
+from organs.registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
+from organs.registry.catalog.vocabulary import checked_text
+from organs.registry.compose.expressions import wrong_with_licence
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, BadValue
+from organs.registry.gguf.types import SIZE_MAX
 
 BODY_MAX_BYTES = 8 * 1024 * 1024
 FILES_MAX = 4096

@@ -29,15 +29,15 @@ from dataclasses import asdict, fields
 from math import prod
 from typing import Any
 
-from ingest.dissect import Front
-from registry.digest import Digest
-from registry.errors import OrganError, UnsupportedDType
-from registry.gguf import ByteSource, DType, Header, TensorInfo, ValueType, dtype_by_id, padded
-from registry.gguf import Field as MetadataField
-from registry.gguf.header import Scalar
-from registry.gguf.pieces import TAGS_MAX_BYTES
-from registry.gguf.read import EAGER_TOTAL_MAX_BYTES, FIELDS_MAX, TENSOR_INFO_MIN_BYTES
-from registry.gguf.types import (
+from organs.ingest.dissect import Front
+from organs.registry.digest import Digest
+from organs.registry.errors import OrganError, UnsupportedDType
+from organs.registry.gguf import ByteSource, DType, Header, TensorInfo, ValueType, dtype_by_id, padded
+from organs.registry.gguf import Field as MetadataField
+from organs.registry.gguf.header import Scalar
+from organs.registry.gguf.pieces import TAGS_MAX_BYTES
+from organs.registry.gguf.read import EAGER_TOTAL_MAX_BYTES, FIELDS_MAX, TENSOR_INFO_MIN_BYTES
+from organs.registry.gguf.types import (
     ALIGNMENT_DEFAULT,
     ALIGNMENT_KEY,
     ALIGNMENT_MAX,
@@ -51,10 +51,10 @@ from registry.gguf.types import (
     VALUE_MAX,
     VERSIONS_READ,
 )
-from registry.measure import FINGERPRINT_BYTES, Measurement
-from registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
-from registry.measure.spectral import METHOD as SPECTRAL_METHOD
-from registry.measure.zmeasure import METHOD as Z_METHOD
+from organs.registry.measure import FINGERPRINT_BYTES, Measurement
+from organs.registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
+from organs.registry.measure.spectral import METHOD as SPECTRAL_METHOD
+from organs.registry.measure.zmeasure import METHOD as Z_METHOD
 
 Values = dict[str, Any]
 

@@ -6,28 +6,28 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from sqlalchemy.orm import Session
 
-from ingest.submissions.findings import NOTE, REFUSE, WARN, Finding
-from registry.catalog.queries.models import (
+from organs.ingest.submissions.findings import NOTE, REFUSE, WARN, Finding
+from organs.registry.catalog.queries.models import (
     model_by_name,
     newest_reachable,
     next_version,
     visible_model_with_digest,
 )
-from registry.catalog.queries.published import removed_with_digest, yanked_with_digest
-from registry.catalog.queries.relatives import parents_of
-from registry.catalog.queries.shared_organs import models_with_most_organs_of
-from registry.catalog.queries.submissions import refused_with_digest
-from registry.catalog.tables import Model
-from registry.compose.library import parts_of
-from registry.compose.lock import LOCK_KEY
-from registry.compose.partial import why_unfit
-from registry.compose.phrases import listed
-from registry.digest import Digest
-from registry.errors import BadName, NotFound
-from registry.gguf import TensorSpec
-from registry.names import ModelName, parse_model_name
-from registry.relatives.declared import DeclaredParent, Identity, folded, parent_in_words
-from registry.relatives.resolve import models_meant
+from organs.registry.catalog.queries.published import removed_with_digest, yanked_with_digest
+from organs.registry.catalog.queries.relatives import parents_of
+from organs.registry.catalog.queries.shared_organs import models_with_most_organs_of
+from organs.registry.catalog.queries.submissions import refused_with_digest
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.library import parts_of
+from organs.registry.compose.lock import LOCK_KEY
+from organs.registry.compose.partial import why_unfit
+from organs.registry.compose.phrases import listed
+from organs.registry.digest import Digest
+from organs.registry.errors import BadName, NotFound
+from organs.registry.gguf import TensorSpec
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.relatives.declared import DeclaredParent, Identity, folded, parent_in_words
+from organs.registry.relatives.resolve import models_meant
 
 MUCH = 0.5
 """From this share of organs on, a model is much the same as another."""

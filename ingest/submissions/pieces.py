@@ -17,17 +17,17 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from ingest.composed import ComposedFile, Section
-from ingest.files import FileSource
-from ingest.submissions.manifest import BadManifest, Manifest, Reason, WantedFile
-from registry.catalog.clock import now
-from registry.catalog.queries.blobs import blob_sizes, blobs_by_digest
-from registry.catalog.queries.uploads import SentPiece, finished_upload, known_digests, pieces_of
-from registry.digest import Digest
-from registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
-from registry.registry import Registry
-from registry.store import BlobReader
-from registry.store.codec import StoredChunk
+from organs.ingest.composed import ComposedFile, Section
+from organs.ingest.files import FileSource
+from organs.ingest.submissions.manifest import BadManifest, Manifest, Reason, WantedFile
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.blobs import blob_sizes, blobs_by_digest
+from organs.registry.catalog.queries.uploads import SentPiece, finished_upload, known_digests, pieces_of
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
+from organs.registry.registry import Registry
+from organs.registry.store import BlobReader
+from organs.registry.store.codec import StoredChunk
 
 MISSING_SHOWN_MAX = 19
 OPEN_MAX = 32

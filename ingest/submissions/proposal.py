@@ -6,16 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ingest.dissect import DissectedFile, places
-from ingest.records import is_complete, kind_of, nonfinite_flags
-from ingest.submissions.findings import NONFINITE, NOTE, WARN, Finding
-from ingest.submissions.manifest import StatedMetadata
-from ingest.tasks import Progress
-from registry.compose.licences import AND, differing_licence, terms_of
-from registry.gguf import Header, TensorInfo
-from registry.measure import count_nonfinite_in
-from registry.names import ModelName
-from registry.relatives.declared import IDENTITY_KEYS, DeclaredParent, Identity, folded, numbered_parents
+from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.records import is_complete, kind_of, nonfinite_flags
+from organs.ingest.submissions.findings import NONFINITE, NOTE, WARN, Finding
+from organs.ingest.submissions.manifest import StatedMetadata
+from organs.ingest.tasks import Progress
+from organs.registry.compose.licences import AND, differing_licence, terms_of
+from organs.registry.gguf import Header, TensorInfo
+from organs.registry.measure import count_nonfinite_in
+from organs.registry.names import ModelName
+from organs.registry.relatives.declared import IDENTITY_KEYS, DeclaredParent, Identity, folded, numbered_parents
 
 TEMPLATE_KEY = "tokenizer.chat_template"
 SHOWN_MAX = 80

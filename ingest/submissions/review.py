@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from ingest.publishing import publish_model
-from ingest.submissions.neighbours import unfit_for_its_base
-from registry.catalog.actions import Action
-from registry.catalog.register.events import record_event
-from registry.catalog.register.states import remove_model
-from registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
-from registry.catalog.tables import Model, Submission
-from registry.errors import Conflict
-from registry.registry import Registry
+from organs.ingest.publishing import publish_model
+from organs.ingest.submissions.neighbours import unfit_for_its_base
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.states import remove_model
+from organs.registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
+from organs.registry.catalog.tables import Model, Submission
+from organs.registry.errors import Conflict
+from organs.registry.registry import Registry
 
 
 def approve_submission(registry: Registry, submission_id: int, by: str) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from ingest.submissions.manifest import Manifest, StatedMetadata, parse_manifest
-from registry.catalog.tables import Submission
+from organs.ingest.submissions.manifest import Manifest, StatedMetadata, parse_manifest
+from organs.registry.catalog.tables import Submission
 
 STATED, PROPOSED, PUBLISH, ACKNOWLEDGED = "given", "proposed", "publish", "acknowledged"
 """Members of the column `metadata_given`: what the contributor states, the proposal that was made of it and of the

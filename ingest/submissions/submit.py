@@ -6,31 +6,31 @@ import json
 
 from sqlalchemy.orm import Session
 
-from ingest.submissions.findings import Finding, unacknowledged
-from ingest.submissions.manifest import Manifest, StatedMetadata
-from ingest.submissions.pieces import InSpool, LocatedFile, locate
-from ingest.submissions.serialize import acknowledged_of, metadata_json, stated_metadata_of, wants_publishing
-from registry.catalog.actions import Action
-from registry.catalog.queries.models import check_model_name
-from registry.catalog.queries.quota import check_model_fits
-from registry.catalog.queries.submissions import count_open_submissions, same_submissions
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.events import record_event
-from registry.catalog.register.jobs import cancel_job, enqueue_job
-from registry.catalog.register.states import withdraw_model
-from registry.catalog.register.submissions import (
+from organs.ingest.submissions.findings import Finding, unacknowledged
+from organs.ingest.submissions.manifest import Manifest, StatedMetadata
+from organs.ingest.submissions.pieces import InSpool, LocatedFile, locate
+from organs.ingest.submissions.serialize import acknowledged_of, metadata_json, stated_metadata_of, wants_publishing
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.quota import check_model_fits
+from organs.registry.catalog.queries.submissions import count_open_submissions, same_submissions
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.jobs import cancel_job, enqueue_job
+from organs.registry.catalog.register.states import withdraw_model
+from organs.registry.catalog.register.submissions import (
     add_submission,
     change_submission,
     hold_contributor,
     locked_submission,
     submissions_waiting_for,
 )
-from registry.catalog.register.uploads import renew_uploads
-from registry.catalog.tables import Contributor, Model, Submission
-from registry.errors import BadInput, Conflict, OverQuota
-from registry.names import ModelName
-from registry.registry import Registry
+from organs.registry.catalog.register.uploads import renew_uploads
+from organs.registry.catalog.tables import Contributor, Model, Submission
+from organs.registry.errors import BadInput, Conflict, OverQuota
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
 
 INSPECT, PUBLISH = "inspect", "publish"
 """Names of the job kinds."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from ingest.uploads.spool import BytesLost, SpoolFile, spool_of
-from registry.catalog.clock import now
-from registry.catalog.queries.uploads import open_uploads, pieces_of_upload, upload_by_public_id
-from registry.catalog.register.uploads import (
+from organs.ingest.uploads.spool import BytesLost, SpoolFile, spool_of
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.uploads import open_uploads, pieces_of_upload, upload_by_public_id
+from organs.registry.catalog.register.uploads import (
     PACK_MAX_BYTES,
     PACK_PIECE_MAX_BYTES,
     PACK_PIECES_MAX,
@@ -28,10 +28,10 @@ from registry.catalog.register.uploads import (
     note_received,
     remove_upload,
 )
-from registry.catalog.tables import Upload
-from registry.digest import Digest
-from registry.errors import BadInput, Conflict
-from registry.registry import Registry
+from organs.registry.catalog.tables import Upload
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, Conflict
+from organs.registry.registry import Registry
 
 WRONG_PIECES_TOLD = 20
 

@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.errors import Conflict, DiskFull, NotFound
-from registry.registry import Registry
-from registry.store.files import Files, make_durable_folder, translated
+from organs.registry.errors import Conflict, DiskFull, NotFound
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files, make_durable_folder, translated
 
 FREE_MARGIN_BYTES = 64 * 1024 * 1024
 """Left on the disk for the database and everybody else."""

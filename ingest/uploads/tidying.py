@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from ingest.uploads.spool import BytesLost, Spool, spool_of
-from registry.catalog.clock import now
-from registry.catalog.queries.uploads import expired_uploads, upload_names, uploads_within
-from registry.catalog.register.uploads import remove_expired_upload, remove_upload
-from registry.errors import Conflict
-from registry.registry import Registry
+from organs.ingest.uploads.spool import BytesLost, Spool, spool_of
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.uploads import expired_uploads, upload_names, uploads_within
+from organs.registry.catalog.register.uploads import remove_expired_upload, remove_upload
+from organs.registry.errors import Conflict
+from organs.registry.registry import Registry
 
 STRAY_AFTER_SECONDS = 3600.0
 """A file without a row may be one whose row is about to be written."""

@@ -21,9 +21,9 @@ from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import Session
 
-from registry.catalog.limits import limited
-from registry.catalog.memory import MEMORY_KEY, VERSION_KEY, Memory, Versions
-from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
+from organs.registry.catalog.limits import limited
+from organs.registry.catalog.memory import MEMORY_KEY, VERSION_KEY, Memory, Versions
+from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 
 BUSY_TIMEOUT_MS = 30_000
 STATEMENTS_MAX = 2000
@@ -269,7 +269,7 @@ def _make_database(database: Path) -> None:
     """
     if database.exists():
         return
-    from registry.store.files import (  # with the codecs, which searches never load
+    from organs.registry.store.files import (  # with the codecs, which searches never load
         PRIVATE_FILE,
         Files,
         make_durable_folder,

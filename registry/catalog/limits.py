@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
-from registry.errors import TooSlow
+from organs.registry.errors import TooSlow
 
 SEARCH_SECONDS = 2.0
 COUNTS_SECONDS = 0.5

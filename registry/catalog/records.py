@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from registry.anatomy import Place
-from registry.catalog.actions import Action
-from registry.digest import Digest
-from registry.measure import Measurement
-from registry.names import ModelName
+from organs.registry.anatomy import Place
+from organs.registry.catalog.actions import Action
+from organs.registry.digest import Digest
+from organs.registry.measure import Measurement
+from organs.registry.names import ModelName
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.pool import NullPool
 
-from registry.catalog.engine import BUSY_TIMEOUT_MS, Catalog, translated
-from registry.errors import Busy, NotAllowed
+from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, Catalog, translated
+from organs.registry.errors import Busy, NotAllowed
 
 OWN_FILES = ("-wal", "-shm", "-journal")
 """What SQLite keeps beside a database while it is open."""

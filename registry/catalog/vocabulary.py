@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from registry.anatomy import OrganType, Tower
-from registry.errors import BadValue
+from organs.registry.anatomy import OrganType, Tower
+from organs.registry.errors import BadValue
 
 TEXT_MAX = 4096
 """Characters of any text that is shown; the exact bytes of metadata are kept in blobs, whatever their length."""

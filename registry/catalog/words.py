@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterable
 
-from registry.catalog.tables.finding import WORD_MAX
+from organs.registry.catalog.tables.finding import WORD_MAX
 
 WORDS_MAX = 1000
 """Of one model; a description has at most 4,096 characters."""

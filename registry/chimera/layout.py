@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import BlobRow, blobs_by_id
-from registry.catalog.queries.models import files_of, tensor_blobs_of
-from registry.catalog.tables import Model, ModelFile
-from registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, plan_file, plan_model
-from registry.chimera.stream import FileStream
-from registry.errors import CorruptBlob
-from registry.gguf import Header, HeaderSource, TensorSpec, encode_header, padded, read_header
-from registry.gguf.shards import cut, whole_metadata
-from registry.store import BlobStore
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.models import files_of, tensor_blobs_of
+from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.chimera.plan import FilePlan, PlannedSlice, check_assemblable, plan_file, plan_model
+from organs.registry.chimera.stream import FileStream
+from organs.registry.errors import CorruptBlob
+from organs.registry.gguf import Header, HeaderSource, TensorSpec, encode_header, padded, read_header
+from organs.registry.gguf.shards import cut, whole_metadata
+from organs.registry.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)

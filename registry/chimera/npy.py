@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.catalog.queries.blobs import BlobRow
-from registry.chimera.plan import FilePlan, PlannedSlice
-from registry.chimera.stream import FileStream
-from registry.errors import UnsupportedDType
-from registry.gguf import DType
-from registry.gguf.quants import can_dequantize, dequantize
-from registry.store import BlobStore
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.chimera.plan import FilePlan, PlannedSlice
+from organs.registry.chimera.stream import FileStream
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf import DType
+from organs.registry.gguf.quants import can_dequantize, dequantize
+from organs.registry.store import BlobStore
 
 VALUE_BYTES = 4
 PIECE_ELEMENTS = 1 << 18

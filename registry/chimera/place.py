@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from registry.chimera.plan import FilePlan
-from registry.chimera.stream import FileStream
-from registry.digest import Digest
-from registry.errors import CorruptBlob
-from registry.store import BlobStore
-from registry.store.files import Files
-from registry.store.placing import UnplacedFile, placed
+from organs.registry.chimera.plan import FilePlan
+from organs.registry.chimera.stream import FileStream
+from organs.registry.digest import Digest
+from organs.registry.errors import CorruptBlob
+from organs.registry.store import BlobStore
+from organs.registry.store.files import Files
+from organs.registry.store.placing import UnplacedFile, placed
 
 Progress = Callable[[int], None]
 

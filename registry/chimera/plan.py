@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import BlobRow, blobs_by_id
-from registry.catalog.queries.models import Segment, files_of, parts_of, tensors_of
-from registry.catalog.tables import Model, ModelFile
-from registry.digest import Digest
-from registry.errors import CorruptBlob, MissingBlob, NotAssemblable
-from registry.store import BlobStore
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_id
+from organs.registry.catalog.queries.models import Segment, files_of, parts_of, tensors_of
+from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.digest import Digest
+from organs.registry.errors import CorruptBlob, MissingBlob, NotAssemblable
+from organs.registry.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True)

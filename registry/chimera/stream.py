@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from registry.catalog.queries.blobs import BlobRow
-from registry.chimera.plan import FilePlan, PlannedSlice, check_readable, naming
-from registry.errors import CorruptBlob, MissingBlob
-from registry.store import BlobReader, BlobStore
-from registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.chimera.plan import FilePlan, PlannedSlice, check_readable, naming
+from organs.registry.errors import CorruptBlob, MissingBlob
+from organs.registry.store import BlobReader, BlobStore
+from organs.registry.store.codec import CHUNK_TARGET_BYTES, StoredChunk
 
 Sink = Callable[[int, memoryview], None]
 """Called with an offset of the file and its bytes, from any thread, in any order."""

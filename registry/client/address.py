@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-from registry.errors import BadSetting
+from organs.registry.errors import BadSetting
 
 ADDRESS_MAX_LENGTH = 2048
 _PORTS = {"http": 80, "https": 443}

@@ -7,10 +7,10 @@ from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from registry.catalog.search import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
-from registry.catalog.search.fields import CHIMERA, PARTIAL
-from registry.catalog.vocabulary import ORGAN_TYPES
-from registry.client.shape import (
+from organs.registry.catalog.search import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
+from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
+from organs.registry.catalog.vocabulary import ORGAN_TYPES
+from organs.registry.client.shape import (
     Each,
     Maybe,
     Members,
@@ -26,13 +26,13 @@ from registry.client.shape import (
     whole,
     word,
 )
-from registry.digest import Digest
-from registry.errors import BadRecipe, BadReply, NotAssemblable
+from organs.registry.digest import Digest
+from organs.registry.errors import BadRecipe, BadReply, NotAssemblable
 
 if TYPE_CHECKING:
-    from registry.catalog.queries.fitting import FittingModels
-    from registry.compose.recipe import Recipe
-    from registry.present.registered import RegisteredModel
+    from organs.registry.catalog.queries.fitting import FittingModels
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.present.registered import RegisteredModel
 
 _COUNTED = ("type", "slot", "dtype", "arch", "license")
 _PLACED: Members = {
@@ -165,7 +165,7 @@ def partial_recipe(values: Values) -> Recipe | None:
     edges = [one for one in values["lineage"] if (one["direction"], one["evidence"]) == ("parent", "declared")]
     if values["kind"] != "model" or values["complete"] or not edges:
         return None
-    from registry.compose.recipe import Graft, Recipe, Selection
+    from organs.registry.compose.recipe import Graft, Recipe, Selection
 
     base = next((one["model"] for one in edges if one["model"] is not None), None)
     if base is None:
@@ -177,7 +177,7 @@ def partial_recipe(values: Values) -> Recipe | None:
 
 def fitting_models(values: Values) -> FittingModels:
     """What may be grafted into a base, of checked values."""
-    from registry.catalog.queries.fitting import FittingModel, FittingModels, TypeFit
+    from organs.registry.catalog.queries.fitting import FittingModel, FittingModels, TypeFit
 
     items = (
         FittingModel(
@@ -196,7 +196,7 @@ def fitting_models(values: Values) -> FittingModels:
 
 def registered_model(values: Values, placements: list[Values]) -> RegisteredModel:
     """A model out of its own answer and those for its organs, all of which were checked."""
-    from registry.present.registered import RegisteredModel, Relative  # with the tables, which searches need not
+    from organs.registry.present.registered import RegisteredModel, Relative  # with the tables, which searches need not
 
     composed = values["composed"]
     return RegisteredModel(
@@ -251,7 +251,7 @@ def _placed(values: Values, model: Values) -> FoundOrgan:
 
 
 def _recipe(values: Values) -> Recipe:
-    from registry.compose.reading import read_recipe
+    from organs.registry.compose.reading import read_recipe
 
     try:
         return read_recipe(json.dumps(values, ensure_ascii=False), "the recipe that the registry gives")

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.compose.lock import lock_of
-from registry.digest import Digest
-from registry.errors import BadGguf, BadInput, BadReply
-from registry.gguf import ByteSource, Header, read_header
+from organs.registry.compose.lock import lock_of
+from organs.registry.digest import Digest
+from organs.registry.errors import BadGguf, BadInput, BadReply
+from organs.registry.gguf import ByteSource, Header, read_header
 
 READ_BYTES = 1024 * 1024
 

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from registry.client.connection import API, Connection
-from registry.client.shape import Each, Maybe, Members, Values, check, digest, flag, number, one_of, text, whole, word
-from registry.lineage import Kinship
-from registry.names import ModelName
+from organs.registry.client.connection import API, Connection
+from organs.registry.client.shape import (
+    Each,
+    Maybe,
+    Members,
+    Values,
+    check,
+    digest,
+    flag,
+    number,
+    one_of,
+    text,
+    whole,
+    word,
+)
+from organs.registry.lineage import Kinship
+from organs.registry.names import ModelName
 
 _ORGANS: Members = dict.fromkeys(
     ("compared", "first_matrices", "second_matrices", "first", "second", "identical"), whole

@@ -7,28 +7,28 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from registry import notebook
-from registry.amounts import size_text
-from registry.client.connection import API, Connection
-from registry.client.fetching import FileToFetch, fetch
-from registry.client.jobs import done
-from registry.client.names import gguf_path
-from registry.client.planned import PlannedOrgan, check_planned, findings, planned_organs, prediction
-from registry.client.shape import Members, Values, check, digest, flag, text, whole
-from registry.compose.building import RecipeBuilder
-from registry.compose.finding import Finding, refusals, unaccepted
-from registry.compose.lock import Lock, parse_lock
-from registry.compose.making import Made, Progress
-from registry.compose.phrases import counted
-from registry.compose.recipe import Recipe
-from registry.compose.writing import recipe_values
-from registry.digest import Digest
-from registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound
-from registry.store.files import Files
-from registry.store.placing import check_room, placing_error
+from organs.registry import notebook
+from organs.registry.amounts import size_text
+from organs.registry.client.connection import API, Connection
+from organs.registry.client.fetching import FileToFetch, fetch
+from organs.registry.client.jobs import done
+from organs.registry.client.names import gguf_path
+from organs.registry.client.planned import PlannedOrgan, check_planned, findings, planned_organs, prediction
+from organs.registry.client.shape import Members, Values, check, digest, flag, text, whole
+from organs.registry.compose.building import RecipeBuilder
+from organs.registry.compose.finding import Finding, refusals, unaccepted
+from organs.registry.compose.lock import Lock, parse_lock
+from organs.registry.compose.making import Made, Progress
+from organs.registry.compose.phrases import counted
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.writing import recipe_values
+from organs.registry.digest import Digest
+from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound
+from organs.registry.store.files import Files
+from organs.registry.store.placing import check_room, placing_error
 
 if TYPE_CHECKING:
-    from registry.compose.prediction import Prediction
+    from organs.registry.compose.prediction import Prediction
 
 _MADE: Members = {"model": text, "lock": digest, "sha256": digest, "size_bytes": whole, "created": flag}
 

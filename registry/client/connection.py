@@ -28,10 +28,10 @@ import urllib3.connection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionError, NewConnectionError, SSLError
 from urllib3.response import BaseHTTPResponse
 
-from registry.client.address import parse_address
-from registry.client.refusals import error_of
-from registry.errors import BadReply, BadSetting, Unreachable
-from registry.tokens import parse_token
+from organs.registry.client.address import parse_address
+from organs.registry.client.refusals import error_of
+from organs.registry.errors import BadReply, BadSetting, Unreachable
+from organs.registry.tokens import parse_token
 
 API = "/api/v1"
 ANSWER_MAX_BYTES = 16 * 1024 * 1024

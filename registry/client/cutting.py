@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.client.checking import READ_BYTES, own_file
-from registry.client.connection import Connection
-from registry.client.fetching import FileToFetch, Progress, check_all_fits, fetched
-from registry.client.heads import fetch_head
-from registry.digest import Digest
-from registry.errors import BadReply
-from registry.gguf import ByteSource, Header, padded, read_header
-from registry.gguf.shards import Shard, cut
-from registry.store.placing import UnplacedFile, placed
+from organs.registry.client.checking import READ_BYTES, own_file
+from organs.registry.client.connection import Connection
+from organs.registry.client.fetching import FileToFetch, Progress, check_all_fits, fetched
+from organs.registry.client.heads import fetch_head
+from organs.registry.digest import Digest
+from organs.registry.errors import BadReply
+from organs.registry.gguf import ByteSource, Header, padded, read_header
+from organs.registry.gguf.shards import Shard, cut
+from organs.registry.store.placing import UnplacedFile, placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from registry.client.connection import Connection
-from registry.client.fetching import TRIES, FileToFetch, backoff
-from registry.errors import BadGguf, BadInput, BadReply, Unreachable
-from registry.gguf import Header, HeaderSource, read_header
+from organs.registry.client.connection import Connection
+from organs.registry.client.fetching import TRIES, FileToFetch, backoff
+from organs.registry.errors import BadGguf, BadInput, BadReply, Unreachable
+from organs.registry.gguf import Header, HeaderSource, read_header
 
 HEAD_MAX_BYTES = 64 * 1024 * 1024
 """The largest headers, with vocabularies of a quarter of a million words, have some 16 MB."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from registry.client.connection import API, Connection
-from registry.client.shape import Maybe, Members, Named, Values, anything, check, number, text, whole
-from registry.errors import Unreachable
+from organs.registry.client.connection import API, Connection
+from organs.registry.client.shape import Maybe, Members, Named, Values, anything, check, number, text, whole
+from organs.registry.errors import Unreachable
 
 JOB: Members = {
     "id": whole,

@@ -8,20 +8,20 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from registry.client import answers
-from registry.client.checking import check_lock, own_file
-from registry.client.connection import API, Connection, Reply
-from registry.client.fetching import CHUNK_BYTES, CUTS_MAX, TRIES, FileToFetch, Progress, backoff, fetch
-from registry.client.heads import fetch_head
-from registry.client.names import told_name
-from registry.client.partial import PartialFile, partial_file
-from registry.client.remote import RemoteRegistry
-from registry.client.shape import Each, Members, check, digest
-from registry.compose.lock import Lock, LockedTensor
-from registry.compose.locked import sound_header
-from registry.digest import Digest, digest_of
-from registry.errors import BadReply, NotAssemblable, NotFound, Unreachable
-from registry.gguf import padded
+from organs.registry.client import answers
+from organs.registry.client.checking import check_lock, own_file
+from organs.registry.client.connection import API, Connection, Reply
+from organs.registry.client.fetching import CHUNK_BYTES, CUTS_MAX, TRIES, FileToFetch, Progress, backoff, fetch
+from organs.registry.client.heads import fetch_head
+from organs.registry.client.names import told_name
+from organs.registry.client.partial import PartialFile, partial_file
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.client.shape import Each, Members, check, digest
+from organs.registry.compose.lock import Lock, LockedTensor
+from organs.registry.compose.locked import sound_header
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadReply, NotAssemblable, NotFound, Unreachable
+from organs.registry.gguf import padded
 
 ASKED_AT_ONCE = 1000
 """Digests of which the registry says at once whether it has them."""

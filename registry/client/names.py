@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-from registry.errors import BadName, BadReply
-from registry.names import ModelName, parse_model_name
+from organs.registry.errors import BadName, BadReply
+from organs.registry.names import ModelName, parse_model_name
 
 _PLAIN_FILE = re.compile(r"[A-Za-z0-9_+@][A-Za-z0-9._+@ -]{0,179}", re.ASCII)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from registry.digest import Digest
-from registry.errors import Busy, StoreUnwritable
-from registry.store.files import Files
-from registry.store.placing import check_room, placing_error
+from organs.registry.digest import Digest
+from organs.registry.errors import Busy, StoreUnwritable
+from organs.registry.store.files import Files
+from organs.registry.store.placing import check_room, placing_error
 
 READ_BYTES = 1024 * 1024
 

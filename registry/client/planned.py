@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from registry.anatomy import OrganType, Place, Tower
-from registry.client.shape import Each, Maybe, Members, Values, check, digest, flag, number, one_of, text, whole, word
-from registry.compose.finding import Finding, Severity
-from registry.compose.prediction import Effect, Prediction
-from registry.compose.survival import Group
-from registry.errors import BadReply
+from organs.registry.anatomy import OrganType, Place, Tower
+from organs.registry.client.shape import (
+    Each,
+    Maybe,
+    Members,
+    Values,
+    check,
+    digest,
+    flag,
+    number,
+    one_of,
+    text,
+    whole,
+    word,
+)
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.prediction import Effect, Prediction
+from organs.registry.compose.survival import Group
+from organs.registry.errors import BadReply
 
 _CHANGED: Members = {
     "from": text,

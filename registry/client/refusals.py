@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from registry.errors import (
+from organs.registry.errors import (
     Ambiguous,
     BadInput,
     BadToken,

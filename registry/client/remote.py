@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from registry.catalog.search import MODELS, FacetCounts, ModelsPage, SearchPage, parse_query
-from registry.catalog.search.cursor import PAGE_MAX, check_limit
-from registry.client import answers
-from registry.client.connection import API, Connection
-from registry.client.fetching import FileToFetch, Progress, fetch
-from registry.client.names import file_path, gguf_path, model_path, told_file, told_name, whole_file_name
-from registry.client.shape import Maybe, Members, Values, check, digest, text, whole
-from registry.client.tokens import kept_token
-from registry.digest import Digest, looks_like_prefix, parse_prefix
-from registry.errors import BadReply, NotAssemblable
-from registry.names import ModelName, parse_model_name
-from registry.settings import TOKEN_VARIABLE
+from organs.registry.catalog.search import MODELS, FacetCounts, ModelsPage, SearchPage, parse_query
+from organs.registry.catalog.search.cursor import PAGE_MAX, check_limit
+from organs.registry.client import answers
+from organs.registry.client.connection import API, Connection
+from organs.registry.client.fetching import FileToFetch, Progress, fetch
+from organs.registry.client.names import file_path, gguf_path, model_path, told_file, told_name, whole_file_name
+from organs.registry.client.shape import Maybe, Members, Values, check, digest, text, whole
+from organs.registry.client.tokens import kept_token
+from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.errors import BadReply, NotAssemblable
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from registry.catalog.queries.fitting import FittingModels
-    from registry.client.composing import RemoteComposition
-    from registry.compose.recipe import Recipe
-    from registry.present.registered import RegisteredModel
+    from organs.registry.catalog.queries.fitting import FittingModels
+    from organs.registry.client.composing import RemoteComposition
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.present.registered import RegisteredModel
 
 ORGANS_MAX = 200_000
 """Of one model; whoever lists more means no good."""
@@ -113,7 +113,7 @@ class RemoteRegistry:
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """The models that have organs which fit the model called `base`. As `Registry.fitting`."""
-        from registry.client.shown import fitting
+        from organs.registry.client.shown import fitting
 
         check_limit(limit)
         return answers.fitting_models(fitting(self.connection, base, limit))
@@ -129,8 +129,8 @@ class RemoteRegistry:
 
     def compose(self, base: str | Recipe) -> RemoteComposition:
         """Begin a chimera, which is planned and made there: `registry.compose("acme/base").graft("acme/coder")`."""
-        from registry.client.composing import RemoteComposition  # with the codecs, which searches never load
-        from registry.compose.recipe import Recipe
+        from organs.registry.client.composing import RemoteComposition  # with the codecs, which searches never load
+        from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base
         return RemoteComposition(recipe, self.connection)
@@ -168,7 +168,7 @@ class RemoteRegistry:
         path = gguf_path(values["model"])
         if values["sha256"] is not None:
             return FileToFetch(path, values["size_bytes"], Digest(values["sha256"]))
-        from registry.client.checking import check_organs
+        from organs.registry.client.checking import check_organs
 
         organs = {one["name"]: Digest(one["digest"]) for one in self._placements(told_name(values["model"]))}
         return FileToFetch(path, values["size_bytes"], None, check_organs(organs))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from registry.client.connection import API, Connection
-from registry.client.names import model_path
-from registry.client.shape import Each, Maybe, Members, Named, Values, check, flag, number, one_of, text, word
-from registry.errors import BadReply
-from registry.names import ModelName
-from registry.reports.document import Column, Fact, Facts, Kind, Report, Section, Table
+from organs.registry.client.connection import API, Connection
+from organs.registry.client.names import model_path
+from organs.registry.client.shape import Each, Maybe, Members, Named, Values, check, flag, number, one_of, text, word
+from organs.registry.errors import BadReply
+from organs.registry.names import ModelName
+from organs.registry.reports.document import Column, Fact, Facts, Kind, Report, Section, Table
 
 COLUMNS_MAX = 200
 SECTIONS_MAX = 200

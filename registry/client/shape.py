@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from registry.digest import parse_digest
-from registry.errors import BadDigest, BadReply
+from organs.registry.digest import parse_digest
+from organs.registry.errors import BadDigest, BadReply
 
 Values = dict[str, Any]
 WHOLE_MAX = 2**63 - 1

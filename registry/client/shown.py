@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from registry.client.answers import FITTING
-from registry.client.connection import API, Connection
-from registry.client.jobs import JOB, ONE_JOB, Tell, done
-from registry.client.names import model_path
-from registry.client.planned import CHANGE, FINDINGS, PARENTS
-from registry.client.shape import (
+from organs.registry.client.answers import FITTING
+from organs.registry.client.connection import API, Connection
+from organs.registry.client.jobs import JOB, ONE_JOB, Tell, done
+from organs.registry.client.names import model_path
+from organs.registry.client.planned import CHANGE, FINDINGS, PARENTS
+from organs.registry.client.shape import (
     Each,
     Maybe,
     Members,
@@ -24,10 +24,10 @@ from registry.client.shape import (
     whole,
     word,
 )
-from registry.compose.lock import LOCK_MAX_BYTES
-from registry.digest import Digest, digest_of, parse_prefix
-from registry.errors import BadReply
-from registry.names import ModelName
+from organs.registry.compose.lock import LOCK_MAX_BYTES
+from organs.registry.digest import Digest, digest_of, parse_prefix
+from organs.registry.errors import BadReply
+from organs.registry.names import ModelName
 
 _MADE: Members = {
     "acts": Each(text),

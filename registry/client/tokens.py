@@ -18,9 +18,9 @@ from typing import Any
 
 import platformdirs
 
-from registry.client.address import parse_address
-from registry.client.shape import Named, check, flag, text
-from registry.errors import BadReply, BadSetting
+from organs.registry.client.address import parse_address
+from organs.registry.client.shape import Named, check, flag, text
+from organs.registry.errors import BadReply, BadSetting
 
 FILE_MAX_BYTES = 1024 * 1024
 _PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor
-from registry.compose.finding import Finding, Severity
-from registry.compose.fitting import odd_weights
-from registry.compose.parent import Parent, Part
-from registry.compose.phrases import listed
-from registry.gguf.quants import can_dequantize
-from registry.gguf.types import ValueType
-from registry.transform import misfit
+from organs.registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.fitting import odd_weights
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.phrases import listed
+from organs.registry.gguf.quants import can_dequantize
+from organs.registry.gguf.types import ValueType
+from organs.registry.transform import misfit
 
 TYPE_KEY = "adapter.type"
 ALPHA_KEY = "adapter.lora.alpha"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from registry.anatomy import TOKEN_EMBEDDING, place_of
-from registry.compose.adaptation import alpha_of, factor_pairs
-from registry.compose.computation import Addition, Ingredient
-from registry.compose.parent import Parent, Part
+from organs.registry.anatomy import TOKEN_EMBEDDING, place_of
+from organs.registry.compose.adaptation import alpha_of, factor_pairs
+from organs.registry.compose.computation import Addition, Ingredient
+from organs.registry.compose.parent import Parent, Part
 
 
 def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:

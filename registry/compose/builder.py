@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.catalog.engine import Catalog
-from registry.compose.building import RecipeBuilder
-from registry.compose.finding import Finding
-from registry.compose.library import RegisteredLibrary
-from registry.compose.making import Made, Progress, make
-from registry.compose.plan import Plan, PlannedPart
-from registry.compose.planning import plan_recipe
-from registry.compose.prediction import Prediction
-from registry.compose.recipe import Recipe
-from registry.compose.showing import headline, plan_html
-from registry.store import BlobStore
+from organs.registry.catalog.engine import Catalog
+from organs.registry.compose.building import RecipeBuilder
+from organs.registry.compose.finding import Finding
+from organs.registry.compose.library import RegisteredLibrary
+from organs.registry.compose.making import Made, Progress, make
+from organs.registry.compose.plan import Plan, PlannedPart
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.prediction import Prediction
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.showing import headline, plan_html
+from organs.registry.store import BlobStore
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Self
 
-from registry import notebook
-from registry.compose.phrases import counted
-from registry.compose.reading import read_recipe
-from registry.compose.recipe import Recipe
-from registry.compose.writing import recipe_yaml
-from registry.errors import BadRecipe
+from organs.registry import notebook
+from organs.registry.compose.phrases import counted
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.writing import recipe_yaml
+from organs.registry.errors import BadRecipe
 
 Words = str | Iterable[str] | None
 """One word, several with commas between them, or a list of words; None narrows nothing."""

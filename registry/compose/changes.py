@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from registry.anatomy import OrganType
-from registry.compose.finding import Finding, Severity
-from registry.compose.parent import Parent, Part
-from registry.compose.phrases import counted
-from registry.compose.replacement import Replacement
+from organs.registry.anatomy import OrganType
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.phrases import counted
+from organs.registry.compose.replacement import Replacement
 
 _ORGANS = ("organ", "organs")
 

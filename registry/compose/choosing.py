@@ -11,17 +11,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from registry.anatomy import Place
-from registry.catalog.search import FoundOrgan, parse_query
-from registry.catalog.search.parse import nearest
-from registry.compose.finding import Finding, Severity
-from registry.compose.library import Library
-from registry.compose.parent import Parent, Part
-from registry.compose.phrases import runs
-from registry.compose.recipe import Graft, Recipe, Selection, matches_slot
-from registry.compose.replacement import Replacement
-from registry.errors import OrganError, StoreError, TooCostly
-from registry.lineage import Slot
+from organs.registry.anatomy import Place
+from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.library import Library
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.phrases import runs
+from organs.registry.compose.recipe import Graft, Recipe, Selection, matches_slot
+from organs.registry.compose.replacement import Replacement
+from organs.registry.errors import OrganError, StoreError, TooCostly
+from organs.registry.lineage import Slot
 
 LOOKED_AT_MAX = 20_000
 """Organs that a query's graft looks at, the best first."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from registry.anatomy import OrganType
-from registry.compose.adaptation import check_adapter
-from registry.compose.changes import already_equal, changes
-from registry.compose.differences import Taken, differences
-from registry.compose.facts import Facts, facts_of
-from registry.compose.finding import Finding, Severity
-from registry.compose.fitting import is_dtype_refused, kept, misfits, misplaced, odd_weights
-from registry.compose.licences import combined_licence
-from registry.compose.parent import Parent
-from registry.compose.relatedness import relatedness
-from registry.compose.replacement import Replacement, by_donor
-from registry.relatives.findings import withdrawal_sentence
+from organs.registry.anatomy import OrganType
+from organs.registry.compose.adaptation import check_adapter
+from organs.registry.compose.changes import already_equal, changes
+from organs.registry.compose.differences import Taken, differences
+from organs.registry.compose.facts import Facts, facts_of
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.fitting import is_dtype_refused, kept, misfits, misplaced, odd_weights
+from organs.registry.compose.licences import combined_licence
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.relatedness import relatedness
+from organs.registry.compose.replacement import Replacement, by_donor
+from organs.registry.relatives.findings import withdrawal_sentence
 
 __all__ = [
     "TypeFit",

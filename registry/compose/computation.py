@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from registry.digest import Digest, digest_of
-from registry.gguf.types import DType
-from registry.transform import METHOD
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf.types import DType
+from organs.registry.transform import METHOD
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,17 +12,17 @@ from typing import IO
 
 from threadpoolctl import threadpool_limits
 
-from registry.catalog.queries.blobs import BlobRow
-from registry.chimera.plan import naming
-from registry.compose.computation import Computation, Ingredient
-from registry.digest import Digest
-from registry.errors import BadOrgan, MissingBlob
-from registry.measure import Measurement, count_nonfinite_in, measure
-from registry.store import BlobReader, BlobStore, StoredBlob
-from registry.store.codec import codec_for
-from registry.store.placing import placing_error
-from registry.transform import Adapter, Plain, Purification, PurifyMethod, computed
-from registry.transform import Computation as Transformation
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.chimera.plan import naming
+from organs.registry.compose.computation import Computation, Ingredient
+from organs.registry.digest import Digest
+from organs.registry.errors import BadOrgan, MissingBlob
+from organs.registry.measure import Measurement, count_nonfinite_in, measure
+from organs.registry.store import BlobReader, BlobStore, StoredBlob
+from organs.registry.store.codec import codec_for
+from organs.registry.store.placing import placing_error
+from organs.registry.transform import Adapter, Plain, Purification, PurifyMethod, computed
+from organs.registry.transform import Computation as Transformation
 
 SPOOLED_MAX_BYTES = 64 * 1024 * 1024
 """A result up to this size waits for its digest in memory, a larger one in a temporary file."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import find_model_by_text, header_bytes_of, model_by_text
-from registry.catalog.tables import Model
-from registry.compose.recipe import Recipe, Selection
-from registry.errors import TooCostly
+from organs.registry.catalog.queries.composing import find_model_by_text, header_bytes_of, model_by_text
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.recipe import Recipe, Selection
+from organs.registry.errors import TooCostly
 
 MODEL_COST = 5_000
 """A model: its name is looked up and its header is opened."""

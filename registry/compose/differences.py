@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from registry.anatomy import OrganType, Tower
-from registry.compose.facts import Facts, PerBlock, Value
-from registry.compose.finding import Finding, Severity
-from registry.compose.replacement import Replacement
+from organs.registry.anatomy import OrganType, Tower
+from organs.registry.compose.facts import Facts, PerBlock, Value
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.replacement import Replacement
 
 SHOWN_MAX = 6
 """Differing keys that a sentence names."""

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 import yaml
 
-from registry.errors import BadRecipe
+from organs.registry.errors import BadRecipe
 
 TEXT_MAX_BYTES = 256 * 1024
 DEPTH_MAX = 16

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from registry.compose.licences import NO_ASSERTION, terms_of
+from organs.registry.compose.licences import NO_ASSERTION, terms_of
 
 LICENCE_MAX = 96
 """Characters; the catalog keeps no more."""

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
-from registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Tower
-from registry.compose.parent import Parent
-from registry.compose.vocabulary import vocabulary_digest
-from registry.digest import Digest
-from registry.gguf import ByteSource, Field, Header, ValueType, read_array
-from registry.gguf.tokenizer import TOKENS_KEY
+from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, Tower
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.vocabulary import vocabulary_digest
+from organs.registry.digest import Digest
+from organs.registry.gguf import ByteSource, Field, Header, ValueType, read_array
+from organs.registry.gguf.tokenizer import TOKENS_KEY
 
 PER_BLOCK_MAX = 4096
 """Elements of an array that has one number a block; the deepest models have some hundreds of blocks."""

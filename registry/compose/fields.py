@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from registry.catalog.search.parse import nearest
-from registry.compose.document import Listing, Node, Scalar, Table
-from registry.errors import BadRecipe
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.compose.document import Listing, Node, Scalar, Table
+from organs.registry.errors import BadRecipe
 
 REASONS_MAX = 100
 """Nobody reads more; what comes behind is not looked at."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from registry.compose.filetype import ENCODINGS
-from registry.compose.parent import Parent
-from registry.gguf import KeyValue
+from organs.registry.compose.filetype import ENCODINGS
+from organs.registry.compose.parent import Parent
+from organs.registry.gguf import KeyValue
 
 PART_MAX_LENGTH = 40
 CHIMERA = "Chimera"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from registry.anatomy import OUTPUT_MATRIX, Group, OrganType, Place, Tower, group_of
-from registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
-from registry.compose.finding import Finding, Severity
-from registry.compose.parent import Parent, Part
-from registry.compose.phrases import counted, listed, runs
-from registry.compose.replacement import Replacement, effective_shape
+from organs.registry.anatomy import OUTPUT_MATRIX, Group, OrganType, Place, Tower, group_of
+from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.phrases import counted, listed, runs
+from organs.registry.compose.replacement import Replacement, effective_shape
 
 _PLACES = ("place", "places")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from registry.compose.filetype import file_type_of
-from registry.compose.licences import licence_expression
-from registry.compose.lock import LOCK_KEY
-from registry.compose.parent import Parent
-from registry.compose.recipe import MetadataChange
-from registry.gguf import Header, KeyValue, TensorSpec, ValueType
-from registry.gguf.quants import FLOAT32_MAX
-from registry.gguf.split import SPLIT_KEYS
-from registry.gguf.types import UNQUANTISED
+from organs.registry.compose.filetype import file_type_of
+from organs.registry.compose.licences import licence_expression
+from organs.registry.compose.lock import LOCK_KEY
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.recipe import MetadataChange
+from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
+from organs.registry.gguf.quants import FLOAT32_MAX
+from organs.registry.gguf.split import SPLIT_KEYS
+from organs.registry.gguf.types import UNQUANTISED
 
 NAME_KEY = "general.name"
 LICENCE_KEY = "general.license"

@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from registry.compose.recipe import (
+from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
     MetadataChange,

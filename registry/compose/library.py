@@ -9,20 +9,20 @@ from typing import Protocol
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.edits import LICENSE_MAX
-from registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
-from registry.catalog.queries.search import search_organs
-from registry.catalog.queries.shared_organs import models_in_common
-from registry.catalog.search import FoundOrgan, parse_query
-from registry.catalog.tables import Model
-from registry.catalog.vocabulary import shown_text
-from registry.chimera.layout import first_header
-from registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
-from registry.compose.parent import Parent, Part
-from registry.digest import Digest
-from registry.gguf import dtype_by_name
-from registry.lineage import Slot
-from registry.store import BlobStore
+from organs.registry.catalog.edits import LICENSE_MAX
+from organs.registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
+from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.queries.shared_organs import models_in_common
+from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.chimera.layout import first_header
+from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.digest import Digest
+from organs.registry.gguf import dtype_by_name
+from organs.registry.lineage import Slot
+from organs.registry.store import BlobStore
 
 PAGE = 1000
 

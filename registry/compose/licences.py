@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from itertools import combinations
 
-from registry.compose.finding import Finding, Severity
-from registry.compose.phrases import listed
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.phrases import listed
 
 TEXT_MAX = 100
 """What is shown of a licence's name."""

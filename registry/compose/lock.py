@@ -12,11 +12,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from registry.digest import Digest, digest_of, parse_digest
-from registry.errors import BadDigest, BadLock, UnsupportedDType
-from registry.gguf import ByteSource, Header, KeyValue, TensorSpec, ValueType, carry_over, dtype_by_name, encode_header
-from registry.gguf.types import DIMENSIONS_MAX, KEY_MAX_BYTES, NAME_MAX_BYTES, SIZE_MAX
-from registry.gguf.write import Metadata
+from organs.registry.digest import Digest, digest_of, parse_digest
+from organs.registry.errors import BadDigest, BadLock, UnsupportedDType
+from organs.registry.gguf import (
+    ByteSource,
+    Header,
+    KeyValue,
+    TensorSpec,
+    ValueType,
+    carry_over,
+    dtype_by_name,
+    encode_header,
+)
+from organs.registry.gguf.types import DIMENSIONS_MAX, KEY_MAX_BYTES, NAME_MAX_BYTES, SIZE_MAX
+from organs.registry.gguf.write import Metadata
 
 LOCK_KEY = "organ_registry.lock"
 """Under this key the lock stands in the header of the file that it describes."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from registry.compose.lock import Lock, locked_header
-from registry.errors import BadGguf, BadLock, NotAssemblable
-from registry.gguf import ByteSource, Header, HeaderSource, padded, read_header
-from registry.gguf.tokenizer import tokenizer_reasons
-from registry.gguf.types import ALIGNMENT_KEY
+from organs.registry.compose.lock import Lock, locked_header
+from organs.registry.errors import BadGguf, BadLock, NotAssemblable
+from organs.registry.gguf import ByteSource, Header, HeaderSource, padded, read_header
+from organs.registry.gguf.tokenizer import tokenizer_reasons
+from organs.registry.gguf.types import ALIGNMENT_KEY
 
 
 def sound_header(base: Header, source: ByteSource, lock: Lock) -> tuple[bytes, int]:

@@ -13,31 +13,31 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from registry import notebook
-from registry.amounts import share_text, size_text, theta_text
-from registry.catalog.engine import Catalog
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.composing import computed_organs
-from registry.catalog.queries.models import check_model_name
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.blobs import lease_blobs, record_blobs
-from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
-from registry.chimera.layout import plan_new_file
-from registry.chimera.place import place_file
-from registry.chimera.plan import FilePlan, check_readable
-from registry.chimera.stream import FileStream
-from registry.compose.computing import ComputedOrgan, compute_organ
-from registry.compose.lock import Lock
-from registry.compose.plan import Plan
-from registry.compose.recipe import Recipe
-from registry.compose.recording import LockedFile, record_chimera
-from registry.digest import Digest
-from registry.errors import MissingBlob, NotAllowed, OrganError, StoreUnwritable
-from registry.measure import Measurement
-from registry.names import ModelName, name_from_text, parse_model_name
-from registry.store import BlobStore, StoredBlob
-from registry.store.files import Files
-from registry.store.placing import check_room, placing_error
+from organs.registry import notebook
+from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.composing import computed_organs
+from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.blobs import lease_blobs, record_blobs
+from organs.registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
+from organs.registry.chimera.layout import plan_new_file
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import FilePlan, check_readable
+from organs.registry.chimera.stream import FileStream
+from organs.registry.compose.computing import ComputedOrgan, compute_organ
+from organs.registry.compose.lock import Lock
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.recording import LockedFile, record_chimera
+from organs.registry.digest import Digest
+from organs.registry.errors import MissingBlob, NotAllowed, OrganError, StoreUnwritable
+from organs.registry.measure import Measurement
+from organs.registry.names import ModelName, name_from_text, parse_model_name
+from organs.registry.store import BlobStore, StoredBlob
+from organs.registry.store.files import Files
+from organs.registry.store.placing import check_room, placing_error
 
 Progress = Callable[[str, int], None]
 """Told what is being done, and how many bytes of it have been dealt with since it was told last."""

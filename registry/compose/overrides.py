@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from registry.compose.document import Listing
-from registry.compose.fields import Entry
-from registry.compose.recipe import MetadataChange
+from organs.registry.compose.document import Listing
+from organs.registry.compose.fields import Entry
+from organs.registry.compose.recipe import MetadataChange
 
 KEY_MAX_LENGTH = 255
 CHANGES_MAX = 1000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from registry.anatomy import Place
-from registry.digest import Digest
-from registry.gguf import ByteSource, Header, TensorSpec
-from registry.gguf.types import DType
-from registry.lineage import Organ, Slot
+from organs.registry.anatomy import Place
+from organs.registry.digest import Digest
+from organs.registry.gguf import ByteSource, Header, TensorSpec
+from organs.registry.gguf.types import DType
+from organs.registry.lineage import Organ, Slot
 
 
 @dataclass(frozen=True, slots=True)

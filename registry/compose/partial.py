@@ -10,15 +10,15 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy.orm import Session
 
-from registry.anatomy import place_of
-from registry.catalog.queries.relatives import models_by_id, parents_of
-from registry.catalog.tables import Model
-from registry.compose.library import parts_of
-from registry.compose.phrases import listed
-from registry.compose.recipe import Graft, Recipe, Selection
-from registry.compose.replacement import effective_shape
-from registry.errors import NotAssemblable
-from registry.gguf import TensorSpec
+from organs.registry.anatomy import place_of
+from organs.registry.catalog.queries.relatives import models_by_id, parents_of
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.library import parts_of
+from organs.registry.compose.phrases import listed
+from organs.registry.compose.recipe import Graft, Recipe, Selection
+from organs.registry.compose.replacement import effective_shape
+from organs.registry.errors import NotAssemblable
+from organs.registry.gguf import TensorSpec
 
 
 def is_partial(session: Session, model: Model) -> bool:

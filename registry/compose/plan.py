@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from registry.compose.computation import Computation
-from registry.compose.finding import Finding, refusals, unaccepted
-from registry.compose.lock import Lock, LockedTensor, locked_header
-from registry.compose.parent import Parent, Part
-from registry.compose.prediction import Prediction
-from registry.compose.recipe import Recipe
-from registry.digest import Digest, digest_of
-from registry.errors import NotComposable
-from registry.gguf import KeyValue, TensorSpec, padded
+from organs.registry.compose.computation import Computation
+from organs.registry.compose.finding import Finding, refusals, unaccepted
+from organs.registry.compose.lock import Lock, LockedTensor, locked_header
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.prediction import Prediction
+from organs.registry.compose.recipe import Recipe
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import NotComposable
+from organs.registry.gguf import KeyValue, TensorSpec, padded
 
 NOT_YET = Digest("0" * 64)
 """Stands for the digest of an organ that has not been computed: as long as any, so that sizes are known."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from registry.compose.adapting import additions_of, is_token_embedding
-from registry.compose.choosing import (
+from organs.registry.compose.adapting import additions_of, is_token_embedding
+from organs.registry.compose.choosing import (
     Chosen,
     choose,
     nothing_selected,
@@ -14,23 +14,23 @@ from registry.compose.choosing import (
     refused_blocks,
     shown_names,
 )
-from registry.compose.compatibility import check_adapter, check_replacements, check_yanked
-from registry.compose.computation import Computation, Ingredient
-from registry.compose.cost import Budget, steps_cost
-from registry.compose.filename import file_stem
-from registry.compose.finding import Finding, Severity
-from registry.compose.header import LICENCE_KEY, dropped_keys, set_entries
-from registry.compose.library import Library
-from registry.compose.licences import combined_licence, licence_expression
-from registry.compose.parent import Parent
-from registry.compose.plan import Plan, PlannedPart
-from registry.compose.predicting import likely_degraded, predicted
-from registry.compose.purifying import meant_by, selected_for
-from registry.compose.recipe import Purification, Recipe
-from registry.compose.replacement import Replacement
-from registry.errors import NotFound, OrganError, StoreError, TooCostly, UnsupportedDType
-from registry.transform import encoded_dtype
-from registry.transform.purify import KEEP_DEFAULT
+from organs.registry.compose.compatibility import check_adapter, check_replacements, check_yanked
+from organs.registry.compose.computation import Computation, Ingredient
+from organs.registry.compose.cost import Budget, steps_cost
+from organs.registry.compose.filename import file_stem
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.header import LICENCE_KEY, dropped_keys, set_entries
+from organs.registry.compose.library import Library
+from organs.registry.compose.licences import combined_licence, licence_expression
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.plan import Plan, PlannedPart
+from organs.registry.compose.predicting import likely_degraded, predicted
+from organs.registry.compose.purifying import meant_by, selected_for
+from organs.registry.compose.recipe import Purification, Recipe
+from organs.registry.compose.replacement import Replacement
+from organs.registry.errors import NotFound, OrganError, StoreError, TooCostly, UnsupportedDType
+from organs.registry.transform import encoded_dtype
+from organs.registry.transform.purify import KEEP_DEFAULT
 
 MISSING_SHOWN_MAX = 10
 """Models that are named as not there, where the base is not."""

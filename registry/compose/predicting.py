@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
-from registry.compose.computation import Addition
-from registry.compose.finding import Finding, Severity
-from registry.compose.parent import Parent, Part
-from registry.compose.plan import PlannedPart
-from registry.compose.prediction import Prediction, predict
-from registry.compose.recipe import PurifyMethod
-from registry.compose.survival import Change
-from registry.transform.purify import KEEP_DEFAULT
+from organs.registry.compose.computation import Addition
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.plan import PlannedPart
+from organs.registry.compose.prediction import Prediction, predict
+from organs.registry.compose.recipe import PurifyMethod
+from organs.registry.compose.survival import Change
+from organs.registry.transform.purify import KEEP_DEFAULT
 
 FRACTAL_ENERGY = 0.105
 """Energy that fractal purification moves in a matrix: 0.096 to 0.132 over those of two models, whatever they hold."""

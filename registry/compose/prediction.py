@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from registry.anatomy import OrganType
-from registry.compose.survival import Change, Group, groups_of, part_correlation
+from organs.registry.anatomy import OrganType
+from organs.registry.compose.survival import Change, Group, groups_of, part_correlation
 
 LOSS_LIMIT = math.log(1.25)
 """From here on a verdict says `degraded`."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from registry.anatomy import OrganType
-from registry.compose.library import Library
-from registry.compose.parent import Parent, Part
-from registry.compose.recipe import Purification, Selection
-from registry.lineage import Slot
+from organs.registry.anatomy import OrganType
+from organs.registry.compose.library import Library
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.recipe import Purification, Selection
+from organs.registry.lineage import Slot
 
 TYPE_DEFAULT = OrganType.ORGAN.value
 """What is purified where a step has no type, no slot and no query."""

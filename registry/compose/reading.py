@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from registry.catalog.search.parse import nearest
-from registry.compose.codes import WARNINGS
-from registry.compose.document import Listing, Scalar, read_document
-from registry.compose.fields import Entry, Reasons, quoted
-from registry.compose.finding import Finding, Severity
-from registry.compose.overrides import read_metadata
-from registry.compose.recipe import ENCODINGS, AdapterMerge, BlockRange, Graft, Purification, PurifyMethod, Recipe
-from registry.compose.selecting import SELECTION_KEYS, read_measured_query, read_query, read_selection, read_sort
-from registry.errors import BadName, BadRecipe
-from registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.compose.codes import WARNINGS
+from organs.registry.compose.document import Listing, Scalar, read_document
+from organs.registry.compose.fields import Entry, Reasons, quoted
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.overrides import read_metadata
+from organs.registry.compose.recipe import (
+    ENCODINGS,
+    AdapterMerge,
+    BlockRange,
+    Graft,
+    Purification,
+    PurifyMethod,
+    Recipe,
+)
+from organs.registry.compose.selecting import SELECTION_KEYS, read_measured_query, read_query, read_selection, read_sort
+from organs.registry.errors import BadName, BadRecipe
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 
 STEPS_MAX = 1000
 """Grafts, adapters or purifications of one recipe; codes that it accepts."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from registry.anatomy import Place
-from registry.transform import PurifyMethod as PurifyMethod
+from organs.registry.anatomy import Place
+from organs.registry.transform import PurifyMethod as PurifyMethod
 
 BlockRange = tuple[int, int]
 """First and last block, both included."""

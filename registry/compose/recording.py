@@ -9,9 +9,9 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.queries.composing import chimera_of
-from registry.catalog.records import (
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.records import (
     ChimeraRecord,
     ComputationRecord,
     FileRecord,
@@ -20,23 +20,23 @@ from registry.catalog.records import (
     PartRecord,
     PlacementRecord,
 )
-from registry.catalog.register.chimeras import register_chimera
-from registry.catalog.register.models import Registered, register_model
-from registry.catalog.register.organs import shape_text
-from registry.catalog.tables import Model
-from registry.compose.computation import Computation, Ingredient
-from registry.compose.keeping import kept_text
-from registry.compose.library import parts_of
-from registry.compose.lock import Lock
-from registry.compose.plan import Plan
-from registry.compose.predicting import predicted
-from registry.compose.prediction import Prediction
-from registry.digest import Digest, digest_of
-from registry.gguf import Header, HeaderSource, read_header
-from registry.gguf.pieces import around, large_values, shown_type, shown_value, tags_of
-from registry.measure import Measurement
-from registry.names import ModelName
-from registry.relatives import record_relatives
+from organs.registry.catalog.register.chimeras import register_chimera
+from organs.registry.catalog.register.models import Registered, register_model
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.computation import Computation, Ingredient
+from organs.registry.compose.keeping import kept_text
+from organs.registry.compose.library import parts_of
+from organs.registry.compose.lock import Lock
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.predicting import predicted
+from organs.registry.compose.prediction import Prediction
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf import Header, HeaderSource, read_header
+from organs.registry.gguf.pieces import around, large_values, shown_type, shown_value, tags_of
+from organs.registry.measure import Measurement
+from organs.registry.names import ModelName
+from organs.registry.relatives import record_relatives
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from registry.compose.finding import Finding, Severity
-from registry.compose.parent import Parent
-from registry.compose.phrases import counted
-from registry.compose.replacement import Replacement
-from registry.lineage import CLOSE, Kinship, Organ, Similarity, Slot, similarity
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.phrases import counted
+from organs.registry.compose.replacement import Replacement
+from organs.registry.lineage import CLOSE, Kinship, Organ, Similarity, Slot, similarity
 
 Compared = Mapping[Slot, Organ]
 _MATRICES = ("matrix", "matrices")

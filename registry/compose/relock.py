@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.composing import model_with_header
-from registry.catalog.tables import Model
-from registry.chimera.layout import first_header, plan_new_file
-from registry.chimera.plan import FilePlan, check_readable
-from registry.compose.lock import Lock, lock_of
-from registry.compose.locked import sound_header
-from registry.digest import Digest
-from registry.errors import CorruptBlob, MissingBlob, NotAssemblable
-from registry.store import BlobStore
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.composing import model_with_header
+from organs.registry.catalog.tables import Model
+from organs.registry.chimera.layout import first_header, plan_new_file
+from organs.registry.chimera.plan import FilePlan, check_readable
+from organs.registry.compose.lock import Lock, lock_of
+from organs.registry.compose.locked import sound_header
+from organs.registry.digest import Digest
+from organs.registry.errors import CorruptBlob, MissingBlob, NotAssemblable
+from organs.registry.store import BlobStore
 
 MISSING_SHOWN = 20
 """Tensors without an organ that are named."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from registry.compose.parent import Parent, Part
+from organs.registry.compose.parent import Parent, Part
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from registry.anatomy import BLOCK_DIGITS_MAX, OrganType, place_of
-from registry.catalog.search import Query, parse_query
-from registry.catalog.search.fields import SYNONYMS
-from registry.catalog.search.parse import QUERY_MAX_LENGTH, nearest
-from registry.compose.fields import Entry, quoted
-from registry.compose.recipe import BlockRange, Selection
-from registry.errors import BadQuery
+from organs.registry.anatomy import BLOCK_DIGITS_MAX, OrganType, place_of
+from organs.registry.catalog.search import Query, parse_query
+from organs.registry.catalog.search.fields import SYNONYMS
+from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH, nearest
+from organs.registry.compose.fields import Entry, quoted
+from organs.registry.compose.recipe import BlockRange, Selection
+from organs.registry.errors import BadQuery
 
 CHOICES_MAX = 1000
 """In one list of types, slots or blocks."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from registry import notebook
-from registry.amounts import size_text, theta_text
-from registry.compose.phrases import counted
-from registry.compose.plan import Plan, PlannedPart
+from organs.registry import notebook
+from organs.registry.amounts import size_text, theta_text
+from organs.registry.compose.phrases import counted
+from organs.registry.compose.plan import Plan, PlannedPart
 
 _FINDINGS = ("", "code", "field", "what")
 _PARTS = ("tensor", "block", "from", "by", "θ before", "θ of what comes", "dtype", "size")

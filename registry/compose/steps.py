@@ -13,12 +13,12 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from registry.compose.document import DIGITS_MAX, NUMBER_PATTERN
-from registry.compose.fields import SHOWN_MAX, Reasons, quoted, shown_key
-from registry.compose.reading import read_recipe
-from registry.compose.recipe import Recipe
-from registry.compose.writing import Value, recipe_values
-from registry.errors import BadRecipe
+from organs.registry.compose.document import DIGITS_MAX, NUMBER_PATTERN
+from organs.registry.compose.fields import SHOWN_MAX, Reasons, quoted, shown_key
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.writing import Value, recipe_values
+from organs.registry.errors import BadRecipe
 
 STEPS_MAX = 64
 """Texts of one recipe; its base and its name are among them."""

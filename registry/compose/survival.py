@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from registry.anatomy import OrganType
-from registry.compose.parent import Part
-from registry.lineage import correlation
+from organs.registry.anatomy import OrganType
+from organs.registry.compose.parent import Part
+from organs.registry.lineage import correlation
 
 ENERGY_MAX = 100.0
 """Energy moved, over the energy before, counts up to this. Ten would already break anything; sums stay finite."""

@@ -13,24 +13,24 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.engine import Catalog
-from registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
-from registry.catalog.queries.models import metadata_of, model_by_name
-from registry.catalog.queries.verdicts import kept_score
-from registry.catalog.register.verdicts import add_verdict, keep_score
-from registry.catalog.tables import Chimera, Model
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.chimera.place import place_file
-from registry.chimera.plan import FilePlan, plan_model
-from registry.digest import Digest
-from registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
-from registry.names import parse_model_name
-from registry.store import BlobStore
-from registry.validation.cache import ScoreKey
-from registry.validation.candidate import Candidate
-from registry.validation.comparison import DONORS_MAX, Progress, Validation, validate
-from registry.validation.reading import TOKENS_DEFAULT, Reading, Runtime, Score
-from registry.validation.texts import Text
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
+from organs.registry.catalog.queries.models import metadata_of, model_by_name
+from organs.registry.catalog.queries.verdicts import kept_score
+from organs.registry.catalog.register.verdicts import add_verdict, keep_score
+from organs.registry.catalog.tables import Chimera, Model
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import FilePlan, plan_model
+from organs.registry.digest import Digest
+from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
+from organs.registry.names import parse_model_name
+from organs.registry.store import BlobStore
+from organs.registry.validation.cache import ScoreKey
+from organs.registry.validation.candidate import Candidate
+from organs.registry.validation.comparison import DONORS_MAX, Progress, Validation, validate
+from organs.registry.validation.reading import TOKENS_DEFAULT, Reading, Runtime, Score
+from organs.registry.validation.texts import Text
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ import hashlib
 import threading
 from collections import OrderedDict
 
-from registry.digest import Digest
-from registry.gguf import ByteSource, Field, ValueType
-from registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
+from organs.registry.digest import Digest
+from organs.registry.gguf import ByteSource, Field, ValueType
+from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
 
 CACHED_MAX = 256
 """Digests that are remembered; one takes some hundred bytes."""

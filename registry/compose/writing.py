@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import yaml
 
-from registry.compose.document import NUMBER_PATTERN
-from registry.compose.recipe import (
+from organs.registry.compose.document import NUMBER_PATTERN
+from organs.registry.compose.recipe import (
     ENCODINGS,
     AdapterMerge,
     BlockRange,

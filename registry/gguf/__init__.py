@@ -15,11 +15,11 @@
 Header, metadata, tensor, alignment, padding and shard mean what the GGUF specification says.
 """
 
-from registry.gguf.header import Field, Header, TensorInfo, TensorSpec, padded
-from registry.gguf.read import read_array, read_header
-from registry.gguf.source import ByteSource, HeaderSource, MemorySource
-from registry.gguf.types import DType, ValueType, dtype_by_id, dtype_by_name
-from registry.gguf.write import KeyValue, RawKeyValue, carry_over, encode_header, write_file
+from organs.registry.gguf.header import Field, Header, TensorInfo, TensorSpec, padded
+from organs.registry.gguf.read import read_array, read_header
+from organs.registry.gguf.source import ByteSource, HeaderSource, MemorySource
+from organs.registry.gguf.types import DType, ValueType, dtype_by_id, dtype_by_name
+from organs.registry.gguf.write import KeyValue, RawKeyValue, carry_over, encode_header, write_file
 
 __all__ = [
     "ByteSource",

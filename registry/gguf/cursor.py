@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from typing import NoReturn
 
-from registry.errors import BadGguf
-from registry.gguf.source import ByteSource
-from registry.gguf.types import VALUE_MAX
+from organs.registry.errors import BadGguf
+from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.types import VALUE_MAX
 
 WINDOW_FIRST_BYTES = 64 * 1024
 WINDOW_BYTES = 1024 * 1024

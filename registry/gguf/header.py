@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from registry.gguf.types import DType, ValueType
+from organs.registry.gguf.types import DType, ValueType
 
 Scalar = int | float | bool | str
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from registry.gguf.header import Field, Header
-from registry.gguf.read import read_array
-from registry.gguf.source import ByteSource
-from registry.gguf.types import ValueType
+from organs.registry.gguf.header import Field, Header
+from organs.registry.gguf.read import read_array
+from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.types import ValueType
 
 TAGS_KEY = "general.tags"
 TAGS_MAX_BYTES = 16 * 1024

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.errors import UnsupportedDType
-from registry.gguf.types import DType
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf.types import DType
 
 Floats: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
 

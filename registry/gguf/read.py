@@ -12,11 +12,11 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.errors import UnsupportedDType
-from registry.gguf.cursor import Cursor
-from registry.gguf.header import Field, Header, Scalar, TensorInfo, padded
-from registry.gguf.source import ByteSource
-from registry.gguf.types import (
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf.cursor import Cursor
+from organs.registry.gguf.header import Field, Header, Scalar, TensorInfo, padded
+from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.types import (
     ALIGNMENT_DEFAULT,
     ALIGNMENT_KEY,
     ALIGNMENT_MAX,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from registry.errors import NotAssemblable
-from registry.gguf.header import Header, TensorSpec, padded
-from registry.gguf.source import ByteSource
-from registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_KEYS, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY, ShardName
-from registry.gguf.types import ValueType
-from registry.gguf.write import KeyValue, Metadata, carry_over, encode_header
+from organs.registry.errors import NotAssemblable
+from organs.registry.gguf.header import Header, TensorSpec, padded
+from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_KEYS, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY, ShardName
+from organs.registry.gguf.types import ValueType
+from organs.registry.gguf.write import KeyValue, Metadata, carry_over, encode_header
 
 SHARDS_MAX = 65_535
 """`split.count` is a 16-bit number."""

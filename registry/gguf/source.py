@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from registry.errors import BadGguf
+from organs.registry.errors import BadGguf
 
 
 class ByteSource(Protocol):

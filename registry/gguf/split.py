@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from registry.errors import BadSplit
-from registry.gguf.header import Header
+from organs.registry.errors import BadSplit
+from organs.registry.gguf.header import Header
 
 SPLIT_NUMBER_KEY = "split.no"
 SPLIT_COUNT_KEY = "split.count"

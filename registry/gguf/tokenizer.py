@@ -9,10 +9,10 @@ import re
 
 import numpy as np
 
-from registry.gguf.header import Field, Header
-from registry.gguf.read import read_array
-from registry.gguf.source import ByteSource
-from registry.gguf.types import ValueType
+from organs.registry.gguf.header import Field, Header
+from organs.registry.gguf.read import read_array
+from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.types import ValueType
 
 TOKENS_KEY = "tokenizer.ggml.tokens"
 TYPES_KEY = "tokenizer.ggml.token_type"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from registry.errors import UnsupportedDType
+from organs.registry.errors import UnsupportedDType
 
 MAGIC = b"GGUF"
 VERSIONS_READ = (2, 3)

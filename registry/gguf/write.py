@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from registry.gguf.header import Field, TensorSpec, padded
-from registry.gguf.source import ByteSource
-from registry.gguf.types import (
+from organs.registry.gguf.header import Field, TensorSpec, padded
+from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.types import (
     ALIGNMENT_DEFAULT,
     ALIGNMENT_KEY,
     MAGIC,

@@ -12,13 +12,13 @@ A *sample* is the values that stand for an organ; a *run* is some consecutive on
 spectral reading looks at. *Signal* without a word before it is sin θ.
 """
 
-from registry.measure.fingerprint import FINGERPRINT_BYTES, fingerprint
-from registry.measure.measurement import Measurement, measure, required_reads
-from registry.measure.nonfinite import count_nonfinite, count_nonfinite_in
-from registry.measure.sample import Read
-from registry.measure.spectral import SpectralReading, spectral_reading
-from registry.measure.summary import Summary, summarise
-from registry.measure.zmeasure import ZReading, zmeasure
+from organs.registry.measure.fingerprint import FINGERPRINT_BYTES, fingerprint
+from organs.registry.measure.measurement import Measurement, measure, required_reads
+from organs.registry.measure.nonfinite import count_nonfinite, count_nonfinite_in
+from organs.registry.measure.sample import Read
+from organs.registry.measure.spectral import SpectralReading, spectral_reading
+from organs.registry.measure.summary import Summary, summarise
+from organs.registry.measure.zmeasure import ZReading, zmeasure
 
 __all__ = [
     "FINGERPRINT_BYTES",

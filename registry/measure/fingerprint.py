@@ -10,9 +10,9 @@ import math
 
 import numpy as np
 
-from registry.gguf.quants import Floats
-from registry.measure.sample import spread
-from registry.measure.summary import scaled
+from organs.registry.gguf.quants import Floats
+from organs.registry.measure.sample import spread
+from organs.registry.measure.summary import scaled
 
 FINGERPRINT_BYTES = 256
 STEPS_PER_DEVIATION = 32

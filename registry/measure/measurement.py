@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from registry.gguf.quants import Floats, can_dequantize
-from registry.gguf.types import DType
-from registry.measure import spectral, zmeasure
-from registry.measure.fingerprint import fingerprint
-from registry.measure.sample import Patches, Read, read_values, run_span, sample_runs, spectral_patches
-from registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
-from registry.measure.summary import summarise
+from organs.registry.gguf.quants import Floats, can_dequantize
+from organs.registry.gguf.types import DType
+from organs.registry.measure import spectral, zmeasure
+from organs.registry.measure.fingerprint import fingerprint
+from organs.registry.measure.sample import Patches, Read, read_values, run_span, sample_runs, spectral_patches
+from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
+from organs.registry.measure.summary import summarise
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.gguf.quants import can_dequantize, decode
-from registry.gguf.types import DType
+from organs.registry.gguf.quants import can_dequantize, decode
+from organs.registry.gguf.types import DType
 
 Data = bytes | bytearray | memoryview
 

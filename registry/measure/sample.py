@@ -13,8 +13,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
-from registry.gguf.quants import Floats, decode
-from registry.gguf.types import DType
+from organs.registry.gguf.quants import Floats, decode
+from organs.registry.gguf.types import DType
 
 Read: TypeAlias = Callable[[int, int], bytes | bytearray | memoryview]
 """`read(offset_bytes, size_bytes)`: exactly that many bytes of one tensor's data, the offset relative to its start."""

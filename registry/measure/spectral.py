@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from registry.gguf.quants import Floats
+from organs.registry.gguf.quants import Floats
 
 METHOD = "mp1"
 

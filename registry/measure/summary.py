@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.gguf.quants import Floats
+from organs.registry.gguf.quants import Floats
 
 SAFE_EXPONENT = 150
 """Sums of fourth powers of numbers within 2^±150, and of their differences, stay within float64; every float32 is."""

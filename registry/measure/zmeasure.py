@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.measure.summary import Summary
+from organs.registry.measure.summary import Summary
 
 METHOD = "z1"
 

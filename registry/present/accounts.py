@@ -8,17 +8,17 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import token_by_public_id
-from registry.catalog.queries.belongings import UploadsUnderWay, models_of, submissions_of, uploads_under_way
-from registry.catalog.queries.contributors import Works, WorksPage, visible_models_of
-from registry.catalog.queries.models import composed_among
-from registry.catalog.queries.quota import Quota, quota_of
-from registry.catalog.tables import Contributor, Model, Submission, Token
-from registry.catalog.vocabulary import SCOPES
-from registry.present.models import model_summary
-from registry.present.values import Values
-from registry.tokens import NewToken
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import token_by_public_id
+from organs.registry.catalog.queries.belongings import UploadsUnderWay, models_of, submissions_of, uploads_under_way
+from organs.registry.catalog.queries.contributors import Works, WorksPage, visible_models_of
+from organs.registry.catalog.queries.models import composed_among
+from organs.registry.catalog.queries.quota import Quota, quota_of
+from organs.registry.catalog.tables import Contributor, Model, Submission, Token
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.present.models import model_summary
+from organs.registry.present.values import Values
+from organs.registry.tokens import NewToken
 
 
 def account_values(

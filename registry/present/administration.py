@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.administration import AccountsPage, Numbers, WaitingPage
-from registry.catalog.queries.relatives import parents_of
-from registry.catalog.queries.removing import Removal
-from registry.catalog.queries.shared_organs import OrganCounts, organ_counts
-from registry.catalog.tables import Model, Submission
-from registry.present.accounts import contributor_account_values
-from registry.present.values import Values
+from organs.registry.catalog.queries.administration import AccountsPage, Numbers, WaitingPage
+from organs.registry.catalog.queries.relatives import parents_of
+from organs.registry.catalog.queries.removing import Removal
+from organs.registry.catalog.queries.shared_organs import OrganCounts, organ_counts
+from organs.registry.catalog.tables import Model, Submission
+from organs.registry.present.accounts import contributor_account_values
+from organs.registry.present.values import Values
 
 Submitted = tuple[Submission, str, Model | None]
 """A submission, its contributor's name, and its model if there is one."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from html import escape
 
-from registry.catalog.tables import Model, ModelFile
-from registry.present.text import count_text, size_text, theta_text
-from registry.present.values import Values
+from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.present.text import count_text, size_text, theta_text
+from organs.registry.present.values import Values
 
 CARD_VERSION = 1
 """Raised when cards change: a revision that has been handed out keeps its text."""

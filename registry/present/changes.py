@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 
-from registry.compose.finding import Finding, Severity
-from registry.present.values import Values
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.present.values import Values
 
 ACTS = ("grafted", "adapter", "purified")
 """What is done to an organ, in that order."""

@@ -7,29 +7,29 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import (
+from organs.registry.catalog.queries.composing import (
     chimera_of,
     computations_in,
     computations_of,
     recorded_parents,
     thetas_of,
 )
-from registry.catalog.queries.models import files_of, metadata_of, placements_of
-from registry.catalog.queries.published import is_reachable
-from registry.catalog.queries.verdicts import verdicts_of
-from registry.catalog.records import OrganKey
-from registry.catalog.register.organs import shape_text
-from registry.catalog.tables import Chimera, Model, ModelFile, Placement, Verdict
-from registry.compose.finding import Finding, Severity
-from registry.compose.keeping import kept_recipe
-from registry.compose.licences import combined_licence
-from registry.compose.writing import recipe_values, recipe_yaml
-from registry.present.card import card
-from registry.present.changes import ACTS, changes_values, findings_values
-from registry.present.relatives import withdrawn_findings
-from registry.present.script import script
-from registry.present.usage import Usage
-from registry.present.values import Values
+from organs.registry.catalog.queries.models import files_of, metadata_of, placements_of
+from organs.registry.catalog.queries.published import is_reachable
+from organs.registry.catalog.queries.verdicts import verdicts_of
+from organs.registry.catalog.records import OrganKey
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.catalog.tables import Chimera, Model, ModelFile, Placement, Verdict
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.keeping import kept_recipe
+from organs.registry.compose.licences import combined_licence
+from organs.registry.compose.writing import recipe_values, recipe_yaml
+from organs.registry.present.card import card
+from organs.registry.present.changes import ACTS, changes_values, findings_values
+from organs.registry.present.relatives import withdrawn_findings
+from organs.registry.present.script import script
+from organs.registry.present.usage import Usage
+from organs.registry.present.values import Values
 
 
 def chimera_values(session: Session, model: Model) -> Values | None:

@@ -6,18 +6,18 @@ import json
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lock
-from registry.catalog.queries.composing import chimera_of
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.removed import withdrawn_models
-from registry.catalog.queries.verdicts import newest_verdicts
-from registry.catalog.tables import Chimera, Model, Verdict
-from registry.errors import BadName, NotFound
-from registry.names import parse_model_name
-from registry.present.chimera import chimera_values
-from registry.present.models import placements_values
-from registry.present.relatives import lineage_values
-from registry.present.values import Values
+from organs.registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lock
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.removed import withdrawn_models
+from organs.registry.catalog.queries.verdicts import newest_verdicts
+from organs.registry.catalog.tables import Chimera, Model, Verdict
+from organs.registry.errors import BadName, NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.chimera import chimera_values
+from organs.registry.present.models import placements_values
+from organs.registry.present.relatives import lineage_values
+from organs.registry.present.values import Values
 
 
 def chimeras_values(session: Session, page: ChimeraPage) -> Values:

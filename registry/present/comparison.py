@@ -9,14 +9,14 @@ from statistics import fmean
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.models import metadata_of
-from registry.catalog.queries.relatives import PlacedOrgan, organ_digests, placed_organs
-from registry.catalog.register.organs import shape_text
-from registry.catalog.tables import Model
-from registry.errors import BadQuery
-from registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
-from registry.present.facts import facts
-from registry.present.values import Values
+from organs.registry.catalog.queries.models import metadata_of
+from organs.registry.catalog.queries.relatives import PlacedOrgan, organ_digests, placed_organs
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.catalog.tables import Model
+from organs.registry.errors import BadQuery
+from organs.registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
+from organs.registry.present.facts import facts
+from organs.registry.present.values import Values
 
 PAGE_TENSORS_MAX = 10_000
 """Tensors of a model that a page or an answer lists or compares. The models that people train have a few thousand."""

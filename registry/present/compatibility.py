@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from registry.compose.compatibility import check_pair, fit_by_type
-from registry.compose.parent import Parent
-from registry.present.plan import findings_values
-from registry.present.values import Values
+from organs.registry.compose.compatibility import check_pair, fit_by_type
+from organs.registry.compose.parent import Parent
+from organs.registry.present.plan import findings_values
+from organs.registry.present.values import Values
 
 
 def compatibility_values(base: Parent, donor: Parent) -> Values:

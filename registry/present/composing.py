@@ -9,24 +9,24 @@ from statistics import fmean
 
 from sqlalchemy.orm import Session
 
-from registry.anatomy import OrganType
-from registry.catalog.queries.candidates import CellOrgan, cell_organs
-from registry.catalog.queries.fitting import FittingModels, likenesses
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.relatives import models_by_id
-from registry.catalog.queries.search import search_organs
-from registry.catalog.search import MODELS, parse_query
-from registry.compose.compatibility import check_adapter
-from registry.compose.finding import Severity
-from registry.compose.library import Library
-from registry.compose.parent import Parent, Part
-from registry.compose.plan import PlannedPart
-from registry.errors import TooCostly
-from registry.lineage import Organ, Similarity, Slot, similarity
-from registry.names import parse_model_name
-from registry.present.changes import findings_values
-from registry.present.values import Values
+from organs.registry.anatomy import OrganType
+from organs.registry.catalog.queries.candidates import CellOrgan, cell_organs
+from organs.registry.catalog.queries.fitting import FittingModels, likenesses
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.relatives import models_by_id
+from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.compose.compatibility import check_adapter
+from organs.registry.compose.finding import Severity
+from organs.registry.compose.library import Library
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.plan import PlannedPart
+from organs.registry.errors import TooCostly
+from organs.registry.lineage import Organ, Similarity, Slot, similarity
+from organs.registry.names import parse_model_name
+from organs.registry.present.changes import findings_values
+from organs.registry.present.values import Values
 
 CANDIDATES_MAX = 12
 """Models that are shown for one cell."""

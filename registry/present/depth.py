@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean
 
-from registry.present.values import Values
+from organs.registry.present.values import Values
 
 BLOCKS_MAX = 400
 """Blocks that are followed; the largest models of today have some hundreds, a hostile file any number."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.catalog.queries.events import EventPage
-from registry.present.values import Values
+from organs.registry.catalog.queries.events import EventPage
+from organs.registry.present.values import Values
 
 EVENT_KEYS = ("id", "at", "contributor", "action", "model", "text")
 """Of each, in the order of the columns of a sheet."""

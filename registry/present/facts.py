@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from registry.catalog.tables import Model, ModelMetadata
-from registry.present.text import count_text
+from organs.registry.catalog.tables import Model, ModelMetadata
+from organs.registry.present.text import count_text
 
 DTYPES_SHOWN = 6
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from registry.catalog.queries.jobs import JobPage
-from registry.catalog.tables import Job
-from registry.present.values import Values
+from organs.registry.catalog.queries.jobs import JobPage
+from organs.registry.catalog.tables import Job
+from organs.registry.present.values import Values
 
 ACTIVE = ("queued", "running")
 """States that change by themselves."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.memory import remembered
-from registry.catalog.queries.relatives import (
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.relatives import (
     Edge,
     edges_from,
     joined_models,
@@ -17,9 +17,9 @@ from registry.catalog.queries.relatives import (
     shown_model_ids,
     unregistered_parents,
 )
-from registry.catalog.tables import Model
-from registry.present.values import Values
-from registry.relatives.groups import Groups
+from organs.registry.catalog.tables import Model
+from organs.registry.present.values import Values
+from organs.registry.relatives.groups import Groups
 
 FAMILY_MIN = 2
 """Members from which on a family is listed."""

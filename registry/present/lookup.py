@@ -7,13 +7,13 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import reachable_digests
-from registry.catalog.queries.lookup import reachable_organs
-from registry.catalog.queries.placements import placements_page
-from registry.catalog.tables import Model
-from registry.digest import Digest
-from registry.present.models import placed_values
-from registry.present.values import Values
+from organs.registry.catalog.queries.blobs import reachable_digests
+from organs.registry.catalog.queries.lookup import reachable_organs
+from organs.registry.catalog.queries.placements import placements_page
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import Digest
+from organs.registry.present.models import placed_values
+from organs.registry.present.values import Values
 
 KNOWN_MAX = 4000
 """Organs that are listed: bytes such as zeros can stand under very many shapes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from registry.measure.zmeasure import (
+from organs.registry.measure.zmeasure import (
     COHERENCE_NOISE,
     COHERENCE_SIGNAL,
     ENTROPY_NOISE,
@@ -13,8 +13,8 @@ from registry.measure.zmeasure import (
     KURTOSIS_NOISE,
     KURTOSIS_SIGNAL,
 )
-from registry.present.text import share_text
-from registry.present.values import Values
+from organs.registry.present.text import share_text
+from organs.registry.present.values import Values
 
 
 @dataclass(frozen=True, slots=True)

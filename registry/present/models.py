@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.edits import LICENSE_MAX
-from registry.catalog.queries.composing import chimera_of
-from registry.catalog.queries.contributors import contributor_name
-from registry.catalog.queries.model_search import ModelPage
-from registry.catalog.queries.models import (
+from organs.registry.catalog.edits import LICENSE_MAX
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.contributors import contributor_name
+from organs.registry.catalog.queries.model_search import ModelPage
+from organs.registry.catalog.queries.models import (
     composed_among,
     dtype_counts,
     files_of,
@@ -21,18 +21,18 @@ from registry.catalog.queries.models import (
     placements_of,
     type_means,
 )
-from registry.catalog.queries.totals import running_totals, visible_bytes
-from registry.catalog.search.fields import CHIMERA
-from registry.catalog.tables import Model, ModelMetadata, Placement
-from registry.catalog.vocabulary import shown_text
-from registry.compose.header import LICENCE_KEY
-from registry.compose.keeping import kept_recipe
-from registry.compose.licences import differing_licence
-from registry.compose.writing import recipe_values
-from registry.present.facts import facts
-from registry.present.relatives import lineage_values
-from registry.present.values import Values
-from registry.relatives.findings import finding_values
+from organs.registry.catalog.queries.totals import running_totals, visible_bytes
+from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.tables import Model, ModelMetadata, Placement
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.compose.header import LICENCE_KEY
+from organs.registry.compose.keeping import kept_recipe
+from organs.registry.compose.licences import differing_licence
+from organs.registry.compose.writing import recipe_values
+from organs.registry.present.facts import facts
+from organs.registry.present.relatives import lineage_values
+from organs.registry.present.values import Values
+from organs.registry.relatives.findings import finding_values
 
 INGEST_FIELDS = ("model", "digest", "organs", "size_bytes", "flags", "notes")
 """Of the report of an ingest, what is shown with the model."""

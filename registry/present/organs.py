@@ -6,12 +6,12 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.chimeras import organs_made_of
-from registry.catalog.queries.organs import measurements_of, organs_by_prefix, places_of_organ
-from registry.catalog.tables import Measurement
-from registry.present.chimera import made_values
-from registry.present.models import placement_values
-from registry.present.values import Values
+from organs.registry.catalog.queries.chimeras import organs_made_of
+from organs.registry.catalog.queries.organs import measurements_of, organs_by_prefix, places_of_organ
+from organs.registry.catalog.tables import Measurement
+from organs.registry.present.chimera import made_values
+from organs.registry.present.models import placement_values
+from organs.registry.present.values import Values
 
 
 def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Values:

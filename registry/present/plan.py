@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from registry.catalog.register.accounts import LOCAL
-from registry.compose.making import chimera_name
-from registry.compose.parent import Parent
-from registry.compose.plan import Plan, PlannedPart
-from registry.gguf import padded
-from registry.present.changes import ACTS, changes_values, findings_values
-from registry.present.values import Values
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.compose.making import chimera_name
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.plan import Plan, PlannedPart
+from organs.registry.gguf import padded
+from organs.registry.present.changes import ACTS, changes_values, findings_values
+from organs.registry.present.values import Values
 
 __all__ = ["ACTS", "changes_values", "findings_values", "part_values", "plan_values"]
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.published import Changed, DescendantsPage, Versions
-from registry.catalog.register.editing import declared_base
-from registry.catalog.tables import Chimera, Model
-from registry.present.changes import ACTS
-from registry.present.values import Values
+from organs.registry.catalog.queries.published import Changed, DescendantsPage, Versions
+from organs.registry.catalog.register.editing import declared_base
+from organs.registry.catalog.tables import Chimera, Model
+from organs.registry.present.changes import ACTS
+from organs.registry.present.values import Values
 
 
 def published_values(session: Session, model: Model) -> Values:

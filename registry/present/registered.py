@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.orm import Session
 
-from registry import notebook
-from registry.amounts import count_text, share_text, size_text, theta_text
-from registry.catalog.queries.composing import chimera_of
-from registry.catalog.queries.models import placements_of
-from registry.catalog.search import FoundOrgan
-from registry.catalog.search.found import organs_html
-from registry.catalog.search.parse import nearest
-from registry.catalog.tables import Model
-from registry.digest import Digest
-from registry.errors import NotFound
-from registry.present.relatives import lineage_values
+from organs.registry import notebook
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.models import placements_of
+from organs.registry.catalog.search import FoundOrgan
+from organs.registry.catalog.search.found import organs_html
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import Digest
+from organs.registry.errors import NotFound
+from organs.registry.present.relatives import lineage_values
 
 if TYPE_CHECKING:
-    from registry.compose.recipe import Recipe
+    from organs.registry.compose.recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class RegisteredModel:
         """The recipe as text; None of a model that came in as a file."""
         if self.recipe is None:
             return None
-        from registry.compose.writing import recipe_yaml
+        from organs.registry.compose.writing import recipe_yaml
 
         return recipe_yaml(self.recipe)
 
@@ -133,7 +133,7 @@ def registered_value(session: Session, model: Model) -> RegisteredModel:
     chimera = chimera_of(session, model.id)
     recipe = None
     if chimera is not None:
-        from registry.compose.keeping import kept_recipe
+        from organs.registry.compose.keeping import kept_recipe
 
         recipe = kept_recipe(chimera.recipe)
     return RegisteredModel(

@@ -8,13 +8,13 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import chimera_of
-from registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
-from registry.catalog.queries.removed import withdrawn_models
-from registry.catalog.tables import Lineage, Model
-from registry.lineage import CLOSE, is_another_encoding, similarity
-from registry.present.values import Values
-from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained, withdrawn
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
+from organs.registry.catalog.queries.removed import withdrawn_models
+from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.lineage import CLOSE, is_another_encoding, similarity
+from organs.registry.present.values import Values
+from organs.registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained, withdrawn
 
 EDGES_SHOWN = 200
 EDGES_READ_MAX = 1000

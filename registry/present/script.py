@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from registry.compose.recipe import ENCODINGS, AdapterMerge, Graft, Purification, Recipe, Selection
+from organs.registry.compose.recipe import ENCODINGS, AdapterMerge, Graft, Purification, Recipe, Selection
 
 
 def script(recipe: Recipe, file_name: str) -> str:
@@ -19,7 +19,7 @@ def script(recipe: Recipe, file_name: str) -> str:
         *([_call("named", {"": recipe.name})] if recipe.name is not None else []),
     ]
     lines = [
-        "from registry import Registry",
+        "from organs.registry import Registry",
         "",
         "with Registry.open() as registry:",
         f"    chimera = registry.compose({recipe.base!r})",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from registry.catalog.search import FacetCounts, FoundOrgan, SearchPage
-from registry.present.values import Values
+from organs.registry.catalog.search import FacetCounts, FoundOrgan, SearchPage
+from organs.registry.present.values import Values
 
 
 def search_values(page: SearchPage, counts: FacetCounts | None = None) -> Values:

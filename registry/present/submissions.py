@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from registry.catalog.queries.submissions import FoundSubmission, SubmissionPage
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.present.values import Values
+from organs.registry.catalog.queries.submissions import FoundSubmission, SubmissionPage
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.present.values import Values
 
 UNDER_WAY = ("checking", "publishing")
 PROPOSED, GIVEN = "proposed", "given"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from registry.amounts import count_text as count_text
-from registry.amounts import share_text as share_text
-from registry.amounts import size_text as size_text
-from registry.amounts import theta_text as theta_text
+from organs.registry.amounts import count_text as count_text
+from organs.registry.amounts import share_text as share_text
+from organs.registry.amounts import size_text as size_text
+from organs.registry.amounts import theta_text as theta_text

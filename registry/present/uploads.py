@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from registry.catalog.register.uploads import CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES
-from registry.catalog.tables import Upload
-from registry.present.values import Values
+from organs.registry.catalog.register.uploads import CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES
+from organs.registry.catalog.tables import Upload
+from organs.registry.present.values import Values
 
 
 def upload_values(upload: Upload) -> Values:

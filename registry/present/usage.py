@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 
-from registry.present.values import Values
+from organs.registry.present.values import Values
 
 CONTEXT_MAX = 4096
 """What a Modelfile asks for of longer contexts: what runtimes take by themselves."""

@@ -7,8 +7,8 @@ findings    where what is declared and what is measured disagree; pure
 groups      what belongs together, pair by pair; pure
 """
 
-from registry.relatives.measured import Relative, find_relatives, record_relatives
-from registry.relatives.resolve import resolve_declared
+from organs.registry.relatives.measured import Relative, find_relatives, record_relatives
+from organs.registry.relatives.resolve import resolve_declared
 
 __all__ = [
     "Relative",

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.fitting import likenesses
-from registry.catalog.queries.relatives import models_by_id, models_with, organs_at, organs_by_slot
-from registry.catalog.register.relatives import MeasuredEdge, record_measured
-from registry.catalog.tables import Model
-from registry.lineage import (
+from organs.registry.catalog.queries.fitting import likenesses
+from organs.registry.catalog.queries.relatives import models_by_id, models_with, organs_at, organs_by_slot
+from organs.registry.catalog.register.relatives import MeasuredEdge, record_measured
+from organs.registry.catalog.tables import Model
+from organs.registry.lineage import (
     Kinship,
     Organ,
     Similarity,

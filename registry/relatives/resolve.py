@@ -12,7 +12,7 @@ from heapq import nsmallest
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.relatives import (
+from organs.registry.catalog.queries.relatives import (
     declared_edges_with,
     declared_texts_to,
     measured_relation,
@@ -22,12 +22,12 @@ from registry.catalog.queries.relatives import (
     parents_of,
     visible_models_with_words,
 )
-from registry.catalog.register.relatives import lead_declared_edge
-from registry.catalog.tables import Lineage, Model
-from registry.catalog.vocabulary import shown_text
-from registry.catalog.words import folded_words
-from registry.lineage import Organ, Slot, relation_to_parent, similarity
-from registry.relatives.declared import (
+from organs.registry.catalog.register.relatives import lead_declared_edge
+from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.catalog.words import folded_words
+from organs.registry.lineage import Organ, Slot, relation_to_parent, similarity
+from organs.registry.relatives.declared import (
     IDENTITY_KEYS,
     PARENT_KEYS,
     DeclaredParent,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from registry.gguf import dtype_by_name
+from organs.registry.gguf import dtype_by_name
 
 COARSE_BITS_MAX = 5.5
 """Formats of so many bits a number or fewer count as coarse. Q5_0 (5.5 bits) raised the mean θ of matrices by 2° in a

@@ -6,7 +6,7 @@ import json
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.dissections import (
+from organs.registry.catalog.queries.dissections import (
     BlockMeans,
     Stored,
     blocks_of,
@@ -15,16 +15,26 @@ from registry.catalog.queries.dissections import (
     methods_of,
     stored_of,
 )
-from registry.catalog.queries.reports import matrix_figures
-from registry.catalog.queries.shared_organs import shared_of
-from registry.catalog.tables import Model
-from registry.present.text import size_text
-from registry.reports.caution import bits_of
-from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
-from registry.reports.kin import relatives_tables
-from registry.reports.organs import odd_table, organ_table
-from registry.reports.types import types_table
-from registry.reports.words import BLOCKS, CLOSING, FORMATS, HIGHEST, METHODS, NO_CONCLUSION, NO_TENSORS, OPENING, WELLS
+from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.catalog.queries.shared_organs import shared_of
+from organs.registry.catalog.tables import Model
+from organs.registry.present.text import size_text
+from organs.registry.reports.caution import bits_of
+from organs.registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
+from organs.registry.reports.kin import relatives_tables
+from organs.registry.reports.organs import odd_table, organ_table
+from organs.registry.reports.types import types_table
+from organs.registry.reports.words import (
+    BLOCKS,
+    CLOSING,
+    FORMATS,
+    HIGHEST,
+    METHODS,
+    NO_CONCLUSION,
+    NO_TENSORS,
+    OPENING,
+    WELLS,
+)
 
 BLOCKS_MAX = 1000
 """Blocks that are listed; the largest models of today have some hundreds."""

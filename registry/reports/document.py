@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 
-from registry.present.text import count_text, share_text, size_text, theta_text
-from registry.present.values import Values
+from organs.registry.present.text import count_text, share_text, size_text, theta_text
+from organs.registry.present.values import Values
 
 Cell = str | int | float | None
 """A number as it is, a text, or None for what was not measured or cannot be worked out."""

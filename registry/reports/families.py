@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from registry.relatives.declared import folded
-from registry.relatives.groups import Groups
+from organs.registry.relatives.declared import folded
+from organs.registry.relatives.groups import Groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Model
-from registry.present.relatives import lineage_values
-from registry.reports.document import Column, Kind, Table
-from registry.reports.words import ALIKE
+from organs.registry.catalog.tables import Model
+from organs.registry.present.relatives import lineage_values
+from organs.registry.reports.document import Column, Kind, Table
+from organs.registry.reports.words import ALIKE
 
 RELATIVES_MAX = 50
 """Relatives that are listed; the most alike come first."""

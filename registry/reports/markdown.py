@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from registry.reports.document import Grid, Kind, Report, Section, Table
+from organs.registry.reports.document import Grid, Kind, Report, Section, Table
 
 _MARKS = re.compile(r"[\\`*~|\[\]!#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 """What Markdown obeys inside a line. An underscore between letters is text to every reader of Markdown."""

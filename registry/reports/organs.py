@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.dissections import count_odd_organs, odd_organs
-from registry.catalog.queries.reports import extreme_organs
-from registry.catalog.tables import Model
-from registry.reports.caution import caution
-from registry.reports.document import Column, Kind, Table
-from registry.reports.words import ANOMALIES, CAUTION, LISTED, NO_ANOMALIES
+from organs.registry.catalog.queries.dissections import count_odd_organs, odd_organs
+from organs.registry.catalog.queries.reports import extreme_organs
+from organs.registry.catalog.tables import Model
+from organs.registry.reports.caution import caution
+from organs.registry.reports.document import Column, Kind, Table
+from organs.registry.reports.words import ANOMALIES, CAUTION, LISTED, NO_ANOMALIES
 
 
 def organ_table(session: Session, model: Model, limit: int, *, key: str, title: str, after: str) -> Table:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.reports import (
+from organs.registry.catalog.queries.reports import (
     extreme_organs,
     kinds_of_models,
     lowest_thetas_of_models,
     matrix_figures,
 )
-from registry.catalog.queries.totals import running_totals, visible_bytes
-from registry.reports.caution import caution
-from registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
-from registry.reports.ranking import ranking_table
-from registry.reports.scale import scale_tables
-from registry.reports.types import types_table
-from registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WELLS
+from organs.registry.catalog.queries.totals import running_totals, visible_bytes
+from organs.registry.reports.caution import caution
+from organs.registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
+from organs.registry.reports.ranking import ranking_table
+from organs.registry.reports.scale import scale_tables
+from organs.registry.reports.types import types_table
+from organs.registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WELLS
 
 ROWS_DEFAULT = 50
 """Rows of a table of models, unless told otherwise."""

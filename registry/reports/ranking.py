@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.models import ranked_models
-from registry.catalog.queries.reports import MatrixFigures
-from registry.catalog.tables import Model
-from registry.reports.document import Cell, Column, Kind, Table
-from registry.reports.words import NO_MERIT, RANKED_BY, RANKED_WITH
+from organs.registry.catalog.queries.models import ranked_models
+from organs.registry.catalog.queries.reports import MatrixFigures
+from organs.registry.catalog.tables import Model
+from organs.registry.reports.document import Cell, Column, Kind, Table
+from organs.registry.reports.words import NO_MERIT, RANKED_BY, RANKED_WITH
 
 
 def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int) -> Table:

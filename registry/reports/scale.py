@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.reports import MatrixFigures, declared_parents, model_edges, sized_models
-from registry.names import ModelName
-from registry.present.text import count_text
-from registry.reports.document import Cell, Column, Kind, Table
-from registry.reports.families import Member, families_of
-from registry.reports.line import Line, fit_line
-from registry.reports.spread import mean_of
-from registry.reports.words import KINSHIP, LINE, LINE_OF_READINGS
+from organs.registry.catalog.queries.reports import MatrixFigures, declared_parents, model_edges, sized_models
+from organs.registry.names import ModelName
+from organs.registry.present.text import count_text
+from organs.registry.reports.document import Cell, Column, Kind, Table
+from organs.registry.reports.families import Member, families_of
+from organs.registry.reports.line import Line, fit_line
+from organs.registry.reports.spread import mean_of
+from organs.registry.reports.words import KINSHIP, LINE, LINE_OF_READINGS
 
 LINE_FAMILIES_MIN = 3
 """Two points always lie on a line, so with fewer families than these we draw none."""

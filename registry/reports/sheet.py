@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from registry.reports.document import Cell
+from organs.registry.reports.document import Cell
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 """A spreadsheet takes a text that begins so for a formula, or cuts the beginning off and then does."""

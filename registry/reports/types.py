@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from registry.anatomy import OrganType
-from registry.catalog.queries.reports import TypeFigures, thetas_at_ranks, type_figures
-from registry.reports.document import Cell, Column, Kind, Table
-from registry.reports.spread import QUARTILES, deviation_of_means, quantile, quantile_ranks
-from registry.reports.words import LISTS, SPECTRAL_OF_TYPES, SPREAD, TYPE_WORDS, TYPES_DIFFER
+from organs.registry.anatomy import OrganType
+from organs.registry.catalog.queries.reports import TypeFigures, thetas_at_ranks, type_figures
+from organs.registry.reports.document import Cell, Column, Kind, Table
+from organs.registry.reports.spread import QUARTILES, deviation_of_means, quantile, quantile_ranks
+from organs.registry.reports.words import LISTS, SPECTRAL_OF_TYPES, SPREAD, TYPE_WORDS, TYPES_DIFFER
 
 _COLUMNS = (
     Column("type", "type", Kind.TEXT),

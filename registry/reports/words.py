@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from registry.anatomy import OrganType
-from registry.lineage import CLOSE, RELATED
-from registry.reports.caution import COARSE, COARSE_BITS_MAX, FEW, FEW_NUMBERS
+from organs.registry.anatomy import OrganType
+from organs.registry.lineage import CLOSE, RELATED
+from organs.registry.reports.caution import COARSE, COARSE_BITS_MAX, FEW, FEW_NUMBERS
 
 WHAT_IT_IS = (
     "A language model is a file of numbers, its weights. They stand in some dozens to thousands of tables, called "

@@ -30,9 +30,9 @@ TYPE_CHECKING = False  # as type checkers know it; importing `typing` takes as l
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+sys.path.append(os.path.abspath(__file__).rsplit(os.sep, 4)[0])
 
-from registry.sandbox import landlock, seccomp  # noqa: E402 - found by the line before
+from organs.registry.sandbox import landlock, seccomp  # noqa: E402 - found by the line before
 
 CANNOT_CONFINE = 126
 CANNOT_START = 127

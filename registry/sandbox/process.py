@@ -21,8 +21,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from registry.errors import OrganError
-from registry.sandbox.protections import CONFINE, Kernel, check_protections, kernel, protections
+from organs.registry.errors import OrganError
+from organs.registry.sandbox.protections import CONFINE, Kernel, check_protections, kernel, protections
 
 OUTPUT_MAX_BYTES = 1024 * 1024
 LOG_MAX_BYTES = 16 * 1024
@@ -198,12 +198,12 @@ def run_python(
 @cache
 def _python_places() -> tuple[tuple[str, ...], tuple[Path, ...]]:
     """Where a child that is Python looks for modules, and what it may read of that."""
-    source = Path(__file__).parents[2]
+    source = Path(__file__).parents[3]
     installed = [path for path in sys.path if Path(path).is_absolute() and Path(path).name in _LIBRARY_FOLDERS]
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     readable = [Path(prefix, folder) for prefix in sorted(prefixes) for folder in ("lib", "lib64", "pyvenv.cfg")]
     readable += [Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("platstdlib")), *map(Path, installed)]
-    readable += [source / package for package in _PACKAGES]
+    readable += [source / "organs" / package for package in _PACKAGES]
     return (str(source), *installed), tuple(readable)
 
 

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from registry.errors import NoSandbox, OrganError
-from registry.sandbox import landlock, seccomp
+from organs.registry.errors import NoSandbox, OrganError
+from organs.registry.sandbox import landlock, seccomp
 
 CONFINE = Path(__file__).with_name("confine.py")
 

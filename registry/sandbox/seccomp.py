@@ -20,7 +20,7 @@ import struct
 import sys
 from collections.abc import Mapping, Sequence
 
-from registry.sandbox.landlock import forbid_new_privileges
+from organs.registry.sandbox.landlock import forbid_new_privileges
 
 # Each call by its name and its numbers on x86_64 and aarch64; a dash where the architecture does not have it.
 _ALWAYS = """

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from registry.digest import Digest, digest_of
-from registry.errors import CorruptBlob, EncodingFault, MissingBlob, StoreError
-from registry.store.codec import (
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import CorruptBlob, EncodingFault, MissingBlob, StoreError
+from organs.registry.store.codec import (
     BYTES_CODEC,
     START_BYTES,
     ChunkEntry,
@@ -36,8 +36,8 @@ from registry.store.codec import (
     parse_head,
     worth_encoding,
 )
-from registry.store.files import Files
-from registry.store.local import LocalStore, StoredFile
+from organs.registry.store.files import Files
+from organs.registry.store.local import LocalStore, StoredFile
 
 INLINE_MAX_BYTES = 64 * 1024
 """Plain size up to which a blob lives in the database. A file of its own costs a rename and two syncs, about 1 ms."""

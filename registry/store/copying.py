@@ -12,9 +12,9 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from registry.errors import CorruptBlob
-from registry.store.files import translated
-from registry.store.local import LocalStore
+from organs.registry.errors import CorruptBlob
+from organs.registry.store.files import translated
+from organs.registry.store.local import LocalStore
 
 STEP_BYTES = 64 * 1024 * 1024
 PLAIN_STEP_BYTES = 1024 * 1024

@@ -12,7 +12,7 @@ import mmap
 import threading
 from collections.abc import Sequence
 
-from registry.store.files import Buffer, Files
+from organs.registry.store.files import Buffer, Files
 
 ALIGNMENT = 4096
 """What every file system's direct writes are content with."""

@@ -17,10 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.digest import Digest
-from registry.errors import Busy, CorruptBlob, DiskFull
-from registry.store.direct import AlignedBuffers, DirectWriter
-from registry.store.files import PRIVATE_FILE, Buffer, Files, make_durable_folder, translated
+from organs.registry.digest import Digest
+from organs.registry.errors import Busy, CorruptBlob, DiskFull
+from organs.registry.store.direct import AlignedBuffers, DirectWriter
+from organs.registry.store.files import PRIVATE_FILE, Buffer, Files, make_durable_folder, translated
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
 """Left on the disk for the database and everybody else."""

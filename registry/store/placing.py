@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from registry.errors import DiskFull, OrganError, StoreUnwritable
-from registry.store.files import PUBLIC_FILE, PUBLIC_FOLDER, Buffer, Files, translated
+from organs.registry.errors import DiskFull, OrganError, StoreUnwritable
+from organs.registry.store.files import PUBLIC_FILE, PUBLIC_FOLDER, Buffer, Files, translated
 
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 

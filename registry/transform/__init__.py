@@ -12,11 +12,11 @@ A *window* is up to 2^20 consecutive values of an organ, the unit of all work he
 byte on every x86 processor with one numpy; `docs/design/purification.md` tells how.
 """
 
-from registry.transform.adapters import Adapter, misfit
-from registry.transform.compute import Computation, computed
-from registry.transform.encode import encoded_dtype
-from registry.transform.plain import Plain
-from registry.transform.purify import Purification, PurifyMethod, purified
+from organs.registry.transform.adapters import Adapter, misfit
+from organs.registry.transform.compute import Computation, computed
+from organs.registry.transform.encode import encoded_dtype
+from organs.registry.transform.plain import Plain
+from organs.registry.transform.purify import Purification, PurifyMethod, purified
 
 METHOD = "t1"
 """The name of all that is computed here. A change that gives other bytes is a new method."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.errors import BadOrgan
-from registry.gguf.quants import Floats
-from registry.transform.plain import WINDOW_ELEMENTS, Plain, Window
+from organs.registry.errors import BadOrgan
+from organs.registry.gguf.quants import Floats
+from organs.registry.transform.plain import WINDOW_ELEMENTS, Plain, Window
 
 RANK_MAX = 4096
 ROW_MAX_ELEMENTS = 1 << 22

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from registry.gguf.types import DType
-from registry.transform.adapters import Adapter, merged_rows
-from registry.transform.encode import encoded
-from registry.transform.plain import Plain, Window, in_windows
-from registry.transform.purify import Purification
-from registry.transform.restore import purified_and_encoded
+from organs.registry.gguf.types import DType
+from organs.registry.transform.adapters import Adapter, merged_rows
+from organs.registry.transform.encode import encoded
+from organs.registry.transform.plain import Plain, Window, in_windows
+from organs.registry.transform.purify import Purification
+from organs.registry.transform.restore import purified_and_encoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from registry.errors import BadOrgan, UnsupportedDType
-from registry.gguf.quants import BFLOAT16_MAX, FLOAT16_MAX, FLOAT32_MAX, can_dequantize, decode, quantize
-from registry.gguf.types import DType, dtype_by_name
-from registry.transform.plain import Window
+from organs.registry.errors import BadOrgan, UnsupportedDType
+from organs.registry.gguf.quants import BFLOAT16_MAX, FLOAT16_MAX, FLOAT32_MAX, can_dequantize, decode, quantize
+from organs.registry.gguf.types import DType, dtype_by_name
+from organs.registry.transform.plain import Window
 
 WRITTEN_AS_THEY_ARE = ("F32", "F16", "BF16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 """Types that can be written here and hold weights of any distribution. The kernels also write TQ1_0, TQ2_0 and MXFP4,

@@ -10,9 +10,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.errors import BadOrgan
-from registry.gguf.quants import FLOAT32_MAX, decode
-from registry.gguf.types import DType
+from organs.registry.errors import BadOrgan
+from organs.registry.gguf.quants import FLOAT32_MAX, decode
+from organs.registry.gguf.types import DType
 
 Read: TypeAlias = Callable[[int, int], bytes | bytearray | memoryview]
 """`read(offset_bytes, size_bytes)`: exactly that many plain bytes of one organ, the offset relative to its start."""

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from registry.errors import BadOrgan
-from registry.transform.plain import WINDOW_ELEMENTS, Window
-from registry.transform.sums import Moments, moments, total
+from organs.registry.errors import BadOrgan
+from organs.registry.transform.plain import WINDOW_ELEMENTS, Window
+from organs.registry.transform.sums import Moments, moments, total
 
 KEEP_DEFAULT = 0.9
 SCALES_MAX = 8

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from registry.errors import BadOrgan
-from registry.gguf.types import DType
-from registry.transform.encode import encoded
-from registry.transform.plain import WINDOW_ELEMENTS, Window
-from registry.transform.purify import Purification, cleaned, restored, stays_as_it_is
-from registry.transform.sums import Moments, moments
+from organs.registry.errors import BadOrgan
+from organs.registry.gguf.types import DType
+from organs.registry.transform.encode import encoded
+from organs.registry.transform.plain import WINDOW_ELEMENTS, Window
+from organs.registry.transform.purify import Purification, cleaned, restored, stays_as_it_is
+from organs.registry.transform.sums import Moments, moments
 
 TOLERANCE = 1e-3
 """How far mean and standard deviation may move, as a share of the latter."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from registry.digest import Digest
-from registry.validation.reading import Score
+from organs.registry.digest import Digest
+from organs.registry.validation.reading import Score
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.digest import Digest
-from registry.errors import BadInput
-from registry.validation.reading import TOKENS_MIN
-from registry.validation.weights import Weights, files_digest
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput
+from organs.registry.validation.reading import TOKENS_MIN
+from organs.registry.validation.weights import Weights, files_digest
 
 
 @dataclass(frozen=True, slots=True)

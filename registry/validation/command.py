@@ -32,10 +32,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from registry.errors import BadSetting
-from registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_confined
-from registry.validation.llama import model_files
-from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+from organs.registry.errors import BadSetting
+from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_confined
+from organs.registry.validation.llama import model_files
+from organs.registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
 
 TEMPLATE_MAX_LENGTH = 4096
 LINE_MAX_BYTES = 64 * 1024

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from registry.digest import Digest, digest_of
-from registry.errors import BadInput, OrganError
-from registry.validation.cache import MemoryCache, ScoreCache, ScoreKey
-from registry.validation.candidate import Candidate, file_candidate, length_that_fits
-from registry.validation.control import write_control
-from registry.validation.reading import (
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadInput, OrganError
+from organs.registry.validation.cache import MemoryCache, ScoreCache, ScoreKey
+from organs.registry.validation.candidate import Candidate, file_candidate, length_that_fits
+from organs.registry.validation.control import write_control
+from organs.registry.validation.reading import (
     TEXTS_MAX,
     TOKENS_DEFAULT,
     TOKENS_MAX,
@@ -26,10 +26,10 @@ from registry.validation.reading import (
     Runtime,
     Score,
 )
-from registry.validation.surprise import paired_error
-from registry.validation.texts import Text
-from registry.validation.verdict import TextScores, Verdict, judge
-from registry.validation.weights import grafted_organs, has_chat_template, is_feed_forward
+from organs.registry.validation.surprise import paired_error
+from organs.registry.validation.texts import Text
+from organs.registry.validation.verdict import TextScores, Verdict, judge
+from organs.registry.validation.weights import grafted_organs, has_chat_template, is_feed_forward
 
 DONORS_MAX = 16
 CONTROL_FILE = "control.gguf"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from registry.errors import BadInput, DiskFull, StoreUnwritable, UnsupportedDType
-from registry.gguf import quants
-from registry.gguf.types import DType
-from registry.validation.weights import CHUNK_BYTES, OpenFile, Weights
+from organs.registry.errors import BadInput, DiskFull, StoreUnwritable, UnsupportedDType
+from organs.registry.gguf import quants
+from organs.registry.gguf.types import DType
+from organs.registry.validation.weights import CHUNK_BYTES, OpenFile, Weights
 
 _NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

@@ -13,11 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from registry.errors import BadSource
-from registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_python
-from registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
-from registry.validation.session import LOOPBACK
-from registry.validation.surprise import estimate, kept
+from organs.registry.errors import BadSource
+from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_python
+from organs.registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+from organs.registry.validation.session import LOOPBACK
+from organs.registry.validation.surprise import estimate, kept
 
 PACKAGE = "xllamacpp"
 EXTRA = "validate"
@@ -60,7 +60,7 @@ class LlamaCpp:
         answers = _Answers(say)
         with _reserved_port() as port:
             result = run_python(
-                "registry.validation.probe",
+                "organs.registry.validation.probe",
                 self._limits_for(request),
                 self._sandbox_for(request, port),
                 self._input(request, port),
@@ -200,6 +200,6 @@ def _size_bytes(model: Path) -> int:
 
 def model_files(model: Path) -> tuple[Path, ...]:
     """Return the files of a model, of which `model` is the only one or the first."""
-    from registry.validation.weights import shard_paths
+    from organs.registry.validation.weights import shard_paths
 
     return tuple(shard_paths(model))

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from registry.validation.session import Refused, Session
+from organs.registry.validation.session import Refused, Session
 
 REQUEST_MAX_BYTES = 64 * 1024 * 1024
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from registry.errors import OrganError
-from registry.validation.texts import Text
+from organs.registry.errors import OrganError
+from organs.registry.validation.texts import Text
 
 TOKENS_DEFAULT = 128
 TOKENS_MIN = 32

@@ -7,8 +7,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.digest import Digest, digest_of
-from registry.errors import BadSource
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadSource
 
 TEXT_MAX_BYTES = 1024 * 1024
 WORDS_MIN = 8

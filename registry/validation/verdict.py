@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from registry.validation.figures import change_text, figure
+from organs.registry.validation.figures import change_text, figure
 
 BROKEN_FROM = 3.0
 WEAK_BELOW = 1.05

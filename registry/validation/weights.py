@@ -10,12 +10,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.anatomy import OrganType, place_of
-from registry.digest import Digest
-from registry.errors import BadSource, BadSplit
-from registry.gguf.header import Header, TensorInfo
-from registry.gguf.read import read_header
-from registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
+from organs.registry.anatomy import OrganType, place_of
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource, BadSplit
+from organs.registry.gguf.header import Header, TensorInfo
+from organs.registry.gguf.read import read_header
+from organs.registry.gguf.split import ShardName, check_split, is_shard, parse_shard_name
 
 CHUNK_BYTES = 1024 * 1024
 SHARDS_MAX = 1024

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text, unsigned
 from tests.trips import Tensors, block_metadata, block_tensors, ingest_file, weights
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.browser.addresses import PHONE_WIDTHS, WITHOUT_SCRIPT, Opener, phone
 from tests.browser.sites import BASE, TUNED, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bench.generated import Architecture, write_model
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.register.accounts import add_contributor, create_token
-from registry.registry import Registry
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.register.accounts import add_contributor, create_token
+from organs.registry.registry import Registry
 from tests.browser.addresses import PHONE_WIDTHS, Opener, phone
 from tests.browser.sites import BASE, ZOO, Site
 from tests.browser.test_accessibility import assert_accessible

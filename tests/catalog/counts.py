@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from registry.catalog.bins import theta_bin
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.tables import Chimera, FacetCount, Lineage, Model, Placement
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.bins import theta_bin
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.tables import Chimera, FacetCount, Lineage, Model, Placement
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 
 
 @contextmanager

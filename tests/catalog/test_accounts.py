@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import Account, account_by_session, account_by_token, contributor_by_name
-from registry.catalog.queries.contributors import contributors_page, works_of
-from registry.catalog.queries.quota import quota_of, used_bytes
-from registry.catalog.register.accounts import (
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import Account, account_by_session, account_by_token, contributor_by_name
+from organs.registry.catalog.queries.contributors import contributors_page, works_of
+from organs.registry.catalog.queries.quota import quota_of, used_bytes
+from organs.registry.catalog.register.accounts import (
     SESSIONS_MAX,
     TOKENS_MAX,
     add_contributor,
@@ -24,11 +24,11 @@ from registry.catalog.register.accounts import (
     set_contributor_state,
     set_quota,
 )
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession
-from registry.errors import BadInput, BadName, NotAllowed, NotFound
-from registry.registry import Registry
-from registry.tokens import NewToken, parse_token, secret_sha256
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession
+from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
+from organs.registry.registry import Registry
+from organs.registry.tokens import NewToken, parse_token, secret_sha256
 from tests.trips import ingest_file, little_model
 
 

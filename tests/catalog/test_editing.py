@@ -9,22 +9,22 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from ingest.describing import read_edits
-from registry.catalog.edits import Edits
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.search import search_organs
-from registry.catalog.register.editing import edit_model
-from registry.catalog.register.states import hide_model, remove_model
-from registry.catalog.search import MODELS, parse_query
-from registry.catalog.tables import Event, Lineage, Model
-from registry.compose.expressions import wrong_with_licence
-from registry.compose.library import RegisteredLibrary
-from registry.compose.planning import plan_recipe
-from registry.compose.reading import read_recipe
-from registry.errors import BadValue, Conflict
-from registry.present.relatives import lineage_values
-from registry.registry import Registry
-from registry.relatives import resolve_declared
+from organs.ingest.describing import read_edits
+from organs.registry.catalog.edits import Edits
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.register.editing import edit_model
+from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.catalog.tables import Event, Lineage, Model
+from organs.registry.compose.expressions import wrong_with_licence
+from organs.registry.compose.library import RegisteredLibrary
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.reading import read_recipe
+from organs.registry.errors import BadValue, Conflict
+from organs.registry.present.relatives import lineage_values
+from organs.registry.registry import Registry
+from organs.registry.relatives import resolve_declared
 from tests.catalog.counts import assert_counts_are_right, named, undone
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 

@@ -14,14 +14,14 @@ import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import OperationalError
 
-from registry.catalog.engine import BUSY_TIMEOUT_MS, translated
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.facets import FacetKey, facet_ids
-from registry.catalog.tables import Contributor, FacetCount, Organ
-from registry.catalog.upsert import insert_or_add
-from registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
-from registry.registry import Registry
-from registry.settings import Settings
+from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, translated
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.facets import FacetKey, facet_ids
+from organs.registry.catalog.tables import Contributor, FacetCount, Organ
+from organs.registry.catalog.upsert import insert_or_add
+from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
+from organs.registry.registry import Registry
+from organs.registry.settings import Settings
 
 
 def test_opening_makes_the_folders_and_the_database(tmp_path: Path) -> None:

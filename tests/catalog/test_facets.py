@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import select
 
-from registry.catalog.bins import theta_bin
-from registry.catalog.queries import planning
-from registry.catalog.queries import spread as spread_module
-from registry.catalog.register.facets import count_placements
-from registry.catalog.search import FacetCounts, parse_query
-from registry.catalog.tables import Facet, FacetCount, Model, Placement
-from registry.registry import Registry
+from organs.registry.catalog.bins import theta_bin
+from organs.registry.catalog.queries import planning
+from organs.registry.catalog.queries import spread as spread_module
+from organs.registry.catalog.register.facets import count_placements
+from organs.registry.catalog.search import FacetCounts, parse_query
+from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
 from tests.catalog.search.oracle import expected_organs, histogram, spread

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.catalog.queries import fitting, planning
-from registry.catalog.queries.bases import base_of
-from registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.search import SearchPage
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.catalog.tables import Model
-from registry.errors import BadQuery
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries import fitting, planning
+from organs.registry.catalog.queries.bases import base_of
+from organs.registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.search import SearchPage
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.catalog.tables import Model
+from organs.registry.errors import BadQuery
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, place
 from tests.catalog.search.oracle import fits
 from tests.homes import Homes, shipped

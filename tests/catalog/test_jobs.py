@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select, update
 
-from registry.catalog.clock import now
-from registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, job_by_id, newest_jobs
-from registry.catalog.register.jobs import (
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, job_by_id, newest_jobs
+from organs.registry.catalog.register.jobs import (
     DIED,
     DIED_TWICE,
     JSON_MAX_BYTES,
@@ -33,10 +33,10 @@ from registry.catalog.register.jobs import (
     renew_job,
     tell_progress,
 )
-from registry.catalog.tables import Job
-from registry.catalog.vocabulary import TEXT_MAX
-from registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
-from registry.registry import Registry
+from organs.registry.catalog.tables import Job
+from organs.registry.catalog.vocabulary import TEXT_MAX
+from organs.registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
+from organs.registry.registry import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -315,8 +315,8 @@ def test_line_71_of_threads_that_take_jobs_up_at_once_no_two_get_the_same(regist
 
 TAKE_ALL = """
 import sys
-from registry.catalog.register.jobs import claim_job
-from registry.registry import Registry
+from organs.registry.catalog.register.jobs import claim_job
+from organs.registry.registry import Registry
 with Registry.open(sys.argv[1]) as registry:
     while True:
         with registry.catalog.writing() as session:

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, text
 
-from registry.catalog.engine import Catalog
-from registry.catalog.memory import Memory, remembered
-from registry.catalog.queries import rollup
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.search import parse_query
-from registry.catalog.tables import Contributor
-from registry.registry import Registry
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.memory import Memory, remembered
+from organs.registry.catalog.queries import rollup
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.search import parse_query
+from organs.registry.catalog.tables import Contributor
+from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
 from tests.catalog.search.oracle import expected_organs
 
 ADD_A_NAME = """
 import sys
-from registry.registry import Registry
-from registry.catalog.register.contributors import contributor_id
+from organs.registry.registry import Registry
+from organs.registry.catalog.register.contributors import contributor_id
 with Registry.open(sys.argv[1]) as registry, registry.catalog.writing() as session:
     contributor_id(session, sys.argv[2])
 """

@@ -20,16 +20,16 @@ from sqlalchemy import Engine, create_engine, event, inspect, select, text
 from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
-import migrations
-from registry.catalog.clock import now
-from registry.catalog.engine import open_catalog
-from registry.catalog.queries.accounts import account_by_token
-from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.register.accounts import create_child_token, revoke_by_token
-from registry.catalog.tables import Base, Contributor, Model
-from registry.errors import CatalogError, NotAllowed, SchemaTooNew
-from registry.registry import Registry
-from registry.tokens import new_token, parse_token
+from organs import migrations
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.engine import open_catalog
+from organs.registry.catalog.queries.accounts import account_by_token
+from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
+from organs.registry.catalog.tables import Base, Contributor, Model
+from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
+from organs.registry.registry import Registry
+from organs.registry.tokens import new_token, parse_token
 from tests import postgres
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import ingest_file, little_model
@@ -246,10 +246,10 @@ def test_a_database_with_tables_of_somebody_else_is_refused_and_left_alone(tmp_p
 def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write_to_it(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from registry.catalog.tables import FacetCount\n"
-        "from registry.catalog.register.facets import FacetKey, facet_ids\n"
-        "from registry.catalog.upsert import insert_or_add\n"
-        "from registry.registry import Registry\n"
+        "from organs.registry.catalog.tables import FacetCount\n"
+        "from organs.registry.catalog.register.facets import FacetKey, facet_ids\n"
+        "from organs.registry.catalog.upsert import insert_or_add\n"
+        "from organs.registry.registry import Registry\n"
         "with Registry.open(sys.argv[1]) as registry:\n"
         "    for _ in range(25):\n"
         "        with registry.catalog.writing() as session:\n"
@@ -287,9 +287,7 @@ def test_migrations_that_are_cut_short_leave_nothing(tmp_path: Path) -> None:
 
 def test_a_database_that_is_up_to_date_is_opened_without_loading_alembic(tmp_path: Path) -> None:
     Registry.open(tmp_path).close()
-    script = (
-        "import sys; from registry.registry import Registry; Registry.open(sys.argv[1]).close(); print(*sys.modules)"
-    )
+    script = "import sys; from organs.registry import Registry; Registry.open(sys.argv[1]).close(); print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
     )

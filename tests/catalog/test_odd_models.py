@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from registry.catalog.register.facets import FACETS_A_MODEL_MAX
-from registry.catalog.tables import Facet
-from registry.registry import Registry
+from organs.registry.catalog.register.facets import FACETS_A_MODEL_MAX
+from organs.registry.catalog.tables import Facet
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
 from tests.kin import ingest_bytes
 from tests.trips import little_model

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from registry.catalog.queries.models import model_by_name
-from registry.digest import digest_of
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.names import parse_model_name
-from registry.present.models import figures, model_page, model_summary
-from registry.present.organs import organ_page
-from registry.registry import Registry
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.digest import digest_of
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.present.models import figures, model_page, model_summary
+from organs.registry.present.organs import organ_page
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import ingest_file, little_model
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, reachable_digests
-from registry.catalog.queries.lookup import reachable_organs
-from registry.catalog.queries.models import (
+from organs.registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, reachable_digests
+from organs.registry.catalog.queries.lookup import reachable_organs
+from organs.registry.catalog.queries.models import (
     count_models,
     ingest_of,
     model_by_name,
@@ -18,13 +18,13 @@ from registry.catalog.queries.models import (
     visible_model_with_digest,
     visible_models,
 )
-from registry.catalog.queries.organs import organs_by_prefix
-from registry.catalog.queries.totals import Totals, running_totals
-from registry.catalog.tables import Blob, Model, Organ, Placement
-from registry.digest import Digest, digest_of
-from registry.errors import Ambiguous, BadDigest, NotFound
-from registry.names import ModelName, parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.organs import organs_by_prefix
+from organs.registry.catalog.queries.totals import Totals, running_totals
+from organs.registry.catalog.tables import Blob, Model, Organ, Placement
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import Ambiguous, BadDigest, NotFound
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.catalog.test_tables import NOON, ROWS
 from tests.trips import ingest_file, little_model, weights

@@ -16,13 +16,13 @@ from sqlalchemy.sql import visitors
 
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
-from registry.catalog.queries import planning
-from registry.catalog.queries.fitting import fitting_models
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.search import MODELS, parse_query
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries import planning
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import drawn, place
 from tests.homes import Homes
 

@@ -9,18 +9,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from registry.anatomy import place_of
-from registry.catalog.queries.blobs import blobs_by_digest, unneeded_blobs
-from registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
-from registry.catalog.register.blobs import mark_corrupt, record_blobs
-from registry.catalog.register.ingests import begin_ingest, end_ingest
-from registry.catalog.register.models import Registered, register_model
-from registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
-from registry.digest import Digest, digest_of
-from registry.errors import BadValue, CatalogError, MissingBlob
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.store import StoredBlob
+from organs.registry.anatomy import place_of
+from organs.registry.catalog.queries.blobs import blobs_by_digest, unneeded_blobs
+from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
+from organs.registry.catalog.register.blobs import mark_corrupt, record_blobs
+from organs.registry.catalog.register.ingests import begin_ingest, end_ingest
+from organs.registry.catalog.register.models import Registered, register_model
+from organs.registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadValue, CatalogError, MissingBlob
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.store import StoredBlob
 from tests.catalog.test_tables import NOON
 from tests.trips import row_counts
 

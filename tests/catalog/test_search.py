@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from registry.catalog.queries import alike, planning
-from registry.catalog.register.facets import count_placements
-from registry.catalog.search import FoundOrgan, parse_query
-from registry.catalog.search.cursor import PAGE_MAX
-from registry.catalog.tables import Model, Placement
-from registry.errors import Ambiguous, BadQuery, NotFound
-from registry.lineage import correlations
-from registry.registry import Registry
+from organs.registry.catalog.queries import alike, planning
+from organs.registry.catalog.register.facets import count_placements
+from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.catalog.tables import Model, Placement
+from organs.registry.errors import Ambiguous, BadQuery, NotFound
+from organs.registry.lineage import correlations
+from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, digest, drawn, place
 from tests.catalog.search.oracle import expected_organs, takes
 from tests.catalog.search.queries import queries

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.catalog.queries.model_search import ModelPage, search_models
-from registry.catalog.search import MODELS, parse_query
-from registry.errors import BadQuery
-from registry.registry import Registry
+from organs.registry.catalog.queries.model_search import ModelPage, search_models
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.errors import BadQuery
+from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
 from tests.catalog.search.oracle import expected_models
 from tests.catalog.search.queries import queries

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from ingest.publishing import publish_model
-from registry.anatomy import OrganType, Place, Tower
-from registry.catalog.clock import now
-from registry.catalog.queries.blobs import unneeded
-from registry.catalog.queries.composing import model_by_text
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import files_of, parts_of, placements_of
-from registry.catalog.queries.published import removed_with_digest
-from registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
-from registry.catalog.register.models import register_model
-from registry.catalog.register.states import hide_model, remove_model, show_model
-from registry.catalog.search import parse_query
-from registry.catalog.search.fields import MODELS
-from registry.catalog.tables import (
+from organs.ingest.publishing import publish_model
+from organs.registry.anatomy import OrganType, Place, Tower
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.blobs import unneeded
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.models import files_of, parts_of, placements_of
+from organs.registry.catalog.queries.published import removed_with_digest
+from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
+from organs.registry.catalog.register.models import register_model
+from organs.registry.catalog.register.states import hide_model, remove_model, show_model
+from organs.registry.catalog.search import parse_query
+from organs.registry.catalog.search.fields import MODELS
+from organs.registry.catalog.tables import (
     Base,
     Blob,
     Event,
@@ -33,13 +33,13 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.digest import Digest
-from registry.errors import BadValue, Conflict, NotFound
-from registry.names import parse_model_name
-from registry.present.chimera import chimera_values
-from registry.present.relatives import lineage_values
-from registry.registry import Registry
-from registry.upkeep import verify
+from organs.registry.digest import Digest
+from organs.registry.errors import BadValue, Conflict, NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.chimera import chimera_values
+from organs.registry.present.relatives import lineage_values
+from organs.registry.registry import Registry
+from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, named, undone
 from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, measured_pairs, parent_entries
 from tests.strategies import BESIDE_FIXTURES

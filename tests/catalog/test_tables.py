@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Column, Integer, String, delete, insert, select, text
 from sqlalchemy.exc import StatementError
 
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.tables import (
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.tables import (
     Base,
     Blob,
     Contributor,
@@ -34,9 +34,9 @@ from registry.catalog.tables import (
     Upload,
     Verdict,
 )
-from registry.errors import CatalogError
-from registry.gguf.types import SIZE_MAX
-from registry.registry import Registry
+from organs.registry.errors import CatalogError
+from organs.registry.gguf.types import SIZE_MAX
+from organs.registry.registry import Registry
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 DIGEST = "ab" * 32

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from bench.populated import populate
-from registry.catalog.queries.blobs import blobs_by_digest
-from registry.catalog.queries.totals import Totals, counted_totals, running_totals
-from registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs
-from registry.catalog.register.ingests import begin_ingest
-from registry.catalog.register.totals import add_to_totals
-from registry.present.models import figures
-from registry.registry import Registry
-from registry.upkeep import verify
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.queries.totals import Totals, counted_totals, running_totals
+from organs.registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs
+from organs.registry.catalog.register.ingests import begin_ingest
+from organs.registry.catalog.register.totals import add_to_totals
+from organs.registry.present.models import figures
+from organs.registry.registry import Registry
+from organs.registry.upkeep import verify
 from tests.builders import file_bytes
 from tests.faults.cases import LARGE, SMALL, leave, let_time_pass, rows, run_sweep, sample, take_in, write_model
 from tests.trips import ingest_file, little_model, weights

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.ingests import begin_ingest
-from registry.catalog.tables import Contributor, Ingest
-from registry.catalog.vocabulary import TEXT_MAX, checked_text, shown_text
-from registry.errors import BadInput, BadValue
-from registry.registry import Registry
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.ingests import begin_ingest
+from organs.registry.catalog.tables import Contributor, Ingest
+from organs.registry.catalog.vocabulary import TEXT_MAX, checked_text, shown_text
+from organs.registry.errors import BadInput, BadValue
+from organs.registry.registry import Registry
 from tests.strategies import PATIENT
 
 

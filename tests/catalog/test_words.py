@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert, select
 
-from registry.catalog.queries.words import models_with_words
-from registry.catalog.tables import ModelWord
-from registry.catalog.tables.finding import WORD_MAX
-from registry.catalog.words import WORDS_MAX, different_words, folded_words
-from registry.registry import Registry
+from organs.registry.catalog.queries.words import models_with_words
+from organs.registry.catalog.tables import ModelWord
+from organs.registry.catalog.tables.finding import WORD_MAX
+from organs.registry.catalog.words import WORDS_MAX, different_words, folded_words
+from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, place
 from tests.strategies import PATIENT
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog.queries.models import files_of, model_by_name
-from registry.chimera.plan import FilePlan, PlannedSlice, clipped, plan_digest, plan_file
-from registry.chimera.stream import FileStream
-from registry.errors import CorruptBlob
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.upkeep import set_aside
+from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.chimera.plan import FilePlan, PlannedSlice, clipped, plan_digest, plan_file
+from organs.registry.chimera.stream import FileStream
+from organs.registry.errors import CorruptBlob
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.upkeep import set_aside
 from tests.chimera.test_stream import data, flip_middle, largest_file, open_blobs, plan
 from tests.strategies import BESIDE_FIXTURES
 

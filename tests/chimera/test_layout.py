@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.tables import Model
-from registry.chimera.layout import plan_merged, plan_shards
-from registry.chimera.place import place_file
-from registry.chimera.plan import FilePlan
-from registry.digest import digest_of
-from registry.errors import NotAssemblable
-from registry.gguf import (
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Model
+from organs.registry.chimera.layout import plan_merged, plan_shards
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import FilePlan
+from organs.registry.digest import digest_of
+from organs.registry.errors import NotAssemblable
+from organs.registry.gguf import (
     Header,
     KeyValue,
     MemorySource,
@@ -26,8 +26,8 @@ from registry.gguf import (
     read_header,
     shards,
 )
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import ingest_file
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.chimera.npy import NpyPlan, NpyStream, npy_head, plan_npy
-from registry.digest import digest_of
-from registry.errors import UnsupportedDType
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.gguf.quants import dequantize
-from registry.registry import Registry
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.chimera.npy import NpyPlan, NpyStream, npy_head, plan_npy
+from organs.registry.digest import digest_of
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.gguf.quants import dequantize
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import ingest_file
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from registry.catalog.queries.models import model_by_name
-from registry.chimera.place import place_file
-from registry.chimera.plan import FilePlan, plan_model
-from registry.digest import Digest, digest_of
-from registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.store.files import PRIVATE_FILE, Files
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import FilePlan, plan_model
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.store.files import PRIVATE_FILE, Files
 from tests.builders import file_bytes
 from tests.trips import ingest_file, weights
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.tables import Model
-from registry.chimera.plan import FilePlan, plan_model
-from registry.digest import digest_of
-from registry.errors import MissingBlob, NotAssemblable
-from registry.gguf import ValueType
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Model
+from organs.registry.chimera.plan import FilePlan, plan_model
+from organs.registry.digest import digest_of
+from organs.registry.errors import MissingBlob, NotAssemblable
+from organs.registry.gguf import ValueType
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import array, file_bytes, tensor, vocabulary
 from tests.trips import ingest_file, little_model
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from registry.catalog.queries.models import model_by_name
-from registry.chimera.plan import FilePlan, PlannedSlice, plan_model
-from registry.chimera.stream import FileStream
-from registry.errors import CorruptBlob, MissingBlob
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.chimera.plan import FilePlan, PlannedSlice, plan_model
+from organs.registry.chimera.stream import FileStream
+from organs.registry.errors import CorruptBlob, MissingBlob
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import ingest_file, weights
 

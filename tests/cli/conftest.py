@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.cli.parents import Parents, ingest_parents
 from tests.cli.running import Organ
 from tests.homes import Homes

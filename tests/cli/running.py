@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cli.main import main
-from registry.settings import HOME_VARIABLE
+from organs.cli.main import main
+from organs.registry.settings import HOME_VARIABLE
 from tests.leaks import look_at_command
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from cli import admin as admin_commands
-from registry.catalog.clock import now
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.removing import removal_of
-from registry.catalog.register.accounts import add_contributor
-from registry.catalog.register.states import hide_model
-from registry.catalog.tables import Model, Submission
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.sandbox.protections import Kernel
+from organs.cli import admin as admin_commands
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.removing import removal_of
+from organs.registry.catalog.register.accounts import add_contributor
+from organs.registry.catalog.register.states import hide_model
+from organs.registry.catalog.tables import Model, Submission
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.sandbox.protections import Kernel
 from tests.cli.running import Organ
 from tests.faults.cases import let_time_pass
 from tests.trips import row_counts

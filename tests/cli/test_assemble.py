@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.digest import digest_of
-from registry.registry import Registry
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.cli.running import Organ
 from tests.kin import parent_entries

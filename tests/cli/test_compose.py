@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from registry.compose.lock import LOCK_MAX_BYTES
-from registry.digest import digest_of
-from registry.registry import Registry
-from registry.store.files import Files
+from organs.registry.compose.lock import LOCK_MAX_BYTES
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files
 from tests.cli.parents import Parents
 from tests.cli.running import Organ
 from tests.trips import little_model, row_counts

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.console import hint_for, plain, print_json, print_json_line
-from registry.errors import (
+from organs.cli.console import hint_for, plain, print_json, print_json_line
+from organs.registry.errors import (
     BadName,
     CatalogError,
     CorruptBlob,
@@ -21,7 +21,7 @@ from registry.errors import (
     SchemaTooNew,
     StoreUnwritable,
 )
-from registry.present.text import count_text, share_text, size_text, theta_text
+from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from tests.strategies import PATIENT
 
 HOSTILE = [

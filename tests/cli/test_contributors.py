@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import account_by_token
-from registry.client.tokens import KeptToken, keep_token
-from registry.errors import BadToken
-from registry.registry import Registry
-from registry.tokens import parse_token
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import account_by_token
+from organs.registry.client.tokens import KeptToken, keep_token
+from organs.registry.errors import BadToken
+from organs.registry.registry import Registry
+from organs.registry.tokens import parse_token
+from organs.web.app import create_app
 from tests.cli.running import Organ
 from tests.client.elsewhere import listening
 from tests.web.accounts import new_token
-from web.app import create_app
 
 TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}\n")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.digest import digest_of
+from organs.registry.digest import digest_of
 from tests.cli.running import Organ
 from tests.trips import little_model
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
 from tests.cli.running import Organ
 from tests.trips import little_model, row_counts
@@ -216,7 +216,7 @@ def test_on_a_terminal_it_is_asked_whether_this_is_a_new_version(
     filled: Organ, stranger: Path, answer: str, added: bool
 ) -> None:
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "cli", "ingest", str(stranger)]
+    command = [sys.executable, "-m", "organs.cli", "ingest", str(stranger)]
     environment = {**os.environ, "ORGAN_HOME": str(filled.home), "TERM": "dumb"}
     running = subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, stderr=terminal, env=environment)
     os.close(terminal)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import delete, update
 
-from registry.catalog.tables import Base, Blob
-from registry.registry import Registry
+from organs.registry.catalog.tables import Base, Blob
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.cli.running import Organ
 from tests.trips import row_counts, weights

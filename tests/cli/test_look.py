@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from registry.catalog.edits import Edits
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.editing import edit_model
-from registry.digest import digest_of
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.edits import Edits
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.editing import edit_model
+from organs.registry.digest import digest_of
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.catalog.search.catalogs import drawn, place
 from tests.cli.running import Organ

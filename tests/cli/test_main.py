@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.cli.running import Organ
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +24,7 @@ COMMANDS = (
 def start(*arguments: object, home: Path, **environment: str) -> subprocess.Popen[str]:
     """The command as a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "cli", *map(str, arguments)],
+        [sys.executable, "-m", "organs.cli", *map(str, arguments)],
         cwd=ROOT,
         env={**os.environ, "ORGAN_HOME": str(home), **environment},
         stdout=subprocess.PIPE,
@@ -53,8 +53,8 @@ def test_the_version_is_told(organ: Organ) -> None:
 
 
 def test_help_loads_neither_the_database_nor_the_mathematics() -> None:
-    script = "import sys; sys.argv = ['organ', '--help']; import cli.main"
-    end = "\ntry:\n    cli.main.main()\nexcept SystemExit:\n    print(*sys.modules)"
+    script = "import sys; sys.argv = ['organ', '--help']; import organs.cli.main"
+    end = "\ntry:\n    organs.cli.main.main()\nexcept SystemExit:\n    print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script + end], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
     assert "click" in loaded
@@ -166,7 +166,7 @@ def test_a_traceback_is_shown_to_whoever_asks_for_it(tmp_path: Path) -> None:
     out, err = process.communicate()
     assert (process.returncode, out) == (1, "")
     assert err.startswith("Traceback (most recent call last):")
-    assert "registry.errors.NothingRegistered" in err
+    assert "organs.registry.errors.NothingRegistered" in err
 
 
 def test_home_comes_before_the_environment(filled: Organ, tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_a_reader_that_stops_early_ends_us_quietly(filled: Organ) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [sys.executable, "-m", "cli", "show", "little"],
+        [sys.executable, "-m", "organs.cli", "show", "little"],
         cwd=ROOT,
         env={**os.environ, "ORGAN_HOME": str(filled.home)},
         stdout=write_end,
@@ -195,7 +195,7 @@ def test_a_reader_that_stops_early_ends_us_quietly(filled: Organ) -> None:
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     script = (
         "import signal, sys\n"
-        "from cli import look, main\n"
+        "from organs.cli import look, main\n"
         "def wait(*_arguments, **_options):\n"
         "    print('waiting', flush=True)\n"
         "    signal.pause()\n"

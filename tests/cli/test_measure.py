@@ -82,7 +82,7 @@ def test_a_path_that_leads_nowhere_leaves_nothing_to_measure(nowhere: Organ, tmp
 
 
 def test_the_bar_is_gone_before_anything_is_printed(model: Path) -> None:
-    seen = on_a_terminal([sys.executable, "-m", "cli", "measure", str(model), str(model.parent)])
+    seen = on_a_terminal([sys.executable, "-m", "organs.cli", "measure", str(model), str(model.parent)])
     before, first, after = seen.partition(f"{model}: llama")
     assert first, seen
     assert before.count("measure 1/1") >= 1

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.digest import digest_of
-from registry.registry import Registry
-from registry.store.files import Files
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files
 from tests.cli.parents import Parents
 from tests.cli.running import Organ
 from tests.trips import row_counts

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.submissions.findings import NONFINITE
-from registry.compose.expressions import wrong_with_licence
-from registry.tokens import new_token
+from organs.ingest.submissions.findings import NONFINITE
+from organs.registry.compose.expressions import wrong_with_licence
+from organs.registry.tokens import new_token
 from tests.cli.running import Ended, Organ
 from tests.client.scripted import as_json
 from tests.ingest.pushed_to import FakeRegistry, fake_registry

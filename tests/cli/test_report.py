@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from registry.catalog.tables import Model, Placement
-from registry.registry import Registry
+from organs.registry.catalog.tables import Model, Placement
+from organs.registry.registry import Registry
 from tests.cli.running import Organ
 from tests.trips import little_model
 

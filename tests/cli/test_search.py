@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.querying import _MINUS_TERM
-from registry.digest import digest_of
-from registry.registry import Registry
+from organs.cli.querying import _MINUS_TERM
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Row, digest, drawn, place
 from tests.cli.running import Organ
 from tests.trips import weights
@@ -99,7 +99,7 @@ def test_facets_are_counted_beside_the_page(filled: Organ) -> None:
 
 
 def test_an_estimate_is_called_so(filled: Organ, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.catalog.queries.planning.GATHER_MAX", 0)
+    monkeypatch.setattr("organs.registry.catalog.queries.planning.GATHER_MAX", 0)
     lines = filled.done("search", "theta>=1", "--facets").lines
     assert any(line.startswith("about ") and line.endswith(" organs at their places") for line in lines)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.serve import is_personal, served_hosts
+from organs.cli.serve import is_personal, served_hosts
+from organs.web.gateway import Request, environment
+from organs.web.settings import LOOPBACK_HOSTS
 from tests.cli.running import Organ
-from web.gateway import Request, environment
-from web.settings import LOOPBACK_HOSTS
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:

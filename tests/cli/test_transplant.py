@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.digest import digest_of
-from registry.store.files import Files
+from organs.registry.digest import digest_of
+from organs.registry.store.files import Files
 from tests.cli.parents import Parents
 from tests.cli.running import Organ
 

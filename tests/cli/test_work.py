@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ingest.jobs.asking import ask_for
-from registry.registry import Registry
+from organs.ingest.jobs.asking import ask_for
+from organs.registry.registry import Registry
 from tests.cli.running import Organ
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def test_what_is_no_job_is_wrong_usage(arguments: tuple[object, ...], organ: Org
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry: Registry) -> None:
     job_id = ask_for(registry, "report", {})
-    command = [sys.executable, "-m", "cli", "--home", str(registry.settings.home), "work"]
+    command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work"]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert process.stderr.readline() == f"job {job_id} report: running\n"
@@ -81,7 +81,7 @@ def test_a_worker_ends_well_when_it_is_asked_to(number: signal.Signals, registry
 
 
 def test_a_worker_without_its_server_ends_at_once(registry: Registry) -> None:
-    command = [sys.executable, "-m", "cli", "--home", str(registry.settings.home), "work", "--with-parent", "1"]
+    command = [sys.executable, "-m", "organs.cli", "--home", str(registry.settings.home), "work", "--with-parent", "1"]
     assert os.getpid() != 1
     assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == 1
 

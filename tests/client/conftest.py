@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.client.remote import RemoteRegistry
-from registry.registry import Registry
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.registry import Registry
 from tests.cli.parents import write_parents
 from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere, elsewhere

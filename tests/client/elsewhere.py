@@ -11,10 +11,10 @@ from wsgiref.types import WSGIApplication
 
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from ingest.jobs.runner import Runner
-from registry.registry import Registry
-from web.app import create_app
-from web.settings import WebSettings
+from organs.ingest.jobs.runner import Runner
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from registry.client.connection import Connection
+from organs.registry.client.connection import Connection
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from registry.client import answers, shown
-from registry.client.compared import COMPARISON
-from registry.client.connection import API
-from registry.client.jobs import ONE_JOB
-from registry.client.names import told_file, told_name
-from registry.client.planned import PLANNED, check_planned, findings, planned_organs, prediction
-from registry.client.remote import RemoteRegistry
-from registry.client.reported import told_report
-from registry.client.shape import Shape, check
-from registry.errors import BadReply, Unreachable
-from registry.registry import Registry
-from registry.reports.document import Column, Kind, Report, Table
-from registry.reports.markdown import markdown
+from organs.registry.client import answers, shown
+from organs.registry.client.compared import COMPARISON
+from organs.registry.client.connection import API
+from organs.registry.client.jobs import ONE_JOB
+from organs.registry.client.names import told_file, told_name
+from organs.registry.client.planned import PLANNED, check_planned, findings, planned_organs, prediction
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.client.reported import told_report
+from organs.registry.client.shape import Shape, check
+from organs.registry.errors import BadReply, Unreachable
+from organs.registry.registry import Registry
+from organs.registry.reports.document import Column, Kind, Report, Table
+from organs.registry.reports.markdown import markdown
 from tests.client.scripted import Answer, as_json, scripted
 
 STRANGE: tuple[Any, ...] = (None, -1, 2**70, 1e400, float("nan"), True, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "0x0")

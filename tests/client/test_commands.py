@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from cli.composing import Asked
-from cli.fetching import fetch_files
-from cli.place import INSTEAD
-from registry.catalog.register.accounts import add_contributor, create_token, revoke_token
-from registry.client.remote import RemoteRegistry
-from registry.client.tokens import kept_token
-from registry.digest import digest_of
-from registry.errors import BadSource
-from registry.registry import Registry
-from registry.reports.document import Column, Fact, Facts, Kind, Report, Table
+from organs.cli.composing import Asked
+from organs.cli.fetching import fetch_files
+from organs.cli.place import INSTEAD
+from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.client.tokens import kept_token
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadSource
+from organs.registry.registry import Registry
+from organs.registry.reports.document import Column, Fact, Facts, Kind, Report, Table
 from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere
 from tests.client.scripted import as_json, scripted
@@ -244,15 +244,15 @@ def test_what_is_no_token_is_not_even_sent(asking: Asking, type_in: Callable[[st
 
 def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local: Organ) -> None:
     script = (
-        "import sys; from cli.main import organ\n"
+        "import sys; from organs.cli.main import organ\n"
         "organ(['--home', sys.argv[1], 'search', '-q', '--limit', '1'], standalone_mode=False); print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(local.home)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert "cli.search" in loaded
-    assert loaded & {"numpy", "zstandard", "urllib3", "registry.client.remote"} == set()
+    assert "organs.cli.search" in loaded
+    assert loaded & {"numpy", "zstandard", "urllib3", "organs.registry.client.remote"} == set()
 
 
 def test_of_several_files_those_that_are_there_already_are_not_fetched_again(

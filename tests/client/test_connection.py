@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from registry.client.connection import ANSWER_MAX_BYTES, CHUNK_BYTES, Connection
-from registry.errors import (
+from organs.registry.client.connection import ANSWER_MAX_BYTES, CHUNK_BYTES, Connection
+from organs.registry.errors import (
     Ambiguous,
     BadInput,
     BadReply,
@@ -31,7 +31,7 @@ from registry.errors import (
     Unreachable,
     UnsupportedDType,
 )
-from registry.tokens import new_token
+from organs.registry.tokens import new_token
 from tests.client.scripted import CUT, Answer, Asked, Script, as_json, scripted
 from tests.web.live import nobody
 
@@ -359,7 +359,7 @@ def test_line_138_a_server_that_drips_bytes_does_not_hold_a_call(beginning: byte
 
 
 def test_line_138_a_server_that_drips_bytes_does_not_hold_a_download(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
+    monkeypatch.setattr("organs.registry.client.connection.LOWEST_BYTES_A_SECOND", CHUNK_BYTES * 10)
     with dripping(HEAD + b"\r\n") as url:
         connection = Connection(url, read_seconds=0.2)
         with connection.download("/file") as reply, pytest.raises(Unreachable, match=r"more than .* seconds"):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.client.elsewhere import Elsewhere, elsewhere
 from tests.test_examples import run
 from tests.web.api.zoo import ingest_zoo

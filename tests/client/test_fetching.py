@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from registry.client.checking import check_lock, check_organs
-from registry.client.fetching import TRIES, FileToFetch, fetch
-from registry.client.partial import partial_path
-from registry.digest import Digest, digest_of
-from registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
-from registry.registry import Registry
+from organs.registry.client.checking import check_lock, check_organs
+from organs.registry.client.fetching import TRIES, FileToFetch, fetch
+from organs.registry.client.partial import partial_path
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
+from organs.registry.registry import Registry
 from tests.client.scripted import Answer, Asked, no_nap, serving
 
 DATA = random.Random(6).randbytes(200_000)

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from registry.client import locked
-from registry.client.cutting import fetch_in_shards, file_in_shards
-from registry.client.fetching import TRIES, FileToFetch
-from registry.client.locked import LockedFile, fetch_locked, file_of_parts
-from registry.client.partial import partial_path
-from registry.client.remote import RemoteRegistry
-from registry.compose.builder import Composition
-from registry.compose.lock import Lock
-from registry.digest import digest_of
-from registry.errors import BadReply, NotAssemblable, Unreachable
-from registry.gguf import MemorySource, read_header
-from registry.registry import Registry
+from organs.registry.client import locked
+from organs.registry.client.cutting import fetch_in_shards, file_in_shards
+from organs.registry.client.fetching import TRIES, FileToFetch
+from organs.registry.client.locked import LockedFile, fetch_locked, file_of_parts
+from organs.registry.client.partial import partial_path
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.compose.builder import Composition
+from organs.registry.compose.lock import Lock
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadReply, NotAssemblable, Unreachable
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.registry import Registry
 from tests.cli.running import Ended, Organ
 from tests.client.scripted import Answer, Asked, no_nap, serving
 from tests.kin import kin_file, kin_tensors, parent_entries

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from registry.catalog.queries.models import model_by_name
-from registry.chimera.layout import plan_shards
-from registry.chimera.place import place_file
-from registry.client.remote import RemoteRegistry
-from registry.digest import digest_of
-from registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound, OrganError
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.chimera.layout import plan_shards
+from organs.registry.chimera.place import place_file
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.digest import digest_of
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotFound, OrganError
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.trips import ingest_file
 
 QUERIES = ("", "type:organ sort:-theta", "block:1 theta>=10 -type:norm", "unique:organ", "model:local/base nobodyknows")

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-import registry
-from registry.client.remote import RemoteRegistry
-from registry.client.tokens import KeptToken, forget_token, keep_token, kept_token, kept_tokens, tokens_path
-from registry.errors import BadReply, BadSetting, BadToken, Unreachable
-from registry.registry import Registry
-from registry.tokens import new_token
+from organs import registry
+from organs.registry.client.remote import RemoteRegistry
+from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_token, kept_tokens, tokens_path
+from organs.registry.errors import BadReply, BadSetting, BadToken, Unreachable
+from organs.registry.registry import Registry
+from organs.registry.tokens import new_token
 from tests.client.scripted import Answer, as_json, scripted
 
 URL = "https://registry.example"

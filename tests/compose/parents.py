@@ -8,14 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
-from registry.anatomy import OrganType, place_of
-from registry.compose.parent import Parent, Part
-from registry.compose.replacement import Replacement
-from registry.digest import digest_of
-from registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
-from registry.gguf.quants import can_quantize, quantize
-from registry.gguf.tokenizer import tokenizer_reasons
-from registry.measure import measure
+from organs.registry.anatomy import OrganType, place_of
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.replacement import Replacement
+from organs.registry.digest import digest_of
+from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
+from organs.registry.gguf.quants import can_quantize, quantize
+from organs.registry.gguf.tokenizer import tokenizer_reasons
+from organs.registry.measure import measure
 from tests.builders import file_bytes, text, unsigned
 from tests.trips import Tensors, token_array
 

@@ -6,10 +6,10 @@ import string
 
 from hypothesis import strategies as st
 
-from registry.anatomy import place_of
-from registry.compose.codes import WARNINGS
-from registry.compose.overrides import FIXED_KEYS, FIXED_PREFIXES, WHOLE_MAX, WHOLE_MIN
-from registry.compose.recipe import (
+from organs.registry.anatomy import place_of
+from organs.registry.compose.codes import WARNINGS
+from organs.registry.compose.overrides import FIXED_KEYS, FIXED_PREFIXES, WHOLE_MAX, WHOLE_MIN
+from organs.registry.compose.recipe import (
     ENCODINGS,
     AdapterMerge,
     Graft,
@@ -19,7 +19,7 @@ from registry.compose.recipe import (
     Recipe,
     Selection,
 )
-from registry.compose.selecting import TYPES
+from organs.registry.compose.selecting import TYPES
 
 MISREAD = (
     "no",

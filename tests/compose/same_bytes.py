@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from registry.gguf import KeyValue, ValueType
-from registry.registry import Registry
+from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.trips import ingest_file, little_model, weights
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from registry.catalog.search import FoundOrgan, parse_query
-from registry.compose.parent import Parent, Part
-from registry.compose.plan import Plan
-from registry.compose.planning import plan_recipe
-from registry.compose.reading import read_recipe
-from registry.errors import NotFound
-from registry.lineage import Slot
+from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.reading import read_recipe
+from organs.registry.errors import NotFound
+from organs.registry.lineage import Slot
 
 
 @dataclass(slots=True)

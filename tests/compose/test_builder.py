@@ -9,11 +9,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from registry.compose.builder import ChimeraPlan, Composition
-from registry.compose.reading import read_recipe
-from registry.compose.recipe import AdapterMerge, Graft, MetadataChange, Purification, PurifyMethod, Recipe, Selection
-from registry.errors import BadRecipe, NotComposable, NotFound
-from registry.registry import Registry
+from organs.registry.compose.builder import ChimeraPlan, Composition
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe import (
+    AdapterMerge,
+    Graft,
+    MetadataChange,
+    Purification,
+    PurifyMethod,
+    Recipe,
+    Selection,
+)
+from organs.registry.errors import BadRecipe, NotComposable, NotFound
+from organs.registry.registry import Registry
 from tests.trips import ingest_file, little_model
 
 ORGANS = Selection(types=("organ",))

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 
-from registry.catalog.search import FoundOrgan
-from registry.compose import choosing
-from registry.compose.choosing import Chosen, choose, query_of
-from registry.compose.parent import Parent, Part
-from registry.compose.reading import read_recipe
-from registry.compose.recipe import Recipe
-from registry.errors import CorruptBlob
+from organs.registry.catalog.search import FoundOrgan
+from organs.registry.compose import choosing
+from organs.registry.compose.choosing import Chosen, choose, query_of
+from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe import Recipe
+from organs.registry.errors import CorruptBlob
 from tests.compose.parents import made_up, model_tensors
 from tests.compose.shelves import Shelf, found_organ, registered
 

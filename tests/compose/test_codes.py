@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.compose.codes import WARNINGS
-from registry.compose.reading import read_recipe
-from registry.errors import BadRecipe
+from organs.registry.compose.codes import WARNINGS
+from organs.registry.compose.reading import read_recipe
+from organs.registry.errors import BadRecipe
 
 ROOT = Path(__file__).parents[2]
 SEVERITIES = ("REFUSE", "WARN", "INFO")

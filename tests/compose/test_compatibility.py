@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.anatomy import OrganType, group_of, place_of
-from registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
-from registry.compose.finding import Finding, Severity
-from registry.compose.parent import Parent
-from registry.gguf import KeyValue
+from organs.registry.anatomy import OrganType, group_of, place_of
+from organs.registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.parent import Parent
+from organs.registry.gguf import KeyValue
 from tests.builders import file_bytes, text
 from tests.compose.parents import (
     CODE,

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, update
 
-from registry.catalog.search import parse
-from registry.catalog.search.parse import LIKELY_MAX, nearest
-from registry.catalog.tables import Model, ModelFile
-from registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
-from registry.compose.library import RegisteredLibrary
-from registry.compose.plan import Plan
-from registry.compose.planning import plan_recipe
-from registry.compose.reading import read_recipe
-from registry.compose.recipe import Recipe, matches_slot
-from registry.errors import TooCostly
-from registry.registry import Registry
+from organs.registry.catalog.search import parse
+from organs.registry.catalog.search.parse import LIKELY_MAX, nearest
+from organs.registry.catalog.tables import Model, ModelFile
+from organs.registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
+from organs.registry.compose.library import RegisteredLibrary
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe import Recipe, matches_slot
+from organs.registry.errors import TooCostly
+from organs.registry.registry import Registry
 from tests.homes import Homes, three_models
 
 LIMIT = 2_000_000

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.compose.facts import PER_BLOCK_MAX, TEXT_MAX, Facts, facts_of
-from registry.compose.vocabulary import CACHED_MAX, vocabulary_digest
-from registry.digest import Digest, digest_of
-from registry.gguf import Field, KeyValue, MemorySource, ValueType
-from registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
+from organs.registry.compose.facts import PER_BLOCK_MAX, TEXT_MAX, Facts, facts_of
+from organs.registry.compose.vocabulary import CACHED_MAX, vocabulary_digest
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf import Field, KeyValue, MemorySource, ValueType
+from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES
 from tests.builders import SparseSource, array, file_bytes, text
 from tests.compose.parents import CODE, LORA, A, C, Said, made_up, model_tensors, parent_from, zoo
 from tests.strategies import PATIENT, entries

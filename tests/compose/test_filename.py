@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from registry.compose.filename import file_stem
-from registry.gguf import KeyValue
-from registry.names import name_from_text, parse_model_name
+from organs.registry.compose.filename import file_stem
+from organs.registry.gguf import KeyValue
+from organs.registry.names import name_from_text, parse_model_name
 from tests.builders import unsigned
 from tests.compose.parents import Said, made_up, model_tensors
 

@@ -7,13 +7,13 @@ from functools import cache
 
 import pytest
 
-from registry.compose.header import default_name
-from registry.compose.lock import LOCK_KEY, lock_of
-from registry.compose.parent import Parent
-from registry.compose.plan import Plan
-from registry.gguf import Header, KeyValue, MemorySource, ValueType, carry_over, read_header
-from registry.gguf.read import read_array
-from registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY
+from organs.registry.compose.header import default_name
+from organs.registry.compose.lock import LOCK_KEY, lock_of
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.plan import Plan
+from organs.registry.gguf import Header, KeyValue, MemorySource, ValueType, carry_over, read_header
+from organs.registry.gguf.read import read_array
+from organs.registry.gguf.split import SPLIT_COUNT_KEY, SPLIT_NUMBER_KEY, SPLIT_TENSORS_KEY
 from tests.builders import array, file_bytes, text, unsigned
 from tests.compose.parents import made_up, model_tensors, parent_from
 from tests.compose.shelves import planned

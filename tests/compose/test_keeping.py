@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from registry.compose.document import TEXT_MAX_BYTES
-from registry.compose.keeping import kept_recipe, kept_text
-from registry.compose.recipe import MetadataChange, Recipe
+from organs.registry.compose.document import TEXT_MAX_BYTES
+from organs.registry.compose.keeping import kept_recipe, kept_text
+from organs.registry.compose.recipe import MetadataChange, Recipe
 from tests.compose.recipes import recipes
 
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.compose import lock as lock_module
-from registry.compose.lock import FORMAT, LOCK_KEY, Lock, LockedTensor, lock_of, locked_header, parse_lock
-from registry.digest import Digest, digest_of
-from registry.errors import BadLock
-from registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
+from organs.registry.compose import lock as lock_module
+from organs.registry.compose.lock import FORMAT, LOCK_KEY, Lock, LockedTensor, lock_of, locked_header, parse_lock
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadLock
+from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from tests.builders import file_bytes, tensor, text, unsigned
 from tests.strategies import PATIENT
 

@@ -13,15 +13,23 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from registry.catalog.queries.blobs import BlobRow
-from registry.catalog.tables import Ingest
-from registry.compose import computing
-from registry.compose.builder import ChimeraPlan
-from registry.digest import digest_of
-from registry.errors import CorruptBlob, DiskFull, MissingBlob, NotComposable, OrganError, StoreError, StoreUnwritable
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.store.files import Files
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.tables import Ingest
+from organs.registry.compose import computing
+from organs.registry.compose.builder import ChimeraPlan
+from organs.registry.digest import digest_of
+from organs.registry.errors import (
+    CorruptBlob,
+    DiskFull,
+    MissingBlob,
+    NotComposable,
+    OrganError,
+    StoreError,
+    StoreUnwritable,
+)
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files
 from tests.builders import file_bytes
 from tests.faults.cases import (
     Crash,

@@ -7,14 +7,14 @@ from functools import cache
 
 import pytest
 
-from registry.compose.finding import Severity
-from registry.compose.parent import Parent
-from registry.compose.plan import NOT_YET, Plan
-from registry.compose.planning import plan_recipe
-from registry.compose.reading import read_recipe
-from registry.digest import digest_of
-from registry.errors import NotComposable, NotFound
-from registry.gguf import KeyValue, ValueType
+from organs.registry.compose.finding import Severity
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.plan import NOT_YET, Plan
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.reading import read_recipe
+from organs.registry.digest import digest_of
+from organs.registry.errors import NotComposable, NotFound
+from organs.registry.gguf import KeyValue, ValueType
 from tests.builders import file_bytes, text
 from tests.compose.parents import made_up, model_tensors, parent_from
 from tests.compose.shelves import Shelf, found_organ, planned, registered

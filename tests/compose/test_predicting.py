@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from registry.catalog.queries.composing import chimera_of
-from registry.catalog.queries.models import model_by_name
-from registry.compose.finding import Severity
-from registry.compose.library import RegisteredLibrary
-from registry.compose.making import make
-from registry.compose.plan import Plan
-from registry.compose.planning import plan_recipe
-from registry.compose.predicting import TRIED, changes_of, predicted
-from registry.compose.reading import read_recipe
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.compose.finding import Severity
+from organs.registry.compose.library import RegisteredLibrary
+from organs.registry.compose.making import make
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.predicting import TRIED, changes_of, predicted
+from organs.registry.compose.reading import read_recipe
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.homes import Homes, shipped
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.quality import auc, spearman
-from registry.anatomy import OrganType
-from registry.compose.parent import Parent
-from registry.compose.prediction import (
+from organs.registry.anatomy import OrganType
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.prediction import (
     LOSS_LIMIT,
     SCORE_MAX,
     Prediction,
@@ -22,7 +22,7 @@ from registry.compose.prediction import (
     recovered_of,
     score_of,
 )
-from registry.compose.survival import Change, Group
+from organs.registry.compose.survival import Change, Group
 from tests.compose.parents import CODE, A, B, taken, zoo
 from tests.compose.test_survival import any_changes
 from tests.strategies import PATIENT

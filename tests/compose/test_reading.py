@@ -10,10 +10,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from registry.compose import document
-from registry.compose.finding import Finding, Severity
-from registry.compose.reading import parse_blocks, read_recipe, recipe_findings
-from registry.compose.recipe import (
+from organs.registry.compose import document
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.reading import parse_blocks, read_recipe, recipe_findings
+from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
     MetadataChange,
@@ -22,7 +22,7 @@ from registry.compose.recipe import (
     Recipe,
     Selection,
 )
-from registry.errors import BadInput, BadRecipe
+from organs.registry.errors import BadInput, BadRecipe
 from tests.compose.bad_recipes import BAD, DIGEST, HINTS
 from tests.strategies import PATIENT
 

@@ -6,9 +6,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.compose.recipe import AdapterMerge, Graft, MetadataChange, Purification, PurifyMethod, Recipe, Selection
-from registry.compose.steps import PARAMETERS, STEPS_MAX, TEXT_MAX_LENGTH, Step, read_steps, step_paths, step_texts
-from registry.errors import BadRecipe
+from organs.registry.compose.recipe import (
+    AdapterMerge,
+    Graft,
+    MetadataChange,
+    Purification,
+    PurifyMethod,
+    Recipe,
+    Selection,
+)
+from organs.registry.compose.steps import (
+    PARAMETERS,
+    STEPS_MAX,
+    TEXT_MAX_LENGTH,
+    Step,
+    read_steps,
+    step_paths,
+    step_texts,
+)
+from organs.registry.errors import BadRecipe
 from tests.compose.recipes import recipes
 
 BASE: Step = ("base", "acme/tiny")

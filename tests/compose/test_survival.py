@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.anatomy import OrganType, place_of
-from registry.compose.parent import Part
-from registry.compose.survival import ENERGY_MAX, Change, Group, groups_of, moved_energy, part_correlation
-from registry.digest import digest_of
-from registry.gguf import dtype_by_name
-from registry.gguf.quants import quantize
-from registry.measure import measure
+from organs.registry.anatomy import OrganType, place_of
+from organs.registry.compose.parent import Part
+from organs.registry.compose.survival import ENERGY_MAX, Change, Group, groups_of, moved_energy, part_correlation
+from organs.registry.digest import digest_of
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import quantize
+from organs.registry.measure import measure
 from tests.strategies import PATIENT
 
 F32 = dtype_by_name("F32")

@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hypothesis import given
 
-from registry.compose import document
-from registry.compose.reading import read_recipe
-from registry.compose.recipe import (
+from organs.registry.compose import document
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
     MetadataChange,
@@ -19,7 +19,7 @@ from registry.compose.recipe import (
     Recipe,
     Selection,
 )
-from registry.compose.writing import recipe_json, recipe_values, recipe_yaml
+from organs.registry.compose.writing import recipe_json, recipe_values, recipe_yaml
 from tests.compose.recipes import MISREAD, recipes
 from tests.strategies import PATIENT
 

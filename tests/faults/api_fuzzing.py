@@ -24,27 +24,27 @@ from limits import RateLimitItem
 from sqlalchemy import update
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from ingest.jobs.kinds import KINDS
-from ingest.submissions.submit import withdraw
-from ingest.uploads.sessions import cancel
-from registry.catalog.clock import now
-from registry.catalog.queries.jobs import active_jobs
-from registry.catalog.queries.submissions import open_submissions
-from registry.catalog.queries.uploads import open_uploads
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.jobs import cancel_job
-from registry.catalog.tables import Contributor, Submission, Token
-from registry.errors import Conflict, NotFound
-from registry.registry import Registry
-from registry.tokens import new_token, parse_token
+from organs.ingest.jobs.kinds import KINDS
+from organs.ingest.submissions.submit import withdraw
+from organs.ingest.uploads.sessions import cancel
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.queries.submissions import open_submissions
+from organs.registry.catalog.queries.uploads import open_uploads
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.catalog.tables import Contributor, Submission, Token
+from organs.registry.errors import Conflict, NotFound
+from organs.registry.registry import Registry
+from organs.registry.tokens import new_token, parse_token
+from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
+from organs.web.api.uploads import EXAMPLES as UPLOADS
+from organs.web.app import create_app
+from organs.web.rates import RATES_KEY, Rates, SharedCounts
 from tests.web.accounts import bearing
 from tests.web.api.administered import put_waiting
 from tests.web.api.zoo import compose_chimeras, ingest_zoo, put_accounts, put_jobs, put_submissions, put_uploads
-from web.api.submissions import EXAMPLES as SUBMISSIONS
-from web.api.uploads import EXAMPLES as UPLOADS
-from web.app import create_app
-from web.rates import RATES_KEY, Rates, SharedCounts
 
 LEFT_OUT = "positive_data_acceptance"
 """This check takes any refusal of what the schemas allow for a fault. `q` is any text to a schema; the grammar of

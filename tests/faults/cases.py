@@ -16,19 +16,19 @@ import numpy as np
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from ingest.service import IngestReport, always, ingest_model
-from ingest.sources import ModelSource
-from registry.catalog.engine import Catalog
-from registry.catalog.queries.blobs import BlobRow, blobs_after
-from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.register.blobs import record_blobs
-from registry.catalog.register.ingests import begin_ingest, end_ingest
-from registry.catalog.tables import Blob, Ingest, Model
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.store import BlobStore, StoredBlob
-from registry.store.files import Files
-from registry.upkeep import GRACE, Share, SweepReport, VerifyReport, sweep, take_back, verify
+from organs.ingest.service import IngestReport, always, ingest_model
+from organs.ingest.sources import ModelSource
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_after
+from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.register.blobs import record_blobs
+from organs.registry.catalog.register.ingests import begin_ingest, end_ingest
+from organs.registry.catalog.tables import Blob, Ingest, Model
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore, StoredBlob
+from organs.registry.store.files import Files
+from organs.registry.upkeep import GRACE, Share, SweepReport, VerifyReport, sweep, take_back, verify
 from tests.builders import file_bytes
 from tests.trips import block_metadata, block_tensors, token_array
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.main import main
+from organs.cli.main import main
 
 HERE = Path(__file__).parent
 

@@ -27,10 +27,10 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from bench.generated import SMALL, Architecture, write_model
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.register.accounts import add_contributor, create_token
-from registry.registry import Registry
-from registry.upkeep import Share, verify
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.register.accounts import add_contributor, create_token
+from organs.registry.registry import Registry
+from organs.registry.upkeep import Share, verify
 from tests.web.live import ROOT, Live, free_port, start_server
 
 LITTLE = Architecture(4, 512, 1024, 512, 1536, 20_000, 64)
@@ -224,7 +224,7 @@ def _push(model: Path, line: Line, token: str, folder: Path) -> int:
         "XDG_CACHE_HOME": str(folder / "cache"),
         "XDG_CONFIG_HOME": str(folder / "config"),
     }
-    command = ["-m", "cli", "--registry", f"http://127.0.0.1:{line.port}", "push", str(model), "--json"]
+    command = ["-m", "organs.cli", "--registry", f"http://127.0.0.1:{line.port}", "push", str(model), "--json"]
     for attempt in range(1, PUSH_MAX + 1):
         ended = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
         if ended.returncode == 0:

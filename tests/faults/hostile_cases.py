@@ -15,9 +15,9 @@ from itertools import pairwise
 from random import Random
 from typing import Any
 
-from registry.digest import digest_of
-from registry.errors import BadGguf
-from registry.gguf import KeyValue, MemorySource, ValueType, read_header
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadGguf
+from organs.registry.gguf import KeyValue, MemorySource, ValueType, read_header
 from tests.builders import file_bytes, raw_file, raw_tensor, tensor, unsigned
 from tests.faults.cases import flipped
 from tests.faults.fuzzing.header_check import HeaderTarget

@@ -26,11 +26,11 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from ingest.directory.organfile import encode_head
-from ingest.submissions.submit import OPEN_MAX
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.gguf.types import DTYPES
-from registry.registry import Registry
+from organs.ingest.directory.organfile import encode_head
+from organs.ingest.submissions.submit import OPEN_MAX
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.gguf.types import DTYPES
+from organs.registry.registry import Registry
 from tests.builders import raw_array, raw_field, raw_file, raw_header, raw_tensor, raw_text
 from tests.trips import little_model
 from tests.web.accounts import new_token
@@ -575,7 +575,7 @@ def by_upload(folder: Path, chosen: Sequence[Case]) -> Summary:
 
     def push(path: Path, place: Path) -> Result:
         own = environment | {"ORGAN_TOKEN": next(turns)}
-        result = run([sys.executable, "-m", "cli", "push", str(path), "--license", "mit"], own, place)
+        result = run([sys.executable, "-m", "organs.cli", "push", str(path), "--license", "mit"], own, place)
         result.peak_bytes = max(result.peak_bytes, watch.take())
         return result
 
@@ -641,7 +641,7 @@ def _check_registry(home: Path, folder: Path, summary: Summary) -> None:
 
 
 def _organ_command(home: Path, *words: str) -> list[str]:
-    return [sys.executable, "-m", "cli", "--home", str(home), *words]
+    return [sys.executable, "-m", "organs.cli", "--home", str(home), *words]
 
 
 def _environment() -> dict[str, str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 
-from registry.digest import digest_of
+from organs.registry.digest import digest_of
 
 API = "/api/v1"
 JSON, OCTETS = "application/json", "application/octet-stream"

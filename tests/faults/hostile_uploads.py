@@ -27,11 +27,11 @@ from typing import Any
 import psutil
 from sqlalchemy import select, update
 
-from registry.catalog.clock import now
-from registry.catalog.tables import BlobLease, Model, Upload
-from registry.digest import digest_of
-from registry.gguf import MemorySource, read_header
-from registry.registry import Registry
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.tables import BlobLease, Model, Upload
+from organs.registry.digest import digest_of
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.registry import Registry
 from tests.faults.cases import files_below, read_all, rows
 from tests.faults.hostile_cases import GOOD, cases, send_files
 from tests.faults.hostile_sender import Answer, Case, Refused, Sender, Values
@@ -222,7 +222,7 @@ def _afterwards(home: Path, before: Lying, live: Live, seen: list[bytes]) -> lis
     )
     _let_uploads_expire(home)
     for _ in range(2):
-        command = [sys.executable, "-m", "cli", "--home", str(home), "sweep", "--yes", "--older-than", "0s"]
+        command = [sys.executable, "-m", "organs.cli", "--home", str(home), "sweep", "--yes", "--older-than", "0s"]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         faults += [] if done.returncode == 0 else [f"the sweep failed: {done.stderr}"]

@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from registry.digest import digest_of
+from organs.registry.digest import digest_of
 from tests.faults.hostile_sender import Case, Sender, Values, of_file, of_pieces
 from tests.ingest.test_submissions import BAD
 from tests.trips import little_model

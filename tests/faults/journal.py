@@ -18,10 +18,10 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.engine import Catalog
-from registry.registry import Registry
-from registry.store import BlobStore
-from registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Buffer, Files
+from organs.registry.catalog.engine import Catalog
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore
+from organs.registry.store.files import PRIVATE_FILE, PRIVATE_FOLDER, Buffer, Files
 from tests.faults.cases import Crash
 
 

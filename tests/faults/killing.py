@@ -31,11 +31,11 @@ from tempfile import TemporaryDirectory
 from sqlalchemy.orm import Session
 
 from bench.generated import Architecture, write_model
-from registry.catalog.engine import Catalog
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.store import BlobStore
-from registry.upkeep import sweep, verify
+from organs.registry.catalog.engine import Catalog
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore
+from organs.registry.upkeep import sweep, verify
 from tests.faults.cases import (
     CALLS,
     SteppedFiles,

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ingest import pipeline
-from registry.catalog.queries.models import model_by_name
-from registry.chimera.place import place_file
-from registry.chimera.plan import plan_model
-from registry.errors import OrganError
-from registry.names import ModelName, parse_model_name
-from registry.registry import Registry
-from registry.upkeep import sweep, verify
+from organs.ingest import pipeline
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import plan_model
+from organs.registry.errors import OrganError
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.upkeep import sweep, verify
 from tests.faults.cases import (
     EVERYTHING,
     LARGE,

@@ -32,8 +32,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.registry import Registry
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import block_metadata, ingest_file, weights
 from tests.web.live import start_server, stop_server

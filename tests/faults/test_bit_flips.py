@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from registry.catalog.tables import InlineBlob
-from registry.digest import digest_of
-from registry.errors import CorruptBlob, StoreError
-from registry.registry import Registry
-from registry.store import BlobStore, StoredBlob
-from registry.store.blobs import INLINE_MAX_BYTES, BlobWriter
-from registry.store.codec import Codec, encode_chunk, head_size_bytes
+from organs.registry.catalog.tables import InlineBlob
+from organs.registry.digest import digest_of
+from organs.registry.errors import CorruptBlob, StoreError
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore, StoredBlob
+from organs.registry.store.blobs import INLINE_MAX_BYTES, BlobWriter
+from organs.registry.store.codec import Codec, encode_chunk, head_size_bytes
 from tests.faults.cases import Unsynced, flipped, overwrite, read_all, rows, take_in, write_model
 from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, skewed
 from tests.trips import assembled

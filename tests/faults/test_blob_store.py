@@ -22,17 +22,17 @@ import pytest
 import zstandard
 from sqlalchemy import delete, select, update
 
-from ingest.dissect import dissect
-from ingest.files import FileSource
-from registry.catalog.queries.blobs import BlobRow, reachable_digests
-from registry.catalog.register.blobs import record_blobs
-from registry.catalog.register.ingests import begin_ingest
-from registry.catalog.tables import Blob, InlineBlob, Model, Placement
-from registry.digest import digest_of, parse_digest
-from registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable
-from registry.registry import Registry
-from registry.store.codec import codec_for
-from registry.upkeep import verify
+from organs.ingest.dissect import dissect
+from organs.ingest.files import FileSource
+from organs.registry.catalog.queries.blobs import BlobRow, reachable_digests
+from organs.registry.catalog.register.blobs import record_blobs
+from organs.registry.catalog.register.ingests import begin_ingest
+from organs.registry.catalog.tables import Blob, InlineBlob, Model, Placement
+from organs.registry.digest import digest_of, parse_digest
+from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable
+from organs.registry.registry import Registry
+from organs.registry.store.codec import codec_for
+from organs.registry.upkeep import verify
 from tests.builders import file_bytes
 from tests.faults.cases import (
     assert_no_orphans,
@@ -243,7 +243,7 @@ def test_line_49_sixteen_writers_of_one_file_make_one_row_a_digest(tmp_path: Pat
     processes, threads = WRITERS
     script = (
         "import sys; from concurrent.futures import ThreadPoolExecutor; from pathlib import Path\n"
-        "from registry.registry import Registry; from tests.faults.cases import take_in\n"
+        "from organs.registry.registry import Registry; from tests.faults.cases import take_in\n"
         "def write(_):\n"
         "    with Registry.open(sys.argv[1]) as registry: return take_in(registry, Path(sys.argv[2])).created\n"
         f"with ThreadPoolExecutor({threads}) as pool: print(*pool.map(write, range({threads})))"

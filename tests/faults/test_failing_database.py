@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event, func, select
 
-from registry.catalog import engine
-from registry.catalog.tables import Blob, Organ, Placement
-from registry.errors import Busy, DiskFull, StoreUnwritable
-from registry.names import ModelName
-from registry.registry import Registry
+from organs.registry.catalog import engine
+from organs.registry.catalog.tables import Blob, Organ, Placement
+from organs.registry.errors import Busy, DiskFull, StoreUnwritable
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
 from tests.faults.cases import (
     Watched,
     assert_no_orphans,
@@ -181,7 +181,16 @@ def test_line_120_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
     size_bytes: int, first: Path, registry: Registry, tmp_path: Path
 ) -> None:
     second = write_model(tmp_path / "second.gguf", seed=1)
-    command = [sys.executable, "-m", "cli", "--home", str(registry.settings.home), "ingest", "--json", str(second)]
+    command = [
+        sys.executable,
+        "-m",
+        "organs.cli",
+        "--home",
+        str(registry.settings.home),
+        "ingest",
+        "--json",
+        str(second),
+    ]
     said = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, preexec_fn=lambda: limited_to(size_bytes)
     )
@@ -197,9 +206,9 @@ def test_line_120_a_limit_on_the_size_of_files_is_told_and_loses_nothing(
 SMALL_DISK = """
 import sys
 from pathlib import Path
-from registry import store
-from registry.errors import OrganError
-from registry.registry import Registry
+from organs.registry import store
+from organs.registry.errors import OrganError
+from organs.registry.registry import Registry
 from tests.faults.cases import *
 from tests.trips import assembled
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from registry.catalog.queries.models import model_by_name
-from registry.chimera.place import place_file
-from registry.chimera.plan import plan_model
-from registry.errors import DiskFull, OrganError, StoreError, StoreUnwritable
-from registry.names import ModelName, parse_model_name
-from registry.registry import Registry
-from registry.store import BlobStore
-from registry.upkeep import sweep, verify
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import plan_model
+from organs.registry.errors import DiskFull, OrganError, StoreError, StoreUnwritable
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore
+from organs.registry.upkeep import sweep, verify
 from tests.faults.cases import (
     EVERYTHING,
     LARGE,

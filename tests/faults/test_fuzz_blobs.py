@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from registry.store.codec import CHUNK_TARGET_BYTES
+from organs.registry.store.codec import CHUNK_TARGET_BYTES
 from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
 from tests.faults.fuzzing.blob_check import FORGED, BlobTarget
 from tests.faults.fuzzing.blob_edits import BlobDamage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.gguf import read as reading
+from organs.registry.gguf import read as reading
 from tests.faults.fuzzing.__main__ import LONG_CASES, complaints, main
 from tests.faults.fuzzing.run import fuzz
 from tests.faults.fuzzing.sentences import Sentences

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.gguf import ValueType, read_header
-from registry.gguf.types import DTYPES
+from organs.registry.gguf import ValueType, read_header
+from organs.registry.gguf.types import DTYPES
 from tests.builders import assert_invariants
 from tests.faults.fuzzing.__main__ import ACCEPTED_SHARES
 from tests.faults.fuzzing.header_check import HeaderTarget

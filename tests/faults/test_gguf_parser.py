@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import BadGguf, BadSplit
-from registry.gguf import DType, KeyValue, MemorySource, ValueType, read_array, read_header
-from registry.gguf.read import FIELDS_MAX
-from registry.gguf.split import check_split, parse_shard_name
-from registry.gguf.tokenizer import tokenizer_reasons
-from registry.gguf.types import DTYPES, KEY_MAX_BYTES, VALUE_MAX
+from organs.registry.errors import BadGguf, BadSplit
+from organs.registry.gguf import DType, KeyValue, MemorySource, ValueType, read_array, read_header
+from organs.registry.gguf.read import FIELDS_MAX
+from organs.registry.gguf.split import check_split, parse_shard_name
+from organs.registry.gguf.tokenizer import tokenizer_reasons
+from organs.registry.gguf.types import DTYPES, KEY_MAX_BYTES, VALUE_MAX
 from tests.builders import (
     SparseSource,
     array,
@@ -479,7 +479,7 @@ import os, resource
 os.environ["OPENBLAS_NUM_THREADS"] = "1"  # each further thread would reserve memory of its own
 resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))
 resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
-from registry.gguf import padded, read_header
+from organs.registry.gguf import padded, read_header
 from tests.builders import SparseSource, assert_invariants, raw_header, raw_tensor
 count = 1_000_000
 front = raw_header(tensors=(raw_tensor(b"blk.%d.ffn_up.weight" % index, (8,), 0, 32 * index) for index in range(count)))

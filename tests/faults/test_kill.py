@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.generated import Architecture, write_model
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.faults.cases import (
     assert_no_orphans,
     let_leases_expire,
@@ -55,7 +55,7 @@ class Home:
 
     def start(self, path: Path) -> subprocess.Popen[str]:
         """`organ ingest` of `path`, in a process of its own."""
-        command = [sys.executable, "-m", "cli", "--home", str(self.folder), "ingest", "--json", str(path)]
+        command = [sys.executable, "-m", "organs.cli", "--home", str(self.folder), "ingest", "--json", str(path)]
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def stored_bytes(self) -> int:

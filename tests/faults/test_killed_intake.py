@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from registry.catalog.engine import Catalog
-from registry.registry import Registry
+from organs.registry.catalog.engine import Catalog
+from organs.registry.registry import Registry
 from tests.faults.cases import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep
 from tests.submitting import asked_for, attended, found, whole
 from tests.trips import assembled, little_model

@@ -8,8 +8,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from registry.catalog.tables import Ingest
-from registry.registry import Registry
+from organs.registry.catalog.tables import Ingest
+from organs.registry.registry import Registry
 from tests.faults.cases import Crash, SteppedFiles, models, read_all, take_in, with_files, write_model
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
-from registry.store.files import Files
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files
 from tests.faults.crash_states import Disk
 from tests.faults.journal import Journal, JournalFiles, RowsFirst, WithoutFileSync, WithoutFolderSync
 from tests.faults.powerloss import (

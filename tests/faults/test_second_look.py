@@ -16,22 +16,22 @@ from threading import Barrier
 import pytest
 from sqlalchemy import select, update
 
-from registry import upkeep
-from registry.backup import back_up
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.composing import model_by_text
-from registry.catalog.tables import Blob, Event
-from registry.chimera.layout import first_header
-from registry.compose.lock import Lock, LockedTensor
-from registry.compose.relock import plan_lock
-from registry.digest import Digest, digest_of
-from registry.errors import CorruptBlob, NotAssemblable
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.registry import Registry
-from registry.store import BlobStore
-from registry.store.blobs import LOOK_AGAIN_SECONDS, SecondLooks
-from registry.store.files import Files
-from registry.upkeep import set_aside, take_back, verify
+from organs.registry import upkeep
+from organs.registry.backup import back_up
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.tables import Blob, Event
+from organs.registry.chimera.layout import first_header
+from organs.registry.compose.lock import Lock, LockedTensor
+from organs.registry.compose.relock import plan_lock
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import CorruptBlob, NotAssemblable
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore
+from organs.registry.store.blobs import LOOK_AGAIN_SECONDS, SecondLooks
+from organs.registry.store.files import Files
+from organs.registry.upkeep import set_aside, take_back, verify
 from tests.faults.cases import EVERYTHING, flipped, read_all
 from tests.faults.conftest import Organ
 from tests.faults.test_blob_store import damage, in_file, inline, stored_bytes

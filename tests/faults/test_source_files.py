@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from registry.catalog.tables import Ingest, Model
-from registry.digest import digest_of
-from registry.errors import BadGguf, BadSource
-from registry.gguf import TensorSpec, dtype_by_name, encode_header
-from registry.registry import Registry
+from organs.registry.catalog.tables import Ingest, Model
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadGguf, BadSource
+from organs.registry.gguf import TensorSpec, dtype_by_name, encode_header
+from organs.registry.registry import Registry
 from tests.faults.cases import (
     Watched,
     assert_no_orphans,
@@ -224,7 +224,7 @@ def test_line_39_a_sparse_file_takes_bounded_memory_and_is_stored_once(size_byte
         header = stream.write(encode_header([], tensors))
         stream.truncate(header + 4 * (size_bytes // 4))
     assert path.stat().st_blocks * 512 < MEBI
-    command = [sys.executable, "-m", "cli", "--home", str(home), "ingest", "--json", str(path)]
+    command = [sys.executable, "-m", "organs.cli", "--home", str(home), "ingest", "--json", str(path)]
     done = subprocess.run(
         [sys.executable, "-c", MEASURED, *command], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True
     )

@@ -20,19 +20,19 @@ import numpy as np
 import pytest
 from sqlalchemy import Column, Engine, String, event, func, literal_column, or_, select, text
 
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.blobs import lease_blobs, record_blobs
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.ingests import begin_ingest
-from registry.catalog.search import MODELS, ORGANS, parse_query
-from registry.catalog.search.cursor import Cursor, cursor_text
-from registry.catalog.search.fields import Kind
-from registry.catalog.tables import Base, BlobLease, Contributor, Event, Lineage, Model, Organ, Placement
-from registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadValue, NotFound
-from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.blobs import lease_blobs, record_blobs
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.ingests import begin_ingest
+from organs.registry.catalog.search import MODELS, ORGANS, parse_query
+from organs.registry.catalog.search.cursor import Cursor, cursor_text
+from organs.registry.catalog.search.fields import Kind
+from organs.registry.catalog.tables import Base, BlobLease, Contributor, Event, Lineage, Model, Organ, Placement
+from organs.registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadValue, NotFound
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import array, file_bytes
 from tests.builders import text as text_entry
 from tests.catalog.search.catalogs import ModelRow, Row, drawn, place
@@ -279,9 +279,9 @@ def test_line_68_a_registry_of_models_without_a_tensor_or_a_measure_divides_by_n
 INGEST = """
 import sys, time
 from pathlib import Path
-from ingest.service import ingest_model
-from ingest.sources import find_sources
-from registry.registry import Registry
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import find_sources
+from organs.registry.registry import Registry
 gate, path = map(Path, sys.argv[2:4])
 with Registry.open(sys.argv[1]) as registry:
     (source,) = find_sources([str(path)])
@@ -347,9 +347,9 @@ SWEEP = """
 import sys, time
 from datetime import timedelta
 from pathlib import Path
-from registry.errors import Busy
-from registry.registry import Registry
-from registry.upkeep import sweep
+from organs.registry.errors import Busy
+from organs.registry.registry import Registry
+from organs.registry.upkeep import sweep
 gate = Path(sys.argv[2])
 with Registry.open(sys.argv[1]) as registry:
     print("ready", flush=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest import hashing, pipeline, tasks
-from ingest.hashing import FilePass
-from registry.registry import Registry
+from organs.ingest import hashing, pipeline, tasks
+from organs.ingest.hashing import FilePass
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.faults.cases import assert_no_orphans, models, read_all, take_in, without_syncing, write_model
 from tests.trips import Tensors, assembled, block_metadata, weights

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded_blobs
-from registry.catalog.register.blobs import doom_blobs, lease_blobs, mark_corrupt, reclaim_blob, record_blobs
-from registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
-from registry.catalog.register.totals import add_to_totals, blob_changes
-from registry.catalog.tables import Blob, Ingest, Organ
-from registry.digest import digest_of
-from registry.errors import Busy, MissingBlob, StoreError
-from registry.registry import Registry
-from registry.store import StoredBlob
-from registry.upkeep import GRACE, SweepReport, sweep
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded_blobs
+from organs.registry.catalog.register.blobs import doom_blobs, lease_blobs, mark_corrupt, reclaim_blob, record_blobs
+from organs.registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
+from organs.registry.catalog.register.totals import add_to_totals, blob_changes
+from organs.registry.catalog.tables import Blob, Ingest, Organ
+from organs.registry.digest import digest_of
+from organs.registry.errors import Busy, MissingBlob, StoreError
+from organs.registry.registry import Registry
+from organs.registry.store import StoredBlob
+from organs.registry.upkeep import GRACE, SweepReport, sweep
 from tests.faults.cases import (
     LARGE,
     SMALL,

@@ -14,13 +14,13 @@ from itertools import combinations
 import pytest
 from sqlalchemy import delete
 
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.register.blobs import mark_corrupt
-from registry.catalog.tables import Blob, BlobLease, InlineBlob
-from registry.digest import digest_of
-from registry.errors import CatalogError, MissingBlob, StoreError
-from registry.registry import Registry
-from registry.store import BlobReader
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.register.blobs import mark_corrupt
+from organs.registry.catalog.tables import Blob, BlobLease, InlineBlob
+from organs.registry.digest import digest_of
+from organs.registry.errors import CatalogError, MissingBlob, StoreError
+from organs.registry.registry import Registry
+from organs.registry.store import BlobReader
 from tests.faults.cases import assert_no_orphans, let_leases_expire, let_time_pass, read_all, run_sweep, sample
 from tests.faults.test_sweep import SWEEPER, WRITER, Race, Step, interleavings, prepared, quick
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests import postgres
 from tests.faults.worst_shapes import Scale, build, counting, is_over, steps_of_pages, steps_of_services
 from tests.homes import Homes

@@ -36,46 +36,46 @@ from flask.testing import FlaskClient
 from sqlalchemy import event, insert, select, text
 from sqlalchemy.orm import Session
 
-from ingest import tensor_count
-from ingest.jobs.asking import ask_for
-from ingest.jobs.runner import Runner
-from ingest.opening import open_files
-from ingest.publishing import publish_model
-from ingest.service import Intake, ingest_files
-from ingest.sources import find_sources
-from registry.catalog.clock import now
-from registry.catalog.edits import Edits
-from registry.catalog.queries.blobs import names_of_blob, reachable_digests
-from registry.catalog.queries.lookup import reachable_organs
-from registry.catalog.queries.models import files_of, model_by_name
-from registry.catalog.queries.removing import removal_of
-from registry.catalog.queries.shared_organs import (
+from organs.ingest import tensor_count
+from organs.ingest.jobs.asking import ask_for
+from organs.ingest.jobs.runner import Runner
+from organs.ingest.opening import open_files
+from organs.ingest.publishing import publish_model
+from organs.ingest.service import Intake, ingest_files
+from organs.ingest.sources import find_sources
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.edits import Edits
+from organs.registry.catalog.queries.blobs import names_of_blob, reachable_digests
+from organs.registry.catalog.queries.lookup import reachable_organs
+from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.catalog.queries.removing import removal_of
+from organs.registry.catalog.queries.shared_organs import (
     models_in_common,
     models_with_most_organs_of,
     organ_counts,
     shared_of,
 )
-from registry.catalog.queries.uploads import known_digests
-from registry.catalog.records import ModelRecord, ParentRecord
-from registry.catalog.register.editing import edit_model
-from registry.catalog.register.models import register_model
-from registry.catalog.register.states import hide_model, remove_model
-from registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Placement
-from registry.compose.lock import LOCK_KEY
-from registry.digest import Digest, digest_of
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.names import ModelName, parse_model_name
-from registry.present.relatives import lineage_values
-from registry.registry import Registry
-from registry.relatives import find_relatives, record_relatives, resolve_declared
-from registry.settings import Settings
-from registry.upkeep import sweep, verify
+from organs.registry.catalog.queries.uploads import known_digests
+from organs.registry.catalog.records import ModelRecord, ParentRecord
+from organs.registry.catalog.register.editing import edit_model
+from organs.registry.catalog.register.models import register_model
+from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Placement
+from organs.registry.compose.lock import LOCK_KEY
+from organs.registry.digest import Digest, digest_of
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.relatives import lineage_values
+from organs.registry.registry import Registry
+from organs.registry.relatives import find_relatives, record_relatives, resolve_declared
+from organs.registry.settings import Settings
+from organs.registry.upkeep import sweep, verify
+from organs.web.api import plans
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.kin import kin_file, kin_tensors
 from tests.submitting import asked_for, attended, whole
 from tests.trips import Tensors, ingest_file
-from web.api import plans
-from web.app import create_app
-from web.settings import WebSettings
 
 TICK_STEPS = 100
 """Steps of the virtual machine between two counts. Of each statement, the steps behind the last count are not seen."""

@@ -11,10 +11,10 @@ import gguf
 import numpy as np
 import pytest
 
-from registry.gguf import MemorySource, ValueType, read_array, read_header
-from registry.gguf.header import Field, Header
-from registry.gguf.split import check_split, parse_shard_name
-from registry.gguf.types import DTYPES, SCALAR_FORMATS
+from organs.registry.gguf import MemorySource, ValueType, read_array, read_header
+from organs.registry.gguf.header import Field, Header
+from organs.registry.gguf.split import check_split, parse_shard_name
+from organs.registry.gguf.types import DTYPES, SCALAR_FORMATS
 from tests.builders import array, assert_invariants, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 
 ALIGNMENTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096]

@@ -7,8 +7,8 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.errors import BadGguf
-from registry.gguf import (
+from organs.registry.errors import BadGguf
+from organs.registry.gguf import (
     Header,
     KeyValue,
     MemorySource,
@@ -19,7 +19,7 @@ from registry.gguf import (
     read_array,
     read_header,
 )
-from registry.gguf.types import SCALAR_FORMATS
+from organs.registry.gguf.types import SCALAR_FORMATS
 from tests.builders import assert_invariants, file_bytes
 from tests.strategies import ALIGNMENTS, PATIENT, damaged, files, metadata, tensors
 

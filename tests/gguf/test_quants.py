@@ -11,9 +11,9 @@ import pytest
 from gguf import quants as oracle
 from numpy.typing import NDArray
 
-from registry.errors import UnsupportedDType
-from registry.gguf.quants import CHUNK_ELEMENTS, can_dequantize, can_quantize, decode, dequantize, quantize
-from registry.gguf.types import DTYPES, UNQUANTISED, DType, dtype_by_name
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf.quants import CHUNK_ELEMENTS, can_dequantize, can_quantize, decode, dequantize, quantize
+from organs.registry.gguf.types import DTYPES, UNQUANTISED, DType, dtype_by_name
 
 WITHOUT_KERNEL = {"Q8_1", "Q8_K", "Q1_0"}
 QUANTISED = [dtype for dtype in DTYPES.values() if dtype.name not in UNQUANTISED | WITHOUT_KERNEL]
@@ -152,7 +152,8 @@ def test_a_nan_with_its_last_bits_set_stays_a_nan_in_bf16() -> None:
 
 def test_plain_floats_are_read_without_loading_the_slow_package() -> None:
     code = (
-        "import sys; from registry.gguf.quants import dequantize; from registry.gguf.types import dtype_by_name\n"
+        "import sys; from organs.registry.gguf.quants import dequantize\n"
+        "from organs.registry.gguf.types import dtype_by_name\n"
         "dequantize(bytes(8), dtype_by_name('BF16')); assert 'gguf' not in sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,10 +7,10 @@ import struct
 import numpy as np
 import pytest
 
-from registry.errors import BadGguf
-from registry.gguf import Header, HeaderSource, MemorySource, ValueType, dtype_by_name, read_array, read_header
-from registry.gguf.cursor import WINDOW_BYTES, WINDOW_FIRST_BYTES
-from registry.gguf.types import EAGER_STRING_MAX_BYTES, VALUE_MAX
+from organs.registry.errors import BadGguf
+from organs.registry.gguf import Header, HeaderSource, MemorySource, ValueType, dtype_by_name, read_array, read_header
+from organs.registry.gguf.cursor import WINDOW_BYTES, WINDOW_FIRST_BYTES
+from organs.registry.gguf.types import EAGER_STRING_MAX_BYTES, VALUE_MAX
 from tests.builders import (
     SparseSource,
     array,

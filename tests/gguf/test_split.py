@@ -6,9 +6,9 @@ from itertools import permutations
 
 import pytest
 
-from registry.errors import BadSplit
-from registry.gguf import Header, KeyValue, MemorySource, ValueType, read_header
-from registry.gguf.split import REASONS_MAX, ShardName, check_split, is_shard, parse_shard_name
+from organs.registry.errors import BadSplit
+from organs.registry.gguf import Header, KeyValue, MemorySource, ValueType, read_header
+from organs.registry.gguf.split import REASONS_MAX, ShardName, check_split, is_shard, parse_shard_name
 from tests.builders import file_bytes, tensor, text, unsigned
 
 Shard = tuple[str, Header]

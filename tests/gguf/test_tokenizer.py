@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from registry.gguf import KeyValue, MemorySource, ValueType, read_header
-from registry.gguf.tokenizer import VOCABULARY_MAX_BYTES, tokenizer_reasons
+from organs.registry.gguf import KeyValue, MemorySource, ValueType, read_header
+from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES, tokenizer_reasons
 from tests.builders import SparseSource, array, file_bytes, raw_array, raw_field, raw_header, raw_text, text, unsigned
 
 BYTE, NORMAL = 6, 1

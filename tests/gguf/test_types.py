@@ -5,9 +5,9 @@ from __future__ import annotations
 import gguf
 import pytest
 
-from registry.errors import UnsupportedDType
-from registry.gguf import ValueType, dtype_by_id, dtype_by_name
-from registry.gguf.types import DTYPES, SCALAR_FORMATS, SCALAR_SIZES, UNQUANTISED
+from organs.registry.errors import UnsupportedDType
+from organs.registry.gguf import ValueType, dtype_by_id, dtype_by_name
+from organs.registry.gguf.types import DTYPES, SCALAR_FORMATS, SCALAR_SIZES, UNQUANTISED
 
 
 def test_every_dtype_of_the_gguf_package_is_known_with_its_number_and_block() -> None:

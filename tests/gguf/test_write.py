@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from registry.gguf import (
+from organs.registry.gguf import (
     Header,
     KeyValue,
     MemorySource,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ingest.pushing import submitting, waiting
+from organs.ingest.pushing import submitting, waiting
 from tests.ingest.pushed_to import FakeRegistry, fake_registry
 
 

@@ -8,12 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ingest.directory.contents import file_contents
-from ingest.directory.extract import ExtractReport, extract
-from ingest.directory.organfile import encode_head
-from ingest.opening import open_files
-from ingest.sources import directory_source, find_sources
-from registry.gguf import TensorSpec
+from organs.ingest.directory.contents import file_contents
+from organs.ingest.directory.extract import ExtractReport, extract
+from organs.ingest.directory.organfile import encode_head
+from organs.ingest.opening import open_files
+from organs.ingest.sources import directory_source, find_sources
+from organs.registry.gguf import TensorSpec
 from tests.trips import little_model
 
 UP = "organs/blk_0_ffn_up.bin"

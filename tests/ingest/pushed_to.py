@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from registry.client.connection import Connection
-from registry.digest import digest_of
+from organs.registry.client.connection import Connection
+from organs.registry.digest import digest_of
 from tests.client.scripted import Answer, Asked, Scripted, as_json, scripted
 
 Values = dict[str, Any]

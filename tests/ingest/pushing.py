@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from ingest.pushing.remembering import Memory
-from ingest.pushing.service import PushOptions, PushReport, push
-from ingest.sources import find_sources
+from organs.ingest.pushing.remembering import Memory
+from organs.ingest.pushing.service import PushOptions, PushReport, push
+from organs.ingest.sources import find_sources
 from tests.builders import file_bytes
 from tests.ingest.pushed_to import FakeRegistry
 from tests.trips import block_metadata, block_tensors, token_array, weights

@@ -13,19 +13,19 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from ingest.directory.folder import OPEN_FILES_MAX, Folder, is_organ_directory
-from ingest.directory.layout import DEVICES, organ_files, path_segments, safe_file_name
-from ingest.directory.opening import open_directory
-from ingest.directory.organfile import HEAD_MAX_BYTES, encode_head, parse_head
-from ingest.directory.virtual import VirtualFile
-from ingest.opening import open_files
-from ingest.placing import place_virtual
-from ingest.sources import directory_source, find_sources
-from registry.digest import digest_of
-from registry.errors import BadSource, DiskFull, OrganError, StoreError
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.gguf.types import DTYPES
-from registry.store.files import Files
+from organs.ingest.directory.folder import OPEN_FILES_MAX, Folder, is_organ_directory
+from organs.ingest.directory.layout import DEVICES, organ_files, path_segments, safe_file_name
+from organs.ingest.directory.opening import open_directory
+from organs.ingest.directory.organfile import HEAD_MAX_BYTES, encode_head, parse_head
+from organs.ingest.directory.virtual import VirtualFile
+from organs.ingest.opening import open_files
+from organs.ingest.placing import place_virtual
+from organs.ingest.sources import directory_source, find_sources
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadSource, DiskFull, OrganError, StoreError
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.gguf.types import DTYPES
+from organs.registry.store.files import Files
 from tests.builders import file_bytes, tensor, text
 from tests.faults.cases import failing_once
 from tests.ingest.directory_cases import UP, UP_NAME, extracted, little_directory, manifest_of, opened_bytes

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from ingest.directory.fields import REASONS_MAX
-from ingest.directory.jsontext import MANIFEST_MAX_BYTES
-from ingest.directory.manifest import TENSORS_MAX
-from ingest.directory.opening import directory_size_bytes
-from ingest.directory.parse import PADDINGS_MAX
-from ingest.opening import open_files
-from ingest.service import ingest_model
-from ingest.sources import directory_source
-from registry.errors import BadDirectory, BadInput
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.registry import Registry
+from organs.ingest.directory.fields import REASONS_MAX
+from organs.ingest.directory.jsontext import MANIFEST_MAX_BYTES
+from organs.ingest.directory.manifest import TENSORS_MAX
+from organs.ingest.directory.opening import directory_size_bytes
+from organs.ingest.directory.parse import PADDINGS_MAX
+from organs.ingest.opening import open_files
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import directory_source
+from organs.registry.errors import BadDirectory, BadInput
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.registry import Registry
 from tests.cli.running import Organ
 from tests.ingest.directory_cases import (
     UP,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ingest.directory import opening
-from registry.errors import BadDirectory, BadSource
+from organs.ingest.directory import opening
+from organs.registry.errors import BadDirectory, BadSource
 from tests.ingest.directory_cases import change_manifest, extracted, little_directory, opened_bytes
 from tests.trips import little_model
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from ingest.directory import jsontext
-from ingest.directory import metadata as readable
-from ingest.directory.conventions import plain_key_value
-from ingest.directory.jsontext import (
+from organs.ingest.directory import jsontext
+from organs.ingest.directory import metadata as readable
+from organs.ingest.directory.conventions import plain_key_value
+from organs.ingest.directory.jsontext import (
     DEPTH_MAX,
     KEYS_MAX,
     MANIFEST_MAX_BYTES,
     Outline,
     parse_json,
 )
-from ingest.directory.manifest import TENSORS_MAX, Measures, WrittenTensor, manifest_lines
-from ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
-from registry.digest import Digest
-from registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
+from organs.ingest.directory.manifest import TENSORS_MAX, Measures, WrittenTensor, manifest_lines
+from organs.ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
+from organs.registry.digest import Digest
+from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, text, vocabulary
 from tests.strategies import PATIENT, metadata
 from tests.trips import token_array

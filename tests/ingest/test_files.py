@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ingest.files import FileSource
-from ingest.service import ingest_model
-from ingest.sources import ModelSource
-from registry.errors import BadSource
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.ingest.files import FileSource
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import ModelSource
+from organs.registry.errors import BadSource
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.trips import little_model, row_counts
 
 DATA = bytes(range(256)) * 40

@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ingest.composed import BytesAtHand, ComposedFile, Section
-from ingest.dissect import read_front
-from ingest.submissions import inspection, intake
-from ingest.submissions.inspection import Inspection, InspectorProcess, Stopped
-from ingest.submissions.messages import (
+from organs.ingest.composed import BytesAtHand, ComposedFile, Section
+from organs.ingest.dissect import read_front
+from organs.ingest.submissions import inspection, intake
+from organs.ingest.submissions.inspection import Inspection, InspectorProcess, Stopped
+from organs.ingest.submissions.messages import (
     BATCH_ENTRIES,
     JSON_MAX_BYTES,
     BadMessage,
@@ -40,14 +40,14 @@ from ingest.submissions.messages import (
     read_range,
     read_refusal,
 )
-from registry.catalog.tables import Fingerprint
-from registry.catalog.tables import Measurement as MeasurementRow
-from registry.errors import BadGguf
-from registry.gguf import MemorySource, ValueType, dtype_by_name
-from registry.gguf.types import SIZE_MAX
-from registry.measure import Measurement, measure, required_reads
-from registry.registry import Registry
-from registry.sandbox.process import Limits
+from organs.registry.catalog.tables import Fingerprint
+from organs.registry.catalog.tables import Measurement as MeasurementRow
+from organs.registry.errors import BadGguf
+from organs.registry.gguf import MemorySource, ValueType, dtype_by_name
+from organs.registry.gguf.types import SIZE_MAX
+from organs.registry.measure import Measurement, measure, required_reads
+from organs.registry.registry import Registry
+from organs.registry.sandbox.process import Limits
 from tests.builders import array, file_bytes, raw_file, text, unsigned
 from tests.faults.cases import rows
 from tests.submitting import (
@@ -94,7 +94,7 @@ def own_inspector() -> Path:
     found = [
         Path(f"/proc/{pid}")
         for pid in own
-        if b"ingest.submissions.inspector" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"organs.ingest.submissions.inspector" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return found[-1]
 

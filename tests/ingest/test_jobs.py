@@ -17,19 +17,19 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from ingest.jobs.asking import ask_for
-from ingest.jobs.holding import Held
-from ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell, Values
-from ingest.jobs.kinds import KINDS
-from ingest.jobs.runner import Runner, Told
-from registry.catalog.clock import now
-from registry.catalog.queries.jobs import job_by_id
-from registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
-from registry.catalog.tables import Job
-from registry.errors import BadInput, BadName, NotFound
-from registry.present.jobs import job_values
-from registry.registry import Registry
-from registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
+from organs.ingest.jobs.asking import ask_for
+from organs.ingest.jobs.holding import Held
+from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell, Values
+from organs.ingest.jobs.kinds import KINDS
+from organs.ingest.jobs.runner import Runner, Told
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
+from organs.registry.catalog.tables import Job
+from organs.registry.errors import BadInput, BadName, NotFound
+from organs.registry.present.jobs import job_values
+from organs.registry.registry import Registry
+from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests.trips import ingest_file, little_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -325,9 +325,9 @@ def test_two_runners_at_once_never_do_a_job_twice(registry: Registry, tmp_path: 
 
 HANGING = """
 import threading, time
-from ingest.jobs.kind import WORK, JobKind
-from ingest.jobs.runner import Runner
-from registry.registry import Registry
+from organs.ingest.jobs.kind import WORK, JobKind
+from organs.ingest.jobs.runner import Runner
+from organs.registry.registry import Registry
 def run(registry, arguments, tell, contributor):
     tell(0.5, "at it")
     time.sleep(600)

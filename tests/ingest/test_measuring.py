@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from ingest.measuring import measure_all, measure_model
-from ingest.opening import source_size_bytes
-from ingest.sources import ModelSource, find_sources
-from registry.anatomy import OrganType, Place
-from registry.catalog.tables import Measurement, Placement
-from registry.errors import BadGguf, BadSplit
-from registry.gguf import TensorSpec, dtype_by_name, padded
-from registry.registry import Registry
+from organs.ingest.measuring import measure_all, measure_model
+from organs.ingest.opening import source_size_bytes
+from organs.ingest.sources import ModelSource, find_sources
+from organs.registry.anatomy import OrganType, Place
+from organs.registry.catalog.tables import Measurement, Placement
+from organs.registry.errors import BadGguf, BadSplit
+from organs.registry.gguf import TensorSpec, dtype_by_name, padded
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, raw_header, raw_tensor
 from tests.trips import ingest_file, little_model, weights
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from ingest.dissect import dissect
-from ingest.files import FileSource
-from ingest.pushing.cutting import cut, spans_of
-from ingest.pushing.loading import PACKED_MAX_BYTES, distinct, loads
-from ingest.pushing.remembering import Memory
-from registry.catalog.queries.blobs import blobs_by_digest
-from registry.catalog.queries.quota import PIECE_ROW_BYTES
-from registry.digest import digest_of
-from registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
-from registry.gguf.pieces import Span
-from registry.registry import Registry
+from organs.ingest.dissect import dissect
+from organs.ingest.files import FileSource
+from organs.ingest.pushing.cutting import cut, spans_of
+from organs.ingest.pushing.loading import PACKED_MAX_BYTES, distinct, loads
+from organs.ingest.pushing.remembering import Memory
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
+from organs.registry.gguf.pieces import Span
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text, unsigned
 from tests.client.scripted import as_json
 from tests.ingest.directory_cases import UP, little_directory, opened_bytes

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ingest.pushing import waiting
-from ingest.pushing.lanes import in_lanes
-from registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
+from organs.ingest.pushing import waiting
+from organs.ingest.pushing.lanes import in_lanes
+from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
 from tests.client.scripted import CUT, Answer, Asked, as_json
 from tests.ingest.pushed_to import FakeRegistry
 from tests.ingest.pushing import large_model, pushed, write

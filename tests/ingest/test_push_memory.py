@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ingest.pushing import remembering
-from ingest.pushing.remembering import Memory
-from ingest.pushing.sending import Misfit
-from registry.errors import BadSource
+from organs.ingest.pushing import remembering
+from organs.ingest.pushing.remembering import Memory
+from organs.ingest.pushing.sending import Misfit
+from organs.registry.errors import BadSource
 from tests.client.scripted import Asked
 from tests.ingest.pushed_to import FakeRegistry
 from tests.ingest.pushing import Shown, large_model, pushed, write
@@ -22,7 +22,7 @@ from tests.trips import little_model
 def test_a_file_is_hashed_once(fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, large_model())
     first = pushed(fake, path, dry_run=True)
-    monkeypatch.setattr("ingest.pushing.cutting._hash", None)  # calling it would fail
+    monkeypatch.setattr("organs.ingest.pushing.cutting._hash", None)  # calling it would fail
     shown = Shown()
     assert pushed(fake, path, shown, dry_run=True) == first
     assert shown.done_bytes["read"] == path.stat().st_size

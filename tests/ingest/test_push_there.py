@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from ingest.dissect import dissect
-from ingest.files import FileSource
-from ingest.pushing import submitting
-from ingest.pushing.cutting import cut
-from ingest.pushing.loading import distinct, loads
-from ingest.pushing.remembering import Memory
-from ingest.pushing.service import PushOptions, PushReport, push
-from ingest.sources import find_sources
-from registry.catalog.queries.quota import PIECE_ROW_BYTES
-from registry.catalog.register.accounts import set_quota
-from registry.client.connection import Connection
-from registry.errors import NotAllowed, OverQuota
-from registry.registry import Registry
+from organs.ingest.dissect import dissect
+from organs.ingest.files import FileSource
+from organs.ingest.pushing import submitting
+from organs.ingest.pushing.cutting import cut
+from organs.ingest.pushing.loading import distinct, loads
+from organs.ingest.pushing.remembering import Memory
+from organs.ingest.pushing.service import PushOptions, PushReport, push
+from organs.ingest.sources import find_sources
+from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES
+from organs.registry.catalog.register.accounts import set_quota
+from organs.registry.client.connection import Connection
+from organs.registry.errors import NotAllowed, OverQuota
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.client.elsewhere import Elsewhere, elsewhere
 from tests.ingest.pushing import CHUNK_BYTES, Shown, large_model, write

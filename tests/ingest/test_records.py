@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from registry.catalog.tables import FilePart, Lineage, Model, ModelFile, ModelMetadata, Placement
-from registry.digest import digest_of
-from registry.gguf import KeyValue, ValueType
-from registry.registry import Registry
-from registry.relatives.declared import PARENTS_MAX
+from organs.registry.catalog.tables import FilePart, Lineage, Model, ModelFile, ModelMetadata, Placement
+from organs.registry.digest import digest_of
+from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.registry import Registry
+from organs.registry.relatives.declared import PARENTS_MAX
 from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
 

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from sqlalchemy import select, update
 
-from ingest.service import IngestReport, always, ingest_all, ingest_model, total_bytes
-from ingest.sources import find_sources
-from registry.catalog.queries.blobs import blobs_by_digest
-from registry.catalog.tables import Blob, BlobLease, Fingerprint, Ingest, Measurement, Model, Organ, Placement
-from registry.digest import digest_of
-from registry.errors import BadGguf, BadName, NameTaken
-from registry.gguf import TensorSpec, ValueType, dtype_by_name
-from registry.names import ModelName
-from registry.registry import Registry
-from registry.upkeep import Share, verify
+from organs.ingest.service import IngestReport, always, ingest_all, ingest_model, total_bytes
+from organs.ingest.sources import find_sources
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.tables import Blob, BlobLease, Fingerprint, Ingest, Measurement, Model, Organ, Placement
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadGguf, BadName, NameTaken
+from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.upkeep import Share, verify
 from tests.builders import array, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import assembled, ingest_file, little_model, row_counts, weights
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from ingest.service import ingest_model
-from ingest.sources import ModelSource, find_hub_sources, find_sources, skipped_files
-from registry.errors import BadSource, BadSplit
-from registry.gguf import KeyValue, ValueType
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.ingest.service import ingest_model
+from organs.ingest.sources import ModelSource, find_hub_sources, find_sources, skipped_files
+from organs.registry.errors import BadSource, BadSplit
+from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
 from tests.trips import row_counts
 

@@ -7,26 +7,26 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from ingest.describing import read_edits
-from ingest.jobs.compose import COMPOSE
-from ingest.submissions.manifest import BadManifest, parse_stated_metadata
-from ingest.submissions.submit import withdraw
-from ingest.uploads.sessions import Declared, look_up, open_upload
-from ingest.uploads.tidying import tidy_uploads
-from registry.catalog.clock import now
-from registry.catalog.edits import Edits
-from registry.catalog.queries.jobs import job_by_id
-from registry.catalog.queries.quota import PIECE_ROW_BYTES, used_bytes
-from registry.catalog.queries.submissions import known_contributor_id
-from registry.catalog.register import uploads
-from registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.uploads import remove_expired_upload, renew_uploads
-from registry.catalog.tables import Contributor, Submission, Upload
-from registry.digest import digest_of
-from registry.errors import OverQuota
-from registry.gguf import MemorySource, read_header
-from registry.registry import Registry
+from organs.ingest.describing import read_edits
+from organs.ingest.jobs.compose import COMPOSE
+from organs.ingest.submissions.manifest import BadManifest, parse_stated_metadata
+from organs.ingest.submissions.submit import withdraw
+from organs.ingest.uploads.sessions import Declared, look_up, open_upload
+from organs.ingest.uploads.tidying import tidy_uploads
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.edits import Edits
+from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES, used_bytes
+from organs.registry.catalog.queries.submissions import known_contributor_id
+from organs.registry.catalog.register import uploads
+from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.uploads import remove_expired_upload, renew_uploads
+from organs.registry.catalog.tables import Contributor, Submission, Upload
+from organs.registry.digest import digest_of
+from organs.registry.errors import OverQuota
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.homes import Homes, three_models
 from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
@@ -67,7 +67,7 @@ def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry:
 def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one_is_withdrawn(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ingest.submissions.submit.OPEN_MAX", 1)
+    monkeypatch.setattr("organs.ingest.submissions.submit.OPEN_MAX", 1)
     first = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)], publish=False)
     other = whole(registry, "ann", little_model("Other"))
     with pytest.raises(OverQuota, match="1 submissions have not ended: publish or withdraw some first"):

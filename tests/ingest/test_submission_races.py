@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ingest.submissions import cleanup, submit
-from ingest.submissions.cleanup import remove_uploads_of
-from ingest.submissions.intake import settle_abandoned
-from ingest.submissions.manifest import BadManifest, Manifest
-from ingest.submissions.review import refuse_submission
-from ingest.submissions.serialize import manifest_of
-from ingest.submissions.submit import withdraw
-from registry.catalog.queries.submissions import known_contributor_id, open_submissions
-from registry.catalog.register.accounts import add_contributor, set_contributor_state
-from registry.catalog.register.jobs import cancel_job
-from registry.catalog.register.states import hide_model, remove_model
-from registry.catalog.tables import Model
-from registry.registry import Registry
+from organs.ingest.submissions import cleanup, submit
+from organs.ingest.submissions.cleanup import remove_uploads_of
+from organs.ingest.submissions.intake import settle_abandoned
+from organs.ingest.submissions.manifest import BadManifest, Manifest
+from organs.ingest.submissions.review import refuse_submission
+from organs.ingest.submissions.serialize import manifest_of
+from organs.ingest.submissions.submit import withdraw
+from organs.registry.catalog.queries.submissions import known_contributor_id, open_submissions
+from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state
+from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.tables import Model
+from organs.registry.registry import Registry
 from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole
 from tests.trips import little_model
 

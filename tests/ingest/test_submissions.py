@@ -12,27 +12,27 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from ingest import dissect
-from ingest.jobs.runner import Runner
-from ingest.submissions.inspection import Inspection, Stopped
-from ingest.submissions.intake import settle_abandoned
-from ingest.submissions.manifest import PIECES_MAX, BadManifest, StatedMetadata, parse_manifest
-from ingest.submissions.pieces import Sources, composed_file, locate
-from ingest.submissions.review import approve_submission, refuse_submission
-from ingest.submissions.submit import publish, withdraw
-from registry.catalog.queries.blobs import reachable_digests
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.totals import counted_totals, running_totals
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.jobs import cancel_job
-from registry.catalog.tables import Model
-from registry.compose.partial import partial_recipe
-from registry.digest import digest_of
-from registry.errors import Conflict, DiskFull, NotAssemblable, NotFound
-from registry.gguf import MemorySource, ValueType, read_header
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.store import BlobWriter
+from organs.ingest import dissect
+from organs.ingest.jobs.runner import Runner
+from organs.ingest.submissions.inspection import Inspection, Stopped
+from organs.ingest.submissions.intake import settle_abandoned
+from organs.ingest.submissions.manifest import PIECES_MAX, BadManifest, StatedMetadata, parse_manifest
+from organs.ingest.submissions.pieces import Sources, composed_file, locate
+from organs.ingest.submissions.review import approve_submission, refuse_submission
+from organs.ingest.submissions.submit import publish, withdraw
+from organs.registry.catalog.queries.blobs import reachable_digests
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.partial import partial_recipe
+from organs.registry.digest import digest_of
+from organs.registry.errors import Conflict, DiskFull, NotAssemblable, NotFound
+from organs.registry.gguf import MemorySource, ValueType, read_header
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.store import BlobWriter
 from tests.builders import array, file_bytes, raw_file, text, unsigned
 from tests.faults.cases import assert_no_orphans, flipped, let_time_pass, rows, run_sweep
 from tests.kin import kin_file, kin_tensors, parent_entries

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from ingest import tensor_count
-from registry.gguf import TensorSpec, ValueType
-from registry.registry import Registry
+from organs.ingest import tensor_count
+from organs.registry.gguf import TensorSpec, ValueType
+from organs.registry.registry import Registry
 from tests.builders import F32, file_bytes, unsigned
 from tests.submitting import asked_for, assert_nothing_is_left, attended, found, of_pieces, put_upload, whole
 from tests.trips import Tensors, block_metadata, weights

@@ -21,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from cli.keep import sweep
-from ingest.jobs.runner import Runner
-from ingest.uploads.sessions import (
+from organs.cli.keep import sweep
+from organs.ingest.jobs.runner import Runner
+from organs.ingest.uploads.sessions import (
     Chunk,
     Declared,
     WrongOffset,
@@ -34,27 +34,27 @@ from ingest.uploads.sessions import (
     open_upload,
     receive,
 )
-from ingest.uploads.spool import BytesLost, Spool, spool_of
-from ingest.uploads.tidying import STRAY_AFTER_SECONDS, TidyReport, forget_uploads, tidy_uploads
-from registry.catalog.clock import now
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.uploads import SentPiece, finished_upload, known_digests, open_uploads, piece_of
-from registry.catalog.register.accounts import add_contributor, set_quota
-from registry.catalog.register.uploads import KEPT, PACK_PIECES_MAX, renew_uploads
-from registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload
-from registry.digest import Digest, digest_of
-from registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.settings import Settings
-from registry.store.files import Files
+from organs.ingest.uploads.spool import BytesLost, Spool, spool_of
+from organs.ingest.uploads.tidying import STRAY_AFTER_SECONDS, TidyReport, forget_uploads, tidy_uploads
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.uploads import SentPiece, finished_upload, known_digests, open_uploads, piece_of
+from organs.registry.catalog.register.accounts import add_contributor, set_quota
+from organs.registry.catalog.register.uploads import KEPT, PACK_PIECES_MAX, renew_uploads
+from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.settings import Settings
+from organs.registry.store.files import Files
 from tests.faults.cases import SteppedFiles, failing_once, with_files
 from tests.strategies import BESIDE_FIXTURES
 from tests.trips import ingest_file, little_model
 
 DATA = bytes(range(256)) * 40
 HOLDER = (
-    "import sys, pathlib; from ingest.uploads.spool import Spool\n"
+    "import sys, pathlib; from organs.ingest.uploads.spool import Spool\n"
     "with Spool(pathlib.Path(sys.argv[1])).locked(sys.argv[2]):\n"
     "    print('held', flush=True); sys.stdin.read()"
 )
@@ -356,7 +356,7 @@ def test_an_upload_is_its_senders_alone(registry: Registry, ada: int) -> None:
 def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
     registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("registry.catalog.register.uploads.OPEN_MAX", 4)
+    monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_MAX", 4)
     with registry.catalog.writing() as session:
         set_quota(session, "ada", 3 * len(DATA))
     begun(registry, ada, name="a")
@@ -380,7 +380,7 @@ def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
 def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
     registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("registry.catalog.register.uploads.KEPT_MAX", 2)
+    monkeypatch.setattr("organs.registry.catalog.register.uploads.KEPT_MAX", 2)
     sent(registry, ada, b"a")
     sent(registry, ada, b"b")
     with pytest.raises(OverQuota, match="2 uploads are kept"):

@@ -11,20 +11,20 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ingest.placing import place_virtual
-from ingest.sources import find_sources
-from ingest.transplant import FileLibrary, transplant
-from registry.compose.builder import ChimeraPlan, Composition
-from registry.compose.finding import Severity
-from registry.compose.recipe import Graft, Recipe, Selection
-from registry.compose.trying import Tried, try_chimera
-from registry.errors import NotComposable
-from registry.gguf import MemorySource, read_header
-from registry.gguf.quants import dequantize
-from registry.registry import Registry
-from registry.validation.llama import LlamaCpp
-from registry.validation.reading import Adapter, Reading, Request
-from registry.validation.texts import built_in_texts
+from organs.ingest.placing import place_virtual
+from organs.ingest.sources import find_sources
+from organs.ingest.transplant import FileLibrary, transplant
+from organs.registry.compose.builder import ChimeraPlan, Composition
+from organs.registry.compose.finding import Severity
+from organs.registry.compose.recipe import Graft, Recipe, Selection
+from organs.registry.compose.trying import Tried, try_chimera
+from organs.registry.errors import NotComposable
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.gguf.quants import dequantize
+from organs.registry.registry import Registry
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.reading import Adapter, Reading, Request
+from organs.registry.validation.texts import built_in_texts
 from tests.homes import Homes, shipped
 from tests.journeys.test_round_trip import ZOO_FILES
 

@@ -12,11 +12,11 @@ import gguf
 import numpy as np
 import pytest
 
-from ingest.tensor_count import FREE_TENSORS
-from registry.digest import digest_of
-from registry.gguf import TensorSpec, ValueType, dtype_by_name
-from registry.gguf.types import DTYPES
-from registry.registry import Registry
+from organs.ingest.tensor_count import FREE_TENSORS
+from organs.registry.digest import digest_of
+from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
+from organs.registry.gguf.types import DTYPES
+from organs.registry.registry import Registry
 from tests.builders import array, every_value_type, file_bytes, raw_file, tensor, text, vocabulary
 from tests.cli.running import Organ
 from tests.ingest.directory_cases import UP, UP_NAME, change_manifest, manifest_of, write_manifest, write_organ

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from registry.compose.finding import Severity
-from registry.compose.reading import read_recipe, recipe_findings
-from registry.errors import BadRecipe, NotComposable, NotFound
-from registry.registry import Registry
+from organs.registry.compose.finding import Severity
+from organs.registry.compose.reading import read_recipe, recipe_findings
+from organs.registry.errors import BadRecipe, NotComposable, NotFound
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.homes import Homes, shipped
 from tests.trips import ingest_file, weights

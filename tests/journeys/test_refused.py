@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.gguf import KeyValue, ValueType
-from registry.registry import Registry
+from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.registry import Registry
 from tests.builders import array
 from tests.cli.running import Organ
 from tests.trips import little_model, token_array

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from registry.catalog.tables import Blob, Measurement, ModelMetadata, Organ
-from registry.digest import digest_of
-from registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_id, padded
-from registry.gguf.quants import can_dequantize
-from registry.gguf.types import ALIGNMENT_MAX, DTYPES
-from registry.registry import Registry
+from organs.registry.catalog.tables import Blob, Measurement, ModelMetadata, Organ
+from organs.registry.digest import digest_of
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_id, padded
+from organs.registry.gguf.quants import can_dequantize
+from organs.registry.gguf.types import ALIGNMENT_MAX, DTYPES
+from organs.registry.registry import Registry
 from tests.builders import (
     array,
     every_value_type,

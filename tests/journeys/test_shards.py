@@ -8,9 +8,9 @@ from typing import Any
 import gguf
 import pytest
 
-from registry.digest import digest_of
-from registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
-from registry.registry import Registry
+from organs.registry.digest import digest_of
+from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.registry import Registry
 from tests.builders import array, every_value_type, file_bytes, text, unsigned
 from tests.cli.running import Organ
 from tests.trips import block_tensors, row_counts, token_array

@@ -16,6 +16,7 @@ from tests.trips import little_model
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[2]
+PORTIONS = ("registry", "ingest", "cli", "web", "migrations")
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 
 
@@ -68,18 +69,74 @@ def test_the_wheel_holds_the_product_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
-    assert tops == {"registry", "ingest", "cli", "web", "migrations"}
-    assert "migrations/versions/0001_first_tables.py" in names
-    assert any(name.startswith("web/templates/") for name in names)
-    assert any(name.startswith("web/static/") for name in names)
+    assert tops == {"organs"}
+    assert "organs/migrations/versions/0001_first_tables.py" in names
+    assert any(name.startswith("organs/web/templates/") for name in names)
+    assert any(name.startswith("organs/web/static/") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.endswith((".gguf", ".sqlite3"))]
     assert {name.rpartition("/")[2] for name in names if ".dist-info/" in name} >= {"METADATA", "LICENSE"}
+
+
+def test_the_wheel_has_every_module_of_the_tree_below_one_name(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        built = {name for name in archive.namelist() if name.endswith(".py")}
+    tree = {f"organs/{path.relative_to(ROOT)}" for name in PORTIONS for path in (ROOT / name).rglob("*.py")}
+    assert built == tree
+
+
+STRANGER = """
+from organs.registry import Registry
+from organs.registry.errors import NotFound
+
+
+def thetas(folder: str) -> list[float]:
+    with Registry.open(folder) as registry:
+        try:
+            page = registry.search("type:organ theta>=40 sort:-theta", limit=10)
+        except NotFound:
+            return []
+        return [organ.theta for organ in page.items if organ.theta is not None]
+"""
+
+
+def test_the_project_of_a_stranger_is_checked_strictly_against_the_wheel(environment: Path, tmp_path: Path) -> None:
+    def checked(source: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "stranger.py").write_text(source)
+        command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", environment / "python"]
+        return subprocess.run(
+            [*map(str, command), "stranger.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    right, wrong = checked(STRANGER), checked(STRANGER.replace("organ.theta for", "organ.thetas for"))
+    assert right.returncode == 0, right.stdout
+    assert 'has no attribute "thetas"' in wrong.stdout
+
+
+def test_packages_that_own_modules_of_the_same_names_live_beside_it(environment: Path, tmp_path: Path) -> None:
+    for name in PORTIONS:
+        (tmp_path / "stranger" / name).mkdir(parents=True)
+        (tmp_path / "stranger" / name / "__init__.py").write_text(f"OWNER = 'stranger {name}'\n")
+    (tmp_path / "stranger" / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["hatchling"]\nbuild-backend = "hatchling.build"\n'
+        '[project]\nname = "stranger"\nversion = "1"\n'
+        f"[tool.hatch.build.targets.wheel]\npackages = {list(PORTIONS)!r}\n"
+    )
+    run(*PIP, "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", ".", "./stranger", cwd=tmp_path)
+    pip = (*PIP, "--python", environment / "python")
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", *tmp_path.glob("*.whl"), cwd=tmp_path)
+    both = "import web, organs.web; print(web.OWNER); print(organs.web.__name__)"
+    try:
+        assert run(environment / "python", "-c", both, cwd=tmp_path) == "stranger web\norgans.web\n"
+        assert run(environment / "organ", "serve", "--help", cwd=tmp_path)
+    finally:
+        run(*pip, "uninstall", "--quiet", "--yes", "stranger", cwd=tmp_path)
+    assert run(environment / "python", "-c", "import organs.web, organs.cli.main", cwd=tmp_path) == ""
 
 
 def test_the_wheel_in_an_environment_of_its_own_migrates_ingests_and_assembles(
     environment: Path, tmp_path: Path
 ) -> None:
-    where = run(environment / "python", "-c", "import registry; print(registry.__file__)", cwd=tmp_path)
+    where = run(environment / "python", "-c", "import organs.registry; print(organs.registry.__file__)", cwd=tmp_path)
     assert where.startswith(str(environment.parent)), "the installed one, not the checkout"
     organ, home = environment / "organ", str(tmp_path / "home")
     (tmp_path / "little.gguf").write_bytes(little_model())

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from registry.digest import digest_of
-from registry.gguf.quants import dequantize, quantize
-from registry.gguf.types import dtype_by_name
-from registry.lineage import correlation
-from registry.measure import FINGERPRINT_BYTES, fingerprint
-from registry.measure.sample import spread
+from organs.registry.digest import digest_of
+from organs.registry.gguf.quants import dequantize, quantize
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.lineage import correlation
+from organs.registry.measure import FINGERPRINT_BYTES, fingerprint
+from organs.registry.measure.sample import spread
 from tests.strategies import PATIENT
 
 

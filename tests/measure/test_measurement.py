@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from registry.gguf.quants import decode, quantize
-from registry.gguf.types import DTYPES, DType, dtype_by_name
-from registry.measure import Measurement, fingerprint, measure, spectral_reading, summarise, zmeasure
-from registry.measure.sample import sample_runs, spectral_patches
+from organs.registry.gguf.quants import decode, quantize
+from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
+from organs.registry.measure import Measurement, fingerprint, measure, spectral_reading, summarise, zmeasure
+from organs.registry.measure.sample import sample_runs, spectral_patches
 from tests.strategies import PATIENT
 
 F32 = dtype_by_name("F32")

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.gguf.quants import can_dequantize, decode, quantize
-from registry.gguf.types import DTYPES, DType, dtype_by_name
-from registry.measure.nonfinite import STEP_BYTES, count_nonfinite, count_nonfinite_in
+from organs.registry.gguf.quants import can_dequantize, decode, quantize
+from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
+from organs.registry.measure.nonfinite import STEP_BYTES, count_nonfinite, count_nonfinite_in
 
 READABLE = [dtype for dtype in DTYPES.values() if can_dequantize(dtype)]
 ODD_FLOATS = [np.nan, -np.nan, np.inf, -np.inf]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.gguf.quants import quantize
-from registry.gguf.types import dtype_by_name
-from registry.measure.sample import SAMPLE_MAX_ELEMENTS, read_values, sample_runs, spectral_patches, spread
+from organs.registry.gguf.quants import quantize
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.measure.sample import SAMPLE_MAX_ELEMENTS, read_values, sample_runs, spectral_patches, spread
 from tests.strategies import PATIENT
 
 COUNTS = st.integers(SAMPLE_MAX_ELEMENTS + 1, 10**15)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from registry.gguf.quants import dequantize, quantize
-from registry.gguf.types import dtype_by_name
-from registry.measure import spectral_reading
-from registry.measure.spectral import SpectralReading, mean_reading
+from organs.registry.gguf.quants import dequantize, quantize
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.measure import spectral_reading
+from organs.registry.measure.spectral import SpectralReading, mean_reading
 
 SHAPES = [(256, 2048), (256, 256), (2048, 256), (128, 768), (64, 64), (8, 256), (16, 16), (3, 3), (2, 2)]
 
@@ -168,7 +168,7 @@ def test_the_mean_of_experts_is_the_mean_of_their_readings() -> None:
 
 PROBE = """
 import numpy as np
-from registry.measure import spectral_reading
+from organs.registry.measure import spectral_reading
 random = np.random.default_rng(7)
 matrix = random.standard_normal((256, 20)) @ random.standard_normal((20, 1024)) + random.standard_normal((256, 1024))
 reading = spectral_reading(matrix.astype(np.float32))

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from registry.gguf.quants import dequantize, quantize
-from registry.gguf.types import dtype_by_name
-from registry.measure import ZReading, summarise, zmeasure
+from organs.registry.gguf.quants import dequantize, quantize
+from organs.registry.gguf.types import dtype_by_name
+from organs.registry.measure import ZReading, summarise, zmeasure
 from tests.strategies import PATIENT
 
 SEEDS = 50

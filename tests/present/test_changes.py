@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.compose.finding import Finding, Severity
-from registry.present.changes import changes_values, findings_values
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.present.changes import changes_values, findings_values
 
 
 def row(block: int | None, label: str = "a/x@1", kind: str = "organ", acts: tuple[str, ...] = ("grafted",)) -> Any:

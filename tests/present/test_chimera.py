@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from registry.catalog.clock import now
-from registry.catalog.queries.composing import model_by_text
-from registry.catalog.tables import Verdict
-from registry.present.chimera import chimera_values
-from registry.present.usage import Usage
-from registry.present.values import Values
-from registry.registry import Registry
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.tables import Verdict
+from organs.registry.present.chimera import chimera_values
+from organs.registry.present.usage import Usage
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
 from tests.builders import text
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 

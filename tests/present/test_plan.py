@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.present.plan import plan_values
-from registry.registry import Registry
+from organs.registry.present.plan import plan_values
+from organs.registry.registry import Registry
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 
 

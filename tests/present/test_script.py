@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.compose.recipe import Recipe
-from registry.compose.steps import read_steps
-from registry.present.script import script
-from registry.registry import Registry
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.steps import read_steps
+from organs.registry.present.script import script
+from organs.registry.registry import Registry
 from tests.compose.recipes import recipes
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.relatives.declared import (
+from organs.registry.relatives.declared import (
     PARENTS_MAX,
     DeclaredParent,
     Identity,

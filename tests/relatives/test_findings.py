@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from registry.lineage import Kinship
-from registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained
+from organs.registry.lineage import Kinship
+from organs.registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained
 
 
 def codes(kind: str, *declared: Declared, relatives: int = 0) -> list[str]:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.tables import Lineage, Model, Placement
-from registry.errors import OrganError
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.lineage import NOISE
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.relatives import find_relatives, measured
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Lineage, Model, Placement
+from organs.registry.errors import OrganError
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.lineage import NOISE
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.relatives import find_relatives, measured
 from tests.builders import file_bytes, text
 from tests.kin import ingest_bytes, kin_file, kin_tensors, measured_pairs
 from tests.trips import block_metadata, ingest_file, weights

@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import event
 
-from registry.catalog.queries.models import model_by_name
-from registry.names import parse_model_name
-from registry.present.relatives import lineage_values
-from registry.registry import Registry
-from registry.relatives import record_relatives, resolve_declared
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.present.relatives import lineage_values
+from organs.registry.registry import Registry
+from organs.registry.relatives import record_relatives, resolve_declared
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 LARGE = re.compile(

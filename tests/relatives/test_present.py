@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from registry.catalog.clock import now
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.tables import Lineage, Model
-from registry.names import parse_model_name
-from registry.present import relatives
-from registry.present.relatives import lineage_values
-from registry.registry import Registry
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.names import parse_model_name
+from organs.registry.present import relatives
+from organs.registry.present.relatives import lineage_values
+from organs.registry.registry import Registry
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 BASE = kin_file("Base", kin_tensors())

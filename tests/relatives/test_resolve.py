@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from registry.catalog.tables import Lineage
-from registry.gguf import KeyValue, ValueType
-from registry.registry import Registry
-from registry.relatives import resolve
+from organs.registry.catalog.tables import Lineage
+from organs.registry.gguf import KeyValue, ValueType
+from organs.registry.registry import Registry
+from organs.registry.relatives import resolve
 from tests.builders import file_bytes, text
 from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, parent_entries
 from tests.trips import block_metadata, weights

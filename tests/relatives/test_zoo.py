@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from registry.anatomy import place_of
-from registry.catalog.queries.models import model_by_name
-from registry.gguf import MemorySource, read_header
-from registry.gguf.quants import dequantize
-from registry.lineage import FINGERPRINT_ROUNDING, NOISE, Slot
-from registry.names import parse_model_name
-from registry.present.comparison import comparison, registered_model
-from registry.present.models import model_page
-from registry.registry import Registry
+from organs.registry.anatomy import place_of
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.gguf.quants import dequantize
+from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE, Slot
+from organs.registry.names import parse_model_name
+from organs.registry.present.comparison import comparison, registered_model
+from organs.registry.present.models import model_page
+from organs.registry.registry import Registry
 from tests.homes import Homes, shipped
 from tests.kin import declared_pairs, measured_pairs
 

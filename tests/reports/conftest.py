@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
 from tests.builders import file_bytes, text
 from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
 

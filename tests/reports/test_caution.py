@@ -10,9 +10,9 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import quantize
 
-from registry.gguf import dtype_by_name
-from registry.measure import measure
-from registry.reports.caution import COARSE, FEW, bits_of, caution
+from organs.registry.gguf import dtype_by_name
+from organs.registry.measure import measure
+from organs.registry.reports.caution import COARSE, FEW, bits_of, caution
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 

@@ -10,15 +10,15 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 from sqlalchemy import select
 
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.tables import Placement
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.names import parse_model_name
-from registry.present.relatives import lineage_values
-from registry.present.values import Values
-from registry.registry import Registry
-from registry.reports.dissection import model_report
-from registry.reports.document import Report
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.tables import Placement
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.present.relatives import lineage_values
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
+from organs.registry.reports.dissection import model_report
+from organs.registry.reports.document import Report
 from tests.builders import F32, file_bytes
 from tests.trips import block_metadata, ingest_file, weights
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from registry.reports.families import Member, families_of
+from organs.registry.reports.families import Member, families_of
 
 
 def test_strangers_are_families_of_one() -> None:

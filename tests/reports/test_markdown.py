@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.reports.document import Column, Fact, Facts, Kind, Report, Table
-from registry.reports.markdown import escaped, markdown
+from organs.registry.reports.document import Column, Fact, Facts, Kind, Report, Table
+from organs.registry.reports.markdown import escaped, markdown
 
 HOSTILE = [
     "<script>alert(1)</script>",

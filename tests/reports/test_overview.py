@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from sqlalchemy import event, select, update
 
-from registry.catalog.register.totals import repair_totals
-from registry.catalog.tables import Model, Placement
-from registry.registry import Registry
-from registry.reports.document import Facts, Report
-from registry.reports.overview import registry_report
+from organs.registry.catalog.register.totals import repair_totals
+from organs.registry.catalog.tables import Model, Placement
+from organs.registry.registry import Registry
+from organs.registry.reports.document import Facts, Report
+from organs.registry.reports.overview import registry_report
 from tests.builders import file_bytes
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
 

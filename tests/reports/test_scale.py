@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.reports import matrix_figures
-from registry.registry import Registry
-from registry.reports.document import Table
-from registry.reports.line import fit_line
-from registry.reports.scale import Point, scale_tables, scale_verdict
+from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.registry import Registry
+from organs.registry.reports.document import Table
+from organs.registry.reports.line import fit_line
+from organs.registry.reports.scale import Point, scale_tables, scale_verdict
 from tests.trips import ingest_file, little_model
 
 

@@ -23,7 +23,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from registry.sandbox.process import Limits, Result, Sandbox, run_python
+from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
 from tests.sandbox.attempts import ENDS
 
 ROOT = Path(__file__).parents[2]
@@ -128,8 +128,14 @@ def policy(kind: str, attacked: World) -> Sandbox:
     """What a confined process of that kind may reach; the tests' own folder beside it, for the hostile program."""
     tests = (ROOT / "tests" / "__init__.py", ROOT / "tests" / "sandbox")
     if kind == "upload":
-        return Sandbox(read=tests)
-    return Sandbox(read=(*tests, Path(attacked.own)), port=attacked.port)
+        return Sandbox(read=tests, listed=(ROOT,))
+    return Sandbox(read=(*tests, Path(attacked.own)), listed=(ROOT,), port=attacked.port)
+
+
+def search_path() -> str:
+    """Return where the hostile program finds its own package and ours."""
+    packages = [path for path in sys.path if path.endswith("site-packages")]
+    return os.pathsep.join([str(ROOT), str(ROOT / "src"), *packages])
 
 
 def _run(kind: str, attacked: World, *arguments: str) -> Result:
@@ -143,6 +149,7 @@ def _run(kind: str, attacked: World, *arguments: str) -> Result:
             policy(kind, attacked),
             told,
             arguments=arguments,
+            variables={"PYTHONPATH": search_path()},
             descriptors=pipes,
         )
     finally:
@@ -193,8 +200,7 @@ def _try_all() -> dict[str, list[Outcome]]:
 def _as_another_user() -> dict[str, list[Outcome]]:
     """The same by a process of another user, with an interpreter that this user may run."""
     user = pwd.getpwnam(OTHER_USER)
-    packages = [path for path in sys.path if path.endswith("site-packages")]
-    environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *packages]), "PATH": os.environ["PATH"], **SECRETS}
+    environment = {"PYTHONPATH": search_path(), "PATH": os.environ["PATH"], **SECRETS}
     for python in (sys.executable, shutil.which("python3", path="/usr/local/bin:/usr/bin")):
         try:
             done = subprocess.run(

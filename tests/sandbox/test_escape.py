@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from registry.errors import NoSandbox, OrganError
-from registry.sandbox import process, protections
-from registry.sandbox.process import Limits, Sandbox, run_confined, run_python
-from registry.sandbox.protections import Kernel
+from organs.registry.errors import NoSandbox, OrganError
+from organs.registry.sandbox import process, protections
+from organs.registry.sandbox.process import Limits, Sandbox, run_confined, run_python
+from organs.registry.sandbox.protections import Kernel
 from tests.sandbox.attempts import ATTEMPTS
 from tests.sandbox.escape import KINDS, ROOT, SECRETS, try_to_escape, world
 
@@ -86,7 +86,7 @@ def test_a_program_dies_with_the_process_that_started_it(processes: bool, tmp_pa
     outer = f"""
 import sys
 from pathlib import Path
-from registry.sandbox.process import Limits, Sandbox, run_confined
+from organs.registry.sandbox.process import Limits, Sandbox, run_confined
 sandbox = Sandbox(read={PYTHON.read!r}, write=(Path({str(tmp_path)!r}),), processes={processes})
 run_confined([sys.executable, "-I", "-c", {inner!r}], Limits(), sandbox, {{}}, Path("/"))
 """.replace("PosixPath", "Path")
@@ -149,7 +149,7 @@ def test_our_modules_run_with_what_is_installed_for_them() -> None:
         "timeit",
         Limits(),
         Sandbox(),
-        arguments=["-n1", "-r1", "import numpy, registry.gguf; numpy.ones((99, 99)) @ numpy.ones(99)"],
+        arguments=["-n1", "-r1", "import numpy, organs.registry.gguf; numpy.ones((99, 99)) @ numpy.ones(99)"],
     )
     assert result.code == 0, result.log
 

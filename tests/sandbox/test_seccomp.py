@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from registry.sandbox.seccomp import ALLOW, ARCHITECTURES, KILL, filter_program
+from organs.registry.sandbox.seccomp import ALLOW, ARCHITECTURES, KILL, filter_program
 
 PID = 4711
 SECRET = (0x1234567890ABCDEF, 0xFEDCBA0987654321)

@@ -9,9 +9,9 @@ import xxhash
 from gguf import GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from registry.digest import digest_of
-from registry.gguf.types import DTYPES, dtype_by_name
-from registry.store.codec import (
+from organs.registry.digest import digest_of
+from organs.registry.gguf.types import DTYPES, dtype_by_name
+from organs.registry.store.codec import (
     BYTES_CODEC,
     ChunkEntry,
     Codec,
@@ -21,9 +21,9 @@ from registry.store.codec import (
     pack_head,
     parse_head,
 )
-from registry.store.codec.entropy import compress_plane
-from registry.store.codec.layout import Coder
-from registry.store.codec.planes import Bytes
+from organs.registry.store.codec.entropy import compress_plane
+from organs.registry.store.codec.layout import Coder
+from organs.registry.store.codec.planes import Bytes
 
 ALL_CODECS: tuple[Codec, ...] = (*(codec_for(dtype.name) for dtype in DTYPES.values()), BYTES_CODEC)
 CODEC_IDS = [codec.name if codec.dtype is None else codec.dtype.name for codec in ALL_CODECS]

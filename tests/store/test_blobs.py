@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.digest import Digest, digest_of
-from registry.errors import CorruptBlob, MissingBlob
-from registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
-from registry.store.blobs import INLINE_MAX_BYTES
-from registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, encode_chunk
-from registry.store.files import Files
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import CorruptBlob, MissingBlob
+from organs.registry.store import BlobStore, BlobWriter, StoredBlob, codec_for_blob
+from organs.registry.store.blobs import INLINE_MAX_BYTES
+from organs.registry.store.codec import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for, encode_chunk
+from organs.registry.store.files import Files
 from tests.strategies import PATIENT
 
 KIBI, MEBI, TEBI = 1 << 10, 1 << 20, 1 << 40

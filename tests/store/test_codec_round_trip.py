@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.errors import EncodingFault
-from registry.gguf.types import DTYPES
-from registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, encode_chunk
-from registry.store.codec.entropy import compress_plane
-from registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, NAME_MAX_BYTES, Coder
-from registry.store.codec.lending import LENT_MIN_BYTES, lend
-from registry.store.codec.planes import Bytes, split_planes
+from organs.registry.errors import EncodingFault
+from organs.registry.gguf.types import DTYPES
+from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, encode_chunk
+from organs.registry.store.codec.entropy import compress_plane
+from organs.registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, NAME_MAX_BYTES, Coder
+from organs.registry.store.codec.lending import LENT_MIN_BYTES, lend
+from organs.registry.store.codec.planes import Bytes, split_planes
 from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, load, noise, skewed, store, weights
 from tests.strategies import PATIENT
 

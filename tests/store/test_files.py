@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
-from registry.store.files import Files, translated
+from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
+from organs.registry.store.files import Files, translated
 
 FILES = Files()
 

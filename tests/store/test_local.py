@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from registry.digest import Digest, digest_of
-from registry.errors import Busy, CorruptBlob, DiskFull, MissingBlob, StoreError, StoreUnwritable
-from registry.store.files import Files
-from registry.store.local import FREE_MARGIN_BYTES, LocalStore, PendingFile, StoredFile
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import Busy, CorruptBlob, DiskFull, MissingBlob, StoreError, StoreUnwritable
+from organs.registry.store.files import Files
+from organs.registry.store.local import FREE_MARGIN_BYTES, LocalStore, PendingFile, StoredFile
 from tests.faults.cases import CALLS, SteppedFiles, failing_from, failing_once
 
 DATA = b"the stored bytes of a blob"
@@ -228,7 +228,7 @@ def test_one_sweep_at_a_time(store: LocalStore) -> None:
 
 def test_the_lock_of_a_sweep_that_was_killed_is_free(store: LocalStore) -> None:
     script = (
-        "import pathlib, sys, time; from registry.store.local import LocalStore\n"
+        "import pathlib, sys, time; from organs.registry.store.local import LocalStore\n"
         "with LocalStore(pathlib.Path(sys.argv[1])).sweeping(): print(flush=True); time.sleep(600)"
     )
     root = Path(__file__).resolve().parents[2]

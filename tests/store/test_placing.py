@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import DiskFull, StoreError, StoreUnwritable
-from registry.store.files import Files
-from registry.store.placing import folder_for_placing, placed
+from organs.registry.errors import DiskFull, StoreError, StoreUnwritable
+from organs.registry.store.files import Files
+from organs.registry.store.placing import folder_for_placing, placed
 from tests.faults.cases import SteppedFiles, failing_from, failing_once
 
 NEW = b"new" * 100

@@ -7,9 +7,9 @@ import struct
 import pytest
 import xxhash
 
-from registry.digest import Digest, digest_of
-from registry.errors import CorruptBlob
-from registry.store.codec import (
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import CorruptBlob
+from organs.registry.store.codec import (
     BYTES_CODEC,
     START_BYTES,
     ChunkEntry,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.store.codec import BYTES_CODEC, Codec, codec_for, head_size_bytes
+from organs.registry.store.codec import BYTES_CODEC, Codec, codec_for, head_size_bytes
 from tests.store.codec_cases import load, store
 
 # One tiny blob of each family: exponents and mantissas, bytes of words, fields, no fields, metadata, and raw.

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from registry.gguf import DType, dtype_by_name
-from registry.gguf.quants import decode, quantize
-from registry.transform import Computation, Plain, computed
+from organs.registry.gguf import DType, dtype_by_name
+from organs.registry.gguf.quants import decode, quantize
+from organs.registry.transform import Computation, Plain, computed
 
 F32, F16, BF16, Q8_0, Q4_0, F64 = map(dtype_by_name, ("F32", "F16", "BF16", "Q8_0", "Q4_0", "F64"))
 

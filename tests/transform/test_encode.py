@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from registry.errors import BadOrgan, UnsupportedDType
-from registry.gguf import DType, dtype_by_name
-from registry.gguf.quants import can_quantize
-from registry.gguf.types import DTYPES
-from registry.transform import Computation, encoded_dtype
-from registry.transform.encode import WANTED, WRITTEN_AS_THEY_ARE, encoded
-from registry.transform.plain import WINDOW_ELEMENTS, Plain
+from organs.registry.errors import BadOrgan, UnsupportedDType
+from organs.registry.gguf import DType, dtype_by_name
+from organs.registry.gguf.quants import can_quantize
+from organs.registry.gguf.types import DTYPES
+from organs.registry.transform import Computation, encoded_dtype
+from organs.registry.transform.encode import WANTED, WRITTEN_AS_THEY_ARE, encoded
+from organs.registry.transform.plain import WINDOW_ELEMENTS, Plain
 from tests.transform.organs import BF16, F16, F32, F64, Q4_0, Q8_0, Reads, organ, result, values_in, values_of, weights
 
 ALIKE = [dtype_by_name(name) for name in WRITTEN_AS_THEY_ARE]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.errors import BadOrgan
-from registry.transform import Purification, PurifyMethod, purified
-from registry.transform.plain import WINDOW_ELEMENTS
-from registry.transform.purify import COHERENT, PURIFIED_MIN_VALUES, cleaned
+from organs.registry.errors import BadOrgan
+from organs.registry.transform import Purification, PurifyMethod, purified
+from organs.registry.transform.plain import WINDOW_ELEMENTS
+from organs.registry.transform.purify import COHERENT, PURIFIED_MIN_VALUES, cleaned
 from tests.transform.organs import Values, correlation, weights
 
 METHODS = list(PurifyMethod)

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.errors import BadOrgan
-from registry.gguf import DType, dtype_by_name
-from registry.transform import Computation, Plain, Purification, PurifyMethod
-from registry.transform.encode import WRITTEN_AS_THEY_ARE
-from registry.transform.plain import WINDOW_ELEMENTS
-from registry.transform.restore import HELD, TOLERANCE
+from organs.registry.errors import BadOrgan
+from organs.registry.gguf import DType, dtype_by_name
+from organs.registry.transform import Computation, Plain, Purification, PurifyMethod
+from organs.registry.transform.encode import WRITTEN_AS_THEY_ARE
+from organs.registry.transform.plain import WINDOW_ELEMENTS
+from organs.registry.transform.restore import HELD, TOLERANCE
 from tests.transform.organs import F16, F32, F64, Q4_0, Q8_0, Values, correlation, organ, result, values_in, values_of
 from tests.transform.organs import weights as trained
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.transform.sums import SUMMED_EXACTLY, Moments, moments, total
+from organs.registry.transform.sums import SUMMED_EXACTLY, Moments, moments, total
 from tests.transform.organs import weights
 
 

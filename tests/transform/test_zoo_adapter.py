@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor, place_of
-from registry.gguf import MemorySource, read_header
-from registry.transform import Adapter, Computation, Plain, misfit
+from organs.registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor, place_of
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.transform import Adapter, Computation, Plain, misfit
 from tests.transform.organs import Reads, result, values_in, values_of
 
 ZOO = Path(__file__).resolve().parents[2] / "examples" / "zoo"

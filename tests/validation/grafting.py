@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from registry.anatomy import place_of
-from registry.gguf import KeyValue, MemorySource, RawKeyValue, TensorSpec, carry_over, dtype_by_name, read_header
-from registry.gguf.quants import decode, quantize
-from registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, is_feed_forward
+from organs.registry.anatomy import place_of
+from organs.registry.gguf import KeyValue, MemorySource, RawKeyValue, TensorSpec, carry_over, dtype_by_name, read_header
+from organs.registry.gguf.quants import decode, quantize
+from organs.registry.validation.weights import CHAT_TEMPLATE_KEY, Weights, is_feed_forward
 from tests.builders import file_bytes, text
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"

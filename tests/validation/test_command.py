@@ -12,11 +12,11 @@ from typing import TextIO
 
 import pytest
 
-from registry.errors import BadSetting
-from registry.sandbox.process import Limits, Sandbox, run_confined
-from registry.validation.command import CommandRuntime
-from registry.validation.reading import Adapter, FailureKind, NoRuntime, Reading, Request
-from registry.validation.texts import built_in_texts
+from organs.registry.errors import BadSetting
+from organs.registry.sandbox.process import Limits, Sandbox, run_confined
+from organs.registry.validation.command import CommandRuntime
+from organs.registry.validation.reading import Adapter, FailureKind, NoRuntime, Reading, Request
+from organs.registry.validation.texts import built_in_texts
 from tests.validation.grafting import A, script
 
 TEXTS = built_in_texts()

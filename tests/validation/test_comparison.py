@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import BadGguf, BadInput
-from registry.validation.cache import MemoryCache
-from registry.validation.comparison import Event, Validation, validate_files
-from registry.validation.llama import LlamaCpp
-from registry.validation.reading import Failure, FailureKind, NoRuntime, NoVerdict, Reading, Request, Say, Score
-from registry.validation.texts import built_in_texts
-from registry.validation.verdict import VerdictKind
-from registry.validation.weights import Weights, files_digest, grafted_organs, has_chat_template
+from organs.registry.errors import BadGguf, BadInput
+from organs.registry.validation.cache import MemoryCache
+from organs.registry.validation.comparison import Event, Validation, validate_files
+from organs.registry.validation.llama import LlamaCpp
+from organs.registry.validation.reading import Failure, FailureKind, NoRuntime, NoVerdict, Reading, Request, Say, Score
+from organs.registry.validation.texts import built_in_texts
+from organs.registry.validation.verdict import VerdictKind
+from organs.registry.validation.weights import Weights, files_digest, grafted_organs, has_chat_template
 from tests.builders import file_bytes, tensor, text
 from tests.validation.grafting import A_F16, A_PROSE, A, B, feed_forward, graft, with_f64
 

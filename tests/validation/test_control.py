@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from registry.errors import BadGguf, BadInput, StoreUnwritable, UnsupportedDType
-from registry.gguf import dtype_by_name
-from registry.gguf.quants import can_dequantize, decode
-from registry.gguf.types import DTYPES, DType
-from registry.validation import control
-from registry.validation.control import write_control, zero_bytes_mean_zero
-from registry.validation.weights import Weights
+from organs.registry.errors import BadGguf, BadInput, StoreUnwritable, UnsupportedDType
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import can_dequantize, decode
+from organs.registry.gguf.types import DTYPES, DType
+from organs.registry.validation import control
+from organs.registry.validation.control import write_control, zero_bytes_mean_zero
+from organs.registry.validation.weights import Weights
 from tests.builders import file_bytes, tensor, text
 from tests.validation.grafting import A, feed_forward
 

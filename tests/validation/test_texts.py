@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from registry.digest import digest_of
-from registry.errors import BadSource
-from registry.validation.texts import TEXT_MAX_BYTES, built_in_texts, read_text
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadSource
+from organs.registry.validation.texts import TEXT_MAX_BYTES, built_in_texts, read_text
 
 
 def test_the_built_in_texts_are_some_code_and_some_prose() -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.validation.figures import change_text, figure, lengths_text
-from registry.validation.verdict import TextScores, Verdict, VerdictKind, judge
+from organs.registry.validation.figures import change_text, figure, lengths_text
+from organs.registry.validation.verdict import TextScores, Verdict, VerdictKind, judge
 from tests.strategies import PATIENT
 
 K = VerdictKind

@@ -9,10 +9,10 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
-from registry.catalog.register.accounts import add_contributor, create_child_token, create_token
-from registry.errors import NotFound
-from registry.registry import Registry
+from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
+from organs.registry.catalog.register.accounts import add_contributor, create_child_token, create_token
+from organs.registry.errors import NotFound
+from organs.registry.registry import Registry
 
 _FORM_TOKEN = re.compile(r'name="form_token" value="([^"]+)"')
 

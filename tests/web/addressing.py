@@ -8,8 +8,8 @@ from typing import Any
 
 from flask.testing import FlaskClient
 
-from registry.gguf import MemorySource, read_header
-from registry.registry import Registry
+from organs.registry.gguf import MemorySource, read_header
+from organs.registry.registry import Registry
 from tests.kin import kin_file, kin_tensors
 from tests.web import belongings as ada
 from tests.web.belongings import ASKERS, Askers

@@ -14,20 +14,20 @@ from flask import Flask
 from flask.testing import FlaskClient
 from jinja2.bccache import Bucket, BytecodeCache
 
-from ingest.jobs.asking import ask_for
-from ingest.jobs.runner import Runner
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.jobs import claim_job, enqueue_job, fail_job, finish_job, job_json
-from registry.catalog.register.verdicts import add_verdict
-from registry.gguf import ValueType
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.ingest.jobs.asking import ask_for
+from organs.ingest.jobs.runner import Runner
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.jobs import claim_job, enqueue_job, fail_job, finish_job, job_json
+from organs.registry.catalog.register.verdicts import add_verdict
+from organs.registry.gguf import ValueType
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.builders import array, file_bytes, text
 from tests.homes import Homes
 from tests.kin import kin_tensors, parent_entries
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
-from web.app import create_app
-from web.settings import WebSettings
 
 
 class KeptCode(BytecodeCache):

@@ -25,7 +25,7 @@ PATIENCE_SECONDS = 60.0
 PORTS = range(10_000, 32_000)
 """None of them is given to a client, on Linux: what is free stays free until the server listens."""
 HURRIED = (
-    "import sys; from registry.registry import Registry; from web.server import ServerSettings, serve_forever\n"
+    "import sys; from organs.registry import Registry; from organs.web.server import ServerSettings, serve_forever\n"
     "registry = Registry.open(sys.argv[1]); registry.catalog.close()\n"
     "serve_forever(registry, ServerSettings(port=int(sys.argv[2]), workers=1, threads=8, "
     "head_seconds=1, body_seconds=1, send_seconds=1, idle_seconds=2))"
@@ -120,7 +120,7 @@ def start_server(
 ) -> Live:
     """The same server, which the caller stops; on `port` if one is given."""
     port = port or free_port()
-    command = ["-m", "cli", "--home", str(home), "serve", "--port", str(port), *options]
+    command = ["-m", "organs.cli", "--home", str(home), "serve", "--port", str(port), *options]
     arguments: Sequence[str] = command if script is None else ["-c", script, str(home), str(port)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with log.open("w") as output:

@@ -11,9 +11,9 @@ from typing import Any
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from registry.catalog.register.accounts import add_contributor, create_token
-from registry.digest import digest_of
-from registry.registry import Registry
+from organs.registry.catalog.register.accounts import add_contributor, create_token
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
 
 UPLOADS = "/api/v1/uploads"
 OCTETS = "application/octet-stream"

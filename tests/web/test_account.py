@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.tables import Model, Submission, Upload
-from registry.catalog.vocabulary import SCOPES
-from registry.registry import Registry
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.tables import Model, Submission, Upload
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.trips import ingest_file, little_model
 from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
 from tests.web.pages import parsed
-from web.app import create_app
-from web.settings import WebSettings
 
 ACCOUNT, TOKENS = "/api/v1/account", "/api/v1/account/tokens"
 TOKEN = re.compile(r"orgp_[0-9A-Za-z]{58}")

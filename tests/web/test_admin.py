@@ -17,25 +17,25 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from registry.catalog.actions import Action
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.accounts import add_contributor
-from registry.catalog.register.events import record_event
-from registry.catalog.register.states import hide_model
-from registry.catalog.tables import Event, Lineage, Model, Placement, Submission
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.accounts import add_contributor
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.states import hide_model
+from organs.registry.catalog.tables import Event, Lineage, Model, Placement, Submission
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.web.api.document import document as make_document
+from organs.web.api.operation import operations
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.trips import ingest_file, little_model, row_counts
 from tests.web.accounts import bearing, form_token, logged_in, new_token, send_form
 from tests.web.api.against import assert_as_described, assert_refused
 from tests.web.conftest import FORMULA, HOSTILE
 from tests.web.pages import parsed
-from web.api.document import document as make_document
-from web.api.operation import operations
-from web.app import create_app
-from web.settings import WebSettings
 
 ROOT = "/api/v1/admin"
 PAGES = ("/admin", "/admin/quarantine", "/admin/events", "/admin/contributors")
@@ -414,7 +414,7 @@ def test_nothing_in_the_product_changes_or_removes_an_event() -> None:
         for path in (root / folder).rglob("*.py"):
             text = path.read_text("utf-8")
             found += [str(path)] * bool(changing.search(text))
-            if re.search(r"^from registry\.catalog\.tables import.*\bEvent\b|^    Event,$", text, re.MULTILINE):
+            if re.search(r"^from organs\.registry\.catalog\.tables import.*\bEvent\b|^    Event,$", text, re.MULTILINE):
                 users.add(str(path.relative_to(root)))
     assert found == []
     assert users - own == {"registry/catalog/register/events.py", "registry/catalog/queries/events.py"}

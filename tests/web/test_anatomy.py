@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.present.values import Values
-from web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
+from organs.registry.present.values import Values
+from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
 
 
 def organ(slot: str, block: int | None = 0, kind: str = "organ", tower: str = "text", **more: object) -> Values:

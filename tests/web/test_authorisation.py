@@ -13,9 +13,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from registry.catalog.actions import Action
-from registry.catalog.register.events import record_event
-from registry.registry import Registry
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.register.events import record_event
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.counting import COUNTING_KEY
+from organs.web.rates import SharedCounts
+from organs.web.settings import WebSettings
 from tests.homes import DATABASE, Homes
 from tests.web import belongings as ada
 from tests.web.addressing import BODIES, OTHERWISE, READING, arguments, sent
@@ -35,10 +39,6 @@ from tests.web.authorisation import (
     rows,
 )
 from tests.web.belongings import Askers, belongings, copy_uploads, lock_ids
-from web.app import create_app
-from web.counting import COUNTING_KEY
-from web.rates import SharedCounts
-from web.settings import WebSettings
 
 TABLE, HIDDEN_TABLE, GONE_TABLE = rows(GROUPS), rows(HIDDEN_GROUPS), rows(GONE_GROUPS)
 READING_BY_POST = {

@@ -15,25 +15,25 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.catalog.queries.blobs import blobs_by_digest
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.measure.sample import read_values, sample_runs
-from registry.registry import Registry
-from registry.store import BlobReader
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.measure.sample import read_values, sample_runs
+from organs.registry.registry import Registry
+from organs.registry.store import BlobReader
+from organs.web.app import create_app
+from organs.web.charts import sampling
+from organs.web.charts.depth import DepthLine, DepthPoint, depth_chart
+from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
+from organs.web.charts.dress import POLICY, STYLE, printable
+from organs.web.charts.sampling import sampled_values
+from organs.web.charts.scale import FittedLine, SizedPoint, scale_chart
+from organs.web.charts.types import TypeSpread, types_chart
+from organs.web.charts.weights import Weights, ticks_between, weights_chart, weights_of
+from organs.web.scales import CHANGE_TONES, DARK, LIGHT, SHARE_TONES_DARK, SHARE_TONES_LIGHT, THETA_TONES
 from tests.builders import file_bytes
 from tests.chimera.test_stream import flip_last, largest_file
 from tests.homes import Homes
 from tests.trips import block_metadata, ingest_file, weights
-from web.app import create_app
-from web.charts import sampling
-from web.charts.depth import DepthLine, DepthPoint, depth_chart
-from web.charts.drawing import Axis, Chart, Dot, Line, drawn
-from web.charts.dress import POLICY, STYLE, printable
-from web.charts.sampling import sampled_values
-from web.charts.scale import FittedLine, SizedPoint, scale_chart
-from web.charts.types import TypeSpread, types_chart
-from web.charts.weights import Weights, ticks_between, weights_chart, weights_of
-from web.scales import CHANGE_TONES, DARK, LIGHT, SHARE_TONES_DARK, SHARE_TONES_LIGHT, THETA_TONES
 
 HOSTILE = '"><script>alert(1)</script>&]]>{{ 7*7 }}\x00\x1b[31m\ud800'
 STYLESHEET = Path(__file__).parents[2] / "web" / "static" / "style.css"

@@ -13,23 +13,23 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from ingest.jobs.asking import ask_for
-from ingest.jobs.runner import Runner
-from registry.catalog.queries.chimeras import chimeras_by_lock
-from registry.catalog.queries.jobs import active_jobs
-from registry.catalog.register.verdicts import add_verdict
-from registry.compose.lock import parse_lock
-from registry.compose.reading import read_recipe
-from registry.registry import Registry
+from organs.ingest.jobs.asking import ask_for
+from organs.ingest.jobs.runner import Runner
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.catalog.register.verdicts import add_verdict
+from organs.registry.compose.lock import parse_lock
+from organs.registry.compose.reading import read_recipe
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.pages.donors import changes, legend, marked, marks
+from organs.web.pages.validating import missing_runtime
+from organs.web.pages.verdicts import scored
+from organs.web.settings import WebSettings
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors
 from tests.web.conftest import HOSTILE, HOSTILE_LINK, hostile_report
 from tests.web.pages import parsed
-from web.app import create_app
-from web.pages.donors import changes, legend, marked, marks
-from web.pages.validating import missing_runtime
-from web.pages.verdicts import scored
-from web.settings import WebSettings
 
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 

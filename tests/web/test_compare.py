@@ -10,14 +10,14 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from flask.testing import FlaskClient
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.pages import compare
 from tests.builders import file_bytes
 from tests.kin import kin_tensors
 from tests.trips import block_metadata, ingest_file, weights
 from tests.web.conftest import HOSTILE
 from tests.web.pages import Parsed, parsed
-from web.app import create_app
-from web.pages import compare
 
 KIN = "/compare?first=local/base&second=local/tuned"
 

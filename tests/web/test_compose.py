@@ -15,19 +15,19 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.catalog.tables import Job
-from registry.compose.reading import read_recipe
-from registry.compose.steps import PARAMETERS, read_steps
-from registry.registry import Registry
+from organs.registry.catalog.tables import Job
+from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.steps import PARAMETERS, read_steps
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.pages.cells import cell_grid, letters
+from organs.web.settings import WebSettings
 from tests.builders import file_bytes
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.strategies import BESIDE_FIXTURES
 from tests.trips import block_metadata, block_tensors, ingest_file
 from tests.web.conftest import HOSTILE
 from tests.web.pages import Parsed, parsed
-from web.app import create_app
-from web.pages.cells import cell_grid, letters
-from web.settings import WebSettings
 
 BASE, TUNED, STRANGER = (f"local/{name}@1" for name in ("base", "tuned", "stranger"))
 GRAFT = ("graft", f"from:{TUNED} type:organ blocks:1")

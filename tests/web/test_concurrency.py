@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from registry.errors import Busy
-from registry.registry import Registry
-from web.app import create_app
-from web.concurrency import (
+from organs.registry.errors import Busy
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.concurrency import (
     PARKED_SECONDS,
     SECOND_TURNS,
     SHARE_SECONDS,
@@ -25,8 +25,8 @@ from web.concurrency import (
     Turns,
     client_address,
 )
-from web.settings import WebSettings
-from web.streams import STREAMS_KEY
+from organs.web.settings import WebSettings
+from organs.web.streams import STREAMS_KEY
 
 # Turns
 

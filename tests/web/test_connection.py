@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 from gunicorn.workers.base import Worker
 
-from tests.web.live import PATIENCE_SECONDS, everything
-from web.connection import HELD_BODY_BYTES, Connection, Exchange
-from web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD, BodyPipe, Request
-from web.server import ServerSettings
-from web.worker import (
+from organs.web.connection import HELD_BODY_BYTES, Connection, Exchange
+from organs.web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD, BodyPipe, Request
+from organs.web.server import ServerSettings
+from organs.web.worker import (
     CONNECTIONS_OF_ADDRESS,
     DOWNLOADS_OF_ADDRESS,
     FILES_RESERVED,
@@ -31,6 +30,7 @@ from web.worker import (
     Service,
     connections_max,
 )
+from tests.web.live import PATIENCE_SECONDS, everything
 
 THREADS = 4
 PIECE = b"x" * 100_000
@@ -227,7 +227,7 @@ def test_line_85_a_body_that_takes_too_long_is_answered_by_408() -> None:
 
 
 def test_line_85_a_thread_that_reads_a_slow_body_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.connection.BODY_RATE", 1_000_000)
+    monkeypatch.setattr("organs.web.connection.BODY_RATE", 1_000_000)
     with serving(body_seconds=0.3) as loop, ExitStack() as stack:
         clients = [stack.enter_context(loop.connect(f"127.0.4.{number + 1}")) for number in range(2 * THREADS)]
         for client in clients:
@@ -387,7 +387,7 @@ def test_a_large_body_of_many_chunks_is_not_taken_for_a_large_header(loop: Loop)
 
 
 def test_large_bodies_in_memory_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.worker.BODIES_MAX_BYTES", 200_000)
+    monkeypatch.setattr("organs.web.worker.BODIES_MAX_BYTES", 200_000)
     with serving() as loop, ExitStack() as stack:
         for number in range(4):
             client = stack.enter_context(loop.connect(f"127.0.1.{number + 1}"))
@@ -473,7 +473,7 @@ def test_a_direct_client_has_the_limits_of_its_ipv6_network(peer: str) -> None:
 
 
 def test_answers_that_an_address_does_not_read_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.worker.UNSENT_OF_ADDRESS_BYTES", 3 * len(WHOLE) // 2)
+    monkeypatch.setattr("organs.web.worker.UNSENT_OF_ADDRESS_BYTES", 3 * len(WHOLE) // 2)
     with serving() as loop, ExitStack() as stack:
         slow = [stack.enter_context(loop.connect("127.0.1.1", 4096)) for _ in range(2)]
         for client in slow:
@@ -489,8 +489,8 @@ def test_answers_that_an_address_does_not_read_are_limited(monkeypatch: pytest.M
 
 
 def test_clients_that_do_not_read_are_cut_when_too_many_answers_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.worker.UNSENT_MAX_BYTES", 2 * len(WHOLE))
-    monkeypatch.setattr("web.worker.UNREAD_SECONDS", 0.1)
+    monkeypatch.setattr("organs.web.worker.UNSENT_MAX_BYTES", 2 * len(WHOLE))
+    monkeypatch.setattr("organs.web.worker.UNREAD_SECONDS", 0.1)
     with serving() as loop, ExitStack() as stack:
         slow = [stack.enter_context(loop.connect(f"127.0.1.{number + 1}", 4096)) for number in range(2)]
         for client in slow:
@@ -503,7 +503,7 @@ def test_clients_that_do_not_read_are_cut_when_too_many_answers_wait(monkeypatch
 
 
 def test_a_download_that_fails_to_open_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.worker.DOWNLOADS_OF_ADDRESS", 1)
+    monkeypatch.setattr("organs.web.worker.DOWNLOADS_OF_ADDRESS", 1)
     with serving() as loop:
         for _ in range(3):
             answer = loop.send(get("/opening"))
@@ -511,7 +511,7 @@ def test_a_download_that_fails_to_open_is_counted_once(monkeypatch: pytest.Monke
 
 
 def test_only_refusals_of_downloads_are_remembered_and_only_until_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.worker.DOWNLOADS_OF_ADDRESS", 1)
+    monkeypatch.setattr("organs.web.worker.DOWNLOADS_OF_ADDRESS", 1)
     with serving() as loop, loop.connect(receive_bytes=4096) as slow:
         slow.sendall(get("/pieces"))
         assert slow.recv(1)
@@ -588,7 +588,7 @@ class Exhausted(socket.socket):
 def test_a_listener_that_cannot_accept_for_a_moment_is_closed_with_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("web.worker.ACCEPT_AGAIN_SECONDS", 0.02)
+    monkeypatch.setattr("organs.web.worker.ACCEPT_AGAIN_SECONDS", 0.02)
     errors: list[dict[str, Any]] = []
 
     async def serve(*, pause: float) -> None:

@@ -10,18 +10,18 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from registry.catalog.clock import now
-from registry.catalog.register.downloads import add_downloads
-from registry.catalog.tables import DailyDownloads, Model
-from registry.errors import Busy
-from registry.registry import Registry
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.register.downloads import add_downloads
+from organs.registry.catalog.tables import DailyDownloads, Model
+from organs.registry.errors import Busy
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.counting import COUNTING_KEY, Downloads
+from organs.web.settings import WebSettings
 from tests.builders import text, unsigned
 from tests.faults.cases import Watched
 from tests.trips import ingest_file, little_model
 from tests.web.live import PATIENCE_SECONDS, serving
-from web.app import create_app
-from web.counting import COUNTING_KEY, Downloads
-from web.settings import WebSettings
 
 WHOLE = "/models/local/little.gguf"
 HUB = "/local/little/resolve/main/little.gguf"

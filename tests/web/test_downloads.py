@@ -15,21 +15,21 @@ from flask.testing import FlaskClient
 from sqlalchemy import update
 from werkzeug.test import TestResponse
 
-from ingest.directory.organfile import parse_head
-from registry.catalog.queries.models import model_by_name, placements_of
-from registry.catalog.tables import Model, Placement
-from registry.chimera.layout import plan_shards
-from registry.chimera.place import place_file
-from registry.digest import digest_of
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.ingest.directory.organfile import parse_head
+from organs.registry.catalog.queries.models import model_by_name, placements_of
+from organs.registry.catalog.tables import Model, Placement
+from organs.registry.chimera.layout import plan_shards
+from organs.registry.chimera.place import place_file
+from organs.registry.digest import digest_of
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.gateway import MAY_DOWNLOAD, Request, call
 from tests.builders import file_bytes
 from tests.chimera.test_stream import mixed_model
 from tests.homes import Homes
 from tests.trips import block_metadata, ingest_file, weights
-from web.app import create_app
-from web.gateway import MAY_DOWNLOAD, Request, call
 
 WHOLE = (
     "/models/local/a.gguf",

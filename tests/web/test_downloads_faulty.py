@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from werkzeug.test import TestResponse
 
-from registry.catalog.queries.blobs import blobs_by_digest
-from registry.registry import Registry
-from registry.store import BlobStore
-from registry.store.files import Files
-from registry.upkeep import verify
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.registry import Registry
+from organs.registry.store import BlobStore
+from organs.registry.store.files import Files
+from organs.registry.upkeep import verify
+from organs.web.app import create_app
 from tests.chimera.test_stream import flip_first, flip_last, flip_middle, largest_file, open_blobs
 from tests.trips import ingest_file
 from tests.web.test_downloads import LARGE_FROM, WHOLE, Served, served
-from web.app import create_app
 
 __all__ = ["served"]
 

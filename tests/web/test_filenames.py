@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from web.contents import public_names, whole_name
-from web.filenames import NAME_MAX_LENGTH, attachment, is_plain_name, safe_name
+from organs.web.contents import public_names, whole_name
+from organs.web.filenames import NAME_MAX_LENGTH, attachment, is_plain_name, safe_name
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,20 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from registry.catalog.actions import Action
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.accounts import add_contributor, create_token
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.events import record_event
-from registry.catalog.register.states import hide_model, remove_model
-from registry.catalog.register.submissions import add_submission
-from registry.catalog.register.uploads import add_upload
-from registry.gguf import ValueType
-from registry.names import parse_model_name
-from registry.registry import Registry
-from registry.reports.sheet import FORMULA_STARTS
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.accounts import add_contributor, create_token
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.register.submissions import add_submission
+from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.gguf import ValueType
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.registry.reports.sheet import FORMULA_STARTS
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.builders import array, file_bytes, text
 from tests.cli.running import Organ
 from tests.homes import Homes
@@ -38,8 +40,6 @@ from tests.trips import block_tensors, ingest_file, weights
 from tests.web.accounts import logged_in, new_token
 from tests.web.conftest import hostile_models
 from tests.web.pages import Parsed, parsed
-from web.app import create_app
-from web.settings import WebSettings
 
 MARK = "zqx"
 """Stands in every hostile text, so that it is known where one is shown."""

@@ -10,14 +10,14 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from registry.catalog.tables import Model
-from registry.registry import Registry
+from organs.registry.catalog.tables import Model
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.repositories import commit_of
 from tests.builders import file_bytes, text
 from tests.trips import block_tensors, ingest_file, little_model
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
 from tests.web.test_downloads import Served, served
-from web.app import create_app
-from web.repositories import commit_of
 
 __all__ = ["served"]
 

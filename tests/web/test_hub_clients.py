@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from registry.catalog.queries.models import model_by_name
-from registry.chimera.layout import plan_shards
-from registry.chimera.place import place_file
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.chimera.layout import plan_shards
+from organs.registry.chimera.place import place_file
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import block_metadata, ingest_file, little_model
 from tests.web.cutting import cutting

@@ -18,7 +18,7 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from registry.catalog.register.jobs import (
+from organs.registry.catalog.register.jobs import (
     QUEUED_MAX,
     claim_job,
     enqueue_job,
@@ -27,20 +27,20 @@ from registry.catalog.register.jobs import (
     job_json,
     tell_progress,
 )
-from registry.errors import QueueFull
-from registry.registry import Registry
-from registry.settings import Settings
+from organs.registry.errors import QueueFull
+from organs.registry.registry import Registry
+from organs.registry.settings import Settings
+from organs.web import runner
+from organs.web.api.writing import queued
+from organs.web.app import create_app
+from organs.web.downloads import downloads
+from organs.web.pages import pages
+from organs.web.pages.outcomes import outcome, result_links
+from organs.web.runner import RunnerProcess
+from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
 from tests.web.live import ROOT, Live, serving
 from tests.web.pages import parsed
-from web import runner
-from web.api.writing import queued
-from web.app import create_app
-from web.downloads import downloads
-from web.pages import pages
-from web.pages.outcomes import outcome, result_links
-from web.runner import RunnerProcess
-from web.settings import WebSettings
 
 PATIENCE_SECONDS = 60.0
 
@@ -330,12 +330,12 @@ def test_the_runner_opens_the_registry_that_is_served_and_nothing_where_somebody
     (tmp_path / "here" / "registry").mkdir(parents=True)
     (tmp_path / "here" / "registry" / "__init__.py").write_text("raise SystemExit('not this one')")
     script = (
-        "import os, sys; from registry.settings import Settings\n"
+        "import os, sys; from organs.registry.settings import Settings\n"
         "with open(os.environ['TOLD'], 'w') as file: file.write(repr(Settings.from_environment(os.environ)))"
     )
     code = (
-        "import os, sys; from pathlib import Path; from registry.settings import Settings\n"
-        "from tests.web.test_jobs import Log; from web.runner import RunnerProcess\n"
+        "import os, sys; from pathlib import Path; from organs.registry.settings import Settings\n"
+        "from tests.web.test_jobs import Log; from organs.web.runner import RunnerProcess\n"
         f"os.chdir({str(tmp_path / 'here')!r})\n"
         f"process = RunnerProcess(Settings.from_environment(os.environ), Log(), ('-P', '-c', {script!r}))\n"
         "process.look_after(); process.wait()"

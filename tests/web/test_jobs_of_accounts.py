@@ -14,26 +14,26 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from ingest.jobs.compose import COMPOSE
-from ingest.jobs.runner import Runner
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import account_by_token
-from registry.catalog.queries.composing import chimera_of
-from registry.catalog.queries.jobs import job_by_id, newest_jobs
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.accounts import LOCAL, add_contributor, create_token, open_session
-from registry.catalog.register.jobs import QUEUED_MAX, WAITING_MAX, enqueue_job
-from registry.catalog.register.states import hide_model, show_model
-from registry.catalog.tables import Contributor, Model
-from registry.errors import NotFound
-from registry.names import parse_model_name
-from registry.present.jobs import job_values
-from registry.registry import Registry
-from registry.tokens import parse_token
+from organs.ingest.jobs.compose import COMPOSE
+from organs.ingest.jobs.runner import Runner
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import account_by_token
+from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.accounts import LOCAL, add_contributor, create_token, open_session
+from organs.registry.catalog.register.jobs import QUEUED_MAX, WAITING_MAX, enqueue_job
+from organs.registry.catalog.register.states import hide_model, show_model
+from organs.registry.catalog.tables import Contributor, Model
+from organs.registry.errors import NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.jobs import job_values
+from organs.registry.registry import Registry
+from organs.registry.tokens import parse_token
+from organs.web.app import create_app
+from organs.web.identity import COOKIE
+from organs.web.settings import WebSettings
 from tests.kin import ingest_bytes, kin_file, kin_tensors
-from web.app import create_app
-from web.identity import COOKIE
-from web.settings import WebSettings
 
 SCOPES = {"ada": ("read", "upload"), "bob": ("read", "upload"), "root": ("read", "upload", "admin")}
 GRAFT = {"base": "local/base", "donor": "local/tuned", "type": "organ"}

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from registry.catalog.clock import now
-from registry.catalog.tables import Lineage, Model
-from registry.present import kinship
-from registry.present.values import Values
-from registry.registry import Registry
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.present import kinship
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.charts.kin import branches, family_tree, walk
+from organs.web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, LINE_CHARACTERS, kin_graph, two_lines
+from organs.web.pages import lineage
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 from tests.trips import block_tensors
 from tests.web.conftest import HOSTILE
 from tests.web.pages import Parsed, parsed
-from web.app import create_app
-from web.charts.kin import branches, family_tree, walk
-from web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, LINE_CHARACTERS, kin_graph, two_lines
-from web.pages import lineage
 
 
 def families(client: FlaskClient, address: str = "/lineage.json") -> list[Values]:

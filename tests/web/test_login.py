@@ -7,17 +7,17 @@ from collections.abc import Iterator
 import pytest
 from flask import Flask
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import account_by_token
-from registry.catalog.register.accounts import open_page_token, open_session, revoke_token, set_contributor_state
-from registry.registry import Registry
-from registry.tokens import parse_token
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import account_by_token
+from organs.registry.catalog.register.accounts import open_page_token, open_session, revoke_token, set_contributor_state
+from organs.registry.registry import Registry
+from organs.registry.tokens import parse_token
+from organs.web.app import create_app
+from organs.web.identity import COOKIE, SECURE_COOKIE
+from organs.web.returning import checked_next
+from organs.web.settings import WebSettings
 from tests.web.accounts import form_token, logged_in, new_token, send_form
 from tests.web.pages import parsed
-from web.app import create_app
-from web.identity import COOKIE, SECURE_COOKIE
-from web.returning import checked_next
-from web.settings import WebSettings
 
 
 @pytest.fixture

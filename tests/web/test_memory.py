@@ -8,13 +8,13 @@ import pytest
 from flask import Flask, request
 from flask.testing import FlaskClient
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.answers import REGISTRY_KEY
+from organs.web.app import create_app
+from organs.web.memory import ROW_BYTES, TOLD_HEADER, AnswerMemory, _Kept, reveal_headers
+from organs.web.settings import WebSettings
 from tests.trips import ingest_file, little_model
 from tests.web.test_every_route import addresses
-from web.answers import REGISTRY_KEY
-from web.app import create_app
-from web.memory import ROW_BYTES, TOLD_HEADER, AnswerMemory, _Kept, reveal_headers
-from web.settings import WebSettings
 
 HOSTILE_HEADERS = {
     "Accept": "application/vnd.docker.distribution.manifest.v2+json",

@@ -13,22 +13,22 @@ import pytest
 from flask.testing import FlaskClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.metrics import BUCKETS_SECONDS
+from organs.web.settings import WebSettings
 from tests.trips import ingest_file, little_model
-from web.app import create_app
-from web.metrics import BUCKETS_SECONDS
-from web.settings import WebSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 SEVERAL = """
 import os, sys
 from types import SimpleNamespace
-from web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
+from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
 assert "prometheus_client" not in sys.modules, "it looks at the environment when it is imported"
 folder = prepare_metrics()
-from registry.registry import Registry
-from web.app import create_app
+from organs.registry.registry import Registry
+from organs.web.app import create_app
 
 def child(requests, stream):
     pid = os.fork()

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from registry.catalog import engine
-from registry.catalog.tables import Token
-from registry.errors import Busy
-from registry.registry import Registry
+from organs.registry.catalog import engine
+from organs.registry.catalog.tables import Token
+from organs.registry.errors import Busy
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.server import THREADS
 from tests.homes import DATABASE
 from tests.web.accounts import bearing, new_token
-from web.app import create_app
-from web.server import THREADS
 
 HOUR_MS = 3_600_000
 PATIENCE_SECONDS = 60

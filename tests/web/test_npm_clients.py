@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.api.document import document as make_document
 from tests.trips import ingest_file, little_model
 from tests.web.live import Live, serving
-from web.api.document import document as make_document
 
 pytestmark = pytest.mark.npm
 

@@ -9,9 +9,9 @@ from html import unescape
 import pytest
 from flask.testing import FlaskClient
 
+from organs.web.app import create_app
 from tests.homes import Homes, shipped
 from tests.web.pages import parsed
-from web.app import create_app
 
 ADAPTER, ALONE = "local/Zoo-A-2M-Code-LoRA-v1.0-F32", "local/Zoo-B-2M-v1.0-Q8_0"
 

@@ -6,10 +6,10 @@ import re
 
 from flask.testing import FlaskClient
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.app import create_app
 from tests.web.conftest import LOOP_BOMB
 from tests.web.pages import parsed
-from web.app import create_app
 
 
 def test_home_counts_and_lists_the_newest_models(little: FlaskClient) -> None:

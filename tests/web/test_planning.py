@@ -12,15 +12,15 @@ from flask.testing import FlaskClient
 from sqlalchemy import update
 from werkzeug.test import TestResponse
 
-from registry.catalog.tables import Model
-from registry.registry import Registry
+from organs.registry.catalog.tables import Model
+from organs.registry.registry import Registry
+from organs.web import planning
+from organs.web.app import create_app
+from organs.web.planning import ANONYMOUS_PLANNING, NAMES_MAX, PLANNING, cut_lists
+from organs.web.rates import rates
 from tests.homes import Homes
 from tests.web.accounts import bearing, form_token, logged_in, new_token
 from tests.web.conftest import little_models
-from web import planning
-from web.app import create_app
-from web.planning import ANONYMOUS_PLANNING, NAMES_MAX, PLANNING, cut_lists
-from web.rates import rates
 
 RECIPE = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ"}]}
 FORM = {"base": "local/base", "graft": "from:local/tuned type:organ", "name": "ada/chimera"}

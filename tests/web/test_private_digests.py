@@ -21,15 +21,19 @@ from flask import Flask
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
-from ingest.opening import open_files
-from ingest.service import Intake, ingest_files
-from ingest.sources import find_sources
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.queries.models import placements_of
-from registry.catalog.records import ModelRecord
-from registry.catalog.register.submissions import add_submission
-from registry.catalog.tables import Model
-from registry.registry import Registry
+from organs.ingest.opening import open_files
+from organs.ingest.service import Intake, ingest_files
+from organs.ingest.sources import find_sources
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.queries.models import placements_of
+from organs.registry.catalog.records import ModelRecord
+from organs.registry.catalog.register.submissions import add_submission
+from organs.registry.catalog.tables import Model
+from organs.registry.registry import Registry
+from organs.web.api.operation import operations
+from organs.web.app import create_app
+from organs.web.counting import COUNTING_KEY
+from organs.web.forms import FIELD
 from tests.cli.running import Organ
 from tests.client.elsewhere import listening
 from tests.homes import Homes
@@ -41,10 +45,6 @@ from tests.web.addressing import BODIES as GOOD_BODIES
 from tests.web.addressing import header_digest
 from tests.web.belongings import belongings
 from tests.web.test_token_rights import Browser
-from web.api.operation import operations
-from web.app import create_app
-from web.counting import COUNTING_KEY
-from web.forms import FIELD
 
 SECRET = "ada/secret"
 FILE = kin_file("Secret", kin_tensors(alike=0.97, seed=0))

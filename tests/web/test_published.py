@@ -10,15 +10,15 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from registry.catalog.register.states import hide_model
-from registry.registry import Registry
+from organs.registry.catalog.register.states import hide_model
+from organs.registry.registry import Registry
+from organs.web.app import create_app
 from tests.catalog.counts import named
 from tests.homes import Homes
 from tests.kin import kin_file, kin_tensors
 from tests.trips import ingest_file
 from tests.web.accounts import bearing, logged_in, new_token, send_form
 from tests.web.pages import parsed
-from web.app import create_app
 
 API = "/api/v1/models"
 MODEL = "ada/weaver"

@@ -13,11 +13,11 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.queries.quota import used_bytes
-from registry.catalog.tables import Upload
-from registry.digest import digest_of
-from registry.registry import Registry
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.queries.quota import used_bytes
+from organs.registry.catalog.tables import Upload
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
 from tests.web.live import serving
 from tests.web.senders import UPLOADS, token_of
 

@@ -17,17 +17,15 @@ from flask import Flask
 from limits import RateLimitItemPerMinute
 from sqlalchemy import event
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
-from registry.catalog.register.accounts import revoke_token, set_contributor_state
-from registry.registry import Registry
-from registry.tokens import _checksum
-from registry.tokens import new_token as unknown_token
-from tests.web.accounts import bearing, form_token, logged_in, new_token
-from tests.web.live import Live, serving
-from web import rates as rates_module
-from web.app import create_app
-from web.rates import (
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
+from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
+from organs.registry.registry import Registry
+from organs.registry.tokens import _checksum
+from organs.registry.tokens import new_token as unknown_token
+from organs.web import rates as rates_module
+from organs.web.app import create_app
+from organs.web.rates import (
     ANONYMOUS_WRITES,
     FAILED_TOKENS,
     LOG_INS,
@@ -40,15 +38,17 @@ from web.rates import (
     client_address,
     rates,
 )
-from web.settings import WebSettings
+from organs.web.settings import WebSettings
+from tests.web.accounts import bearing, form_token, logged_in, new_token
+from tests.web.live import Live, serving
 
 ACCOUNT, LOOKUP = "/api/v1/account", "/api/v1/organs/lookup"
 NO_ORGANS = {"digests": ["0" * 64]}
 THREE_WORKERS = """
 import os, sys
-from registry.registry import Registry
-from web import server
-from web.app import create_app
+from organs.registry.registry import Registry
+from organs.web import server
+from organs.web.app import create_app
 def named(*arguments):
     app = create_app(*arguments)
     @app.after_request

@@ -8,22 +8,22 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.clock import now
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.events import record_event
-from registry.catalog.register.states import hide_model, remove_model
-from registry.catalog.tables import Model
-from registry.errors import Removed
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.tables import Model
+from organs.registry.errors import Removed
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.web.api.document import document
+from organs.web.app import create_app
 from tests.homes import Homes
 from tests.trips import ingest_file, little_model
 from tests.web.accounts import logged_in, new_token
 from tests.web.api.against import assert_refused
 from tests.web.pages import parsed
-from web.api.document import document
-from web.app import create_app
 
 WHY = "It was <b>not</b> theirs."
 TWICE, ONCE, UNSEEN = "ada/twice", "ada/once", "ada/unseen"

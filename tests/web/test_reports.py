@@ -12,15 +12,15 @@ from xml.etree import ElementTree
 import pytest
 from flask.testing import FlaskClient
 
-from registry.registry import Registry
-from registry.reports.markdown import markdown
-from registry.reports.overview import registry_report
+from organs.registry.registry import Registry
+from organs.registry.reports.markdown import markdown
+from organs.registry.reports.overview import registry_report
+from organs.web.app import create_app
+from organs.web.pages import reports
+from organs.web.pages.reports import PAGES
 from tests.trips import ingest_file, little_model
 from tests.web.conftest import HOSTILE
 from tests.web.pages import parsed
-from web.app import create_app
-from web.pages import reports
-from web.pages.reports import PAGES
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -136,7 +136,7 @@ def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
     little: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "REPORT_SECONDS", -1.0)
-    monkeypatch.setattr("registry.catalog.limits.STEPS", 1)
+    monkeypatch.setattr("organs.registry.catalog.limits.STEPS", 1)
     for address in ("/reports", "/reports/ranking", "/reports/scale"):
         answer = little.get(address)
         assert answer.status_code == 503

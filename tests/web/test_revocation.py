@@ -11,21 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import account_by_session, account_by_token
-from registry.catalog.register.accounts import open_page_token, open_session
-from registry.registry import Registry
-from registry.tokens import parse_token, secret_sha256
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import account_by_session, account_by_token
+from organs.registry.catalog.register.accounts import open_page_token, open_session
+from organs.registry.registry import Registry
+from organs.registry.tokens import parse_token, secret_sha256
+from organs.web.identity import COOKIE
 from tests.web.accounts import bearing, new_token
 from tests.web.live import PATIENCE_SECONDS, ROOT, Live, serving
-from web.identity import COOKIE
 
 WORKERS, CONNECTIONS, CONNECTIONS_MAX = 3, 12, 120
 PACE_SECONDS = 0.1
 SCRIPT = f"""
 import os, sys
-from registry.registry import Registry
-from web.server import Server, ServerSettings, prepare_metrics
+from organs.registry.registry import Registry
+from organs.web.server import Server, ServerSettings, prepare_metrics
 
 class Telling(Server):
     def load(self):
@@ -106,7 +106,7 @@ def visitors(live: Live, registry: Registry, token: str, first: int) -> list[Vis
 
 def ended(clients: Sequence[Visitor], home: Path, *arguments: str) -> list[int]:
     """Let another process do that while the clients go on asking; what each gets that is refused first, or next."""
-    command = [sys.executable, "-m", "cli", "--home", str(home), *arguments]
+    command = [sys.executable, "-m", "organs.cli", "--home", str(home), *arguments]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     refused: dict[Visitor, int] = {}
     is_going_on = True

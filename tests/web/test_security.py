@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from flask.testing import FlaskClient
 
-from registry.registry import Registry
-from web.app import create_app
-from web.links import outside_link
-from web.security import ADDRESS_MAX_LENGTH, BODY_MAX_BYTES
-from web.settings import WebSettings
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.links import outside_link
+from organs.web.security import ADDRESS_MAX_LENGTH, BODY_MAX_BYTES
+from organs.web.settings import WebSettings
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8935", "127.0.0.1:1", "[::1]", "[::1]:8935", "LOCALHOST"])

@@ -17,10 +17,10 @@ from select import select
 
 import pytest
 
-from registry.catalog.queries.blobs import blobs_by_digest
-from registry.digest import digest_of
-from registry.gguf import TensorSpec, dtype_by_name
-from registry.registry import Registry
+from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.digest import digest_of
+from organs.registry.gguf import TensorSpec, dtype_by_name
+from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.chimera.test_stream import CHUNK, flip_last, mixed_model
 from tests.trips import ingest_file, little_model

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.catalog.vocabulary import ORGAN_TYPES
-from web.shown import (
+from organs.registry.catalog.vocabulary import ORGAN_TYPES
+from organs.web.shown import (
     CHANGE_STEPS,
     GLYPHS,
     SHARE_STEPS,

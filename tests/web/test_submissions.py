@@ -11,17 +11,17 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from ingest.submissions.findings import NONFINITE
-from ingest.submissions.manifest import BODY_MAX_BYTES
-from registry.catalog.queries.submissions import submission_by_id
-from registry.compose.expressions import wrong_with_licence
-from registry.registry import Registry
+from organs.ingest.submissions.findings import NONFINITE
+from organs.ingest.submissions.manifest import BODY_MAX_BYTES
+from organs.registry.catalog.queries.submissions import submission_by_id
+from organs.registry.compose.expressions import wrong_with_licence
+from organs.registry.registry import Registry
+from organs.web.app import create_app
 from tests.builders import file_bytes
 from tests.submitting import attended, of_pieces, whole
 from tests.test_nonfinite_weights import odd_model
 from tests.trips import block_metadata, block_tensors, little_model
 from tests.web.accounts import bearing, logged_in, new_token, send_form
-from web.app import create_app
 
 MODEL = little_model("Tiny")
 Asker = dict[str, str]

@@ -12,18 +12,18 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import account_by_token, descendants_of, token_by_public_id
-from registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
-from registry.catalog.tables import Event
-from registry.catalog.vocabulary import SCOPES
-from registry.errors import BadToken, NotAllowed
-from registry.registry import Registry
-from registry.tokens import parse_token
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import account_by_token, descendants_of, token_by_public_id
+from organs.registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
+from organs.registry.catalog.tables import Event
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.errors import BadToken, NotAllowed
+from organs.registry.registry import Registry
+from organs.registry.tokens import parse_token
+from organs.web.app import create_app
+from organs.web.identity import COOKIE
 from tests.web.accounts import bearing, child_token, form_token, new_token, send_form
 from tests.web.pages import parsed
-from web.app import create_app
-from web.identity import COOKIE
 
 API = "/api/v1/account/tokens"
 HELD: tuple[tuple[str, ...], ...] = (*((scope,) for scope in SCOPES), ("upload", "tokens"), SCOPES[:3], SCOPES)

@@ -16,17 +16,17 @@ from flask.testing import FlaskClient
 from werkzeug.test import EnvironBuilder, TestResponse, run_wsgi_app
 from werkzeug.wrappers import Request
 
-from registry.digest import digest_of
-from registry.registry import Registry
-from registry.store.files import Files
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files
+from organs.web.api.document import document as make_document
+from organs.web.api.operation import operations
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
+from organs.web.streams import allow_streams
 from tests.faults.cases import with_files
 from tests.web.api.against import assert_as_described, assert_refused, faults
 from tests.web.senders import OCTETS, UPLOADS, Sender, content_digest, token_of
-from web.api.document import document as make_document
-from web.api.operation import operations
-from web.app import create_app
-from web.settings import WebSettings
-from web.streams import allow_streams
 
 DATA = bytes(range(256)) * 40
 MEBIBYTE = 1024 * 1024
@@ -235,7 +235,7 @@ def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
 def test_line_87_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
     registry: Registry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("registry.catalog.register.uploads.OPEN_MAX", 3)
+    monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_MAX", 3)
     ada = Sender(create_app(registry).test_client(), token_of(registry, "ada", quota=10_000))
     large = {"kind": "file", "size_bytes": 10_001}
     assert "10,000 are left" in assert_refused(document, ada.ask("POST", body=large), 413, None)

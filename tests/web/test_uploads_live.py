@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from registry.digest import digest_of
-from registry.registry import Registry
+from organs.registry.digest import digest_of
+from organs.registry.registry import Registry
 from tests.web.live import HURRIED, Live, everything, serving
 from tests.web.senders import OCTETS, UPLOADS, content_digest, token_of
 

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from registry.catalog.queries.chimeras import chimeras_by_lock
-from registry.catalog.register.verdicts import add_verdict
-from registry.registry import Registry
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.register.verdicts import add_verdict
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.pages.verdicts import scored
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.web.pages import parsed
-from web.app import create_app
-from web.pages.verdicts import scored
 
 
 def report(**more: Any) -> dict[str, Any]:

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from cli.chimeras import print_chimera
-from cli.shown import print_lineage
-from ingest.publishing import publish_model
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.states import hide_model, remove_model
-from registry.catalog.tables import Model
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.cli.chimeras import print_chimera
+from organs.cli.shown import print_lineage
+from organs.ingest.publishing import publish_model
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.tables import Model
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.homes import Homes
 from tests.kin import kin_file, kin_tensors
 from tests.trips import ingest_file
-from web.app import create_app
-from web.settings import WebSettings
 
 BASE, DONOR, CHIMERA = "local/base", "local/donor", "local/mixed"
 REASON = "It was trained on the wrong texts."

@@ -9,14 +9,14 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from cli.serve import is_personal
-from registry.catalog.queries.jobs import job_by_id
-from registry.catalog.register.jobs import enqueue_job
-from registry.registry import Registry
+from organs.cli.serve import is_personal
+from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.catalog.register.jobs import enqueue_job
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.forms import COOKIE
+from organs.web.settings import LOOPBACK_HOSTS, WebSettings
 from tests.web.pages import parsed
-from web.app import create_app
-from web.forms import COOKIE
-from web.settings import LOOPBACK_HOSTS, WebSettings
 
 FORM, API = "/jobs/1/cancel", "/api/v1/jobs/1"
 OWN = "http://localhost"

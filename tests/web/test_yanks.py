@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.homes import Homes
 from tests.trips import ingest_file, little_model
 from tests.web.accounts import bearing, new_token
-from web.app import create_app
-from web.settings import WebSettings
 
 API = "/api/v1/models"
 MODEL = "ada/little"

@@ -19,7 +19,7 @@ examples     real answers, shortened
 document     the OpenAPI document
 """
 
-from web.api import (
+from organs.web.api import (
     accounts,
     admin,
     chimeras,
@@ -34,7 +34,7 @@ from web.api import (
     submissions,
     uploads,
 )
-from web.api.blueprint import ROOT, api
+from organs.web.api.blueprint import ROOT, api
 
 __all__ = [
     "ROOT",

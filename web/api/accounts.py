@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
-from registry.catalog.vocabulary import SCOPES
-from registry.present.values import Values
-from web.accounts import create_own_token, own_account, own_tokens, revoke_own_token
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.operation import Parameter, operation
-from web.api.refusals import Refused
-from web.api.writing import writing_operation
-from web.identity import ANY, TOKENS
+from organs.registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.present.values import Values
+from organs.web.accounts import create_own_token, own_account, own_tokens, revoke_own_token
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.operation import Parameter, operation
+from organs.web.api.refusals import Refused
+from organs.web.api.writing import writing_operation
+from organs.web.identity import ANY, TOKENS
 
 GROUP = "Contributors"
 CREATED = 201

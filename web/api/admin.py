@@ -6,23 +6,23 @@ from typing import Any
 
 from flask import request
 
-from registry.catalog.queries.administration import all_contributors, waiting_submissions
-from registry.catalog.queries.events import newest_events
-from registry.catalog.vocabulary import CONTRIBUTOR_STATES
-from registry.names import parse_model_name
-from registry.present.administration import accounts_values, waiting_values
-from registry.present.events import events_values
-from registry.present.values import Values
-from web import administering
-from web.answers import reading, registry, settings
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.operation import Parameter, operation
-from web.api.parameters import AFTER, LIMIT, NAMESPACE
-from web.api.refusals import Refused
-from web.api.writing import writing_operation
-from web.asked import asked_after, asked_limit
-from web.identity import ADMIN
+from organs.registry.catalog.queries.administration import all_contributors, waiting_submissions
+from organs.registry.catalog.queries.events import newest_events
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.names import parse_model_name
+from organs.registry.present.administration import accounts_values, waiting_values
+from organs.registry.present.events import events_values
+from organs.registry.present.values import Values
+from organs.web import administering
+from organs.web.answers import reading, registry, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.operation import Parameter, operation
+from organs.web.api.parameters import AFTER, LIMIT, NAMESPACE
+from organs.web.api.refusals import Refused
+from organs.web.api.writing import writing_operation
+from organs.web.asked import asked_after, asked_limit
+from organs.web.identity import ADMIN
 
 GROUP = "Administration"
 CREATED = 201

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from flask import abort, request
 
-from registry.present.values import Values
-from web.api.refusals import Refused
+from organs.registry.present.values import Values
+from organs.web.api.refusals import Refused
 
 DEPTH_MAX = 8
 """Lists and objects inside each other; what is asked here has five at most."""

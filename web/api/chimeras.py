@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
-from registry.catalog.queries.models import model_by_name
-from registry.digest import parse_prefix
-from registry.errors import BadDigest, BadName
-from registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
-from registry.present.chimeras import chimera_page, chimeras_values
-from registry.present.values import Values
-from web.answers import reading, settings
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.operation import operation
-from web.api.parameters import AFTER, LIMIT, LOCK
-from web.api.plans import GROUP, RECIPE_EXAMPLE
-from web.api.recipes import asked_recipe
-from web.api.refusals import Refused
-from web.api.writing import ACCEPTED, queued, writing_operation
-from web.asked import asked_after, asked_limit
-from web.contents import whole_model
-from web.links import model_address
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.digest import parse_prefix
+from organs.registry.errors import BadDigest, BadName
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
+from organs.registry.present.chimeras import chimera_page, chimeras_values
+from organs.registry.present.values import Values
+from organs.web.answers import reading, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.operation import operation
+from organs.web.api.parameters import AFTER, LIMIT, LOCK
+from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
+from organs.web.api.recipes import asked_recipe
+from organs.web.api.refusals import Refused
+from organs.web.api.writing import ACCEPTED, queued, writing_operation
+from organs.web.asked import asked_after, asked_limit
+from organs.web.contents import whole_model
+from organs.web.links import model_address
 
 EXAMPLE_LOCK = "679541f31fd5790a"
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from registry.catalog.queries.contributors import contributors_page, works_of
-from registry.present.accounts import contributor_values, contributors_values
-from registry.present.values import Values
-from web.answers import reading, settings
-from web.api.accounts import GROUP
-from web.api.blueprint import ROOT
-from web.api.operation import Parameter, operation
-from web.api.parameters import AFTER, LIMIT
-from web.asked import asked_after, asked_limit
+from organs.registry.catalog.queries.contributors import contributors_page, works_of
+from organs.registry.present.accounts import contributor_values, contributors_values
+from organs.registry.present.values import Values
+from organs.web.answers import reading, settings
+from organs.web.api.accounts import GROUP
+from organs.web.api.blueprint import ROOT
+from organs.web.api.operation import Parameter, operation
+from organs.web.api.parameters import AFTER, LIMIT
+from organs.web.asked import asked_after, asked_limit
 
 CONTRIBUTOR = Parameter(
     "contributor",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any, TypeGuard
 
-from ingest.uploads.sessions import Declared
-from registry.catalog.register.uploads import Pieces
-from registry.catalog.vocabulary import UPLOAD_KINDS
-from registry.digest import Digest, parse_digest
-from registry.errors import BadDigest, BadInput
-from web.api.body import json_body
-from web.api.refusals import Refused
+from organs.ingest.uploads.sessions import Declared
+from organs.registry.catalog.register.uploads import Pieces
+from organs.registry.catalog.vocabulary import UPLOAD_KINDS
+from organs.registry.digest import Digest, parse_digest
+from organs.registry.errors import BadDigest, BadInput
+from organs.web.api.body import json_body
+from organs.web.api.refusals import Refused
 
 NAME_MAX_LENGTH = 255
 

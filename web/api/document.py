@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from web.api.downloads import DOWNLOADS, Download
-from web.api.downloads import GROUP as DOWNLOADS_GROUP
-from web.api.examples import example_answers
-from web.api.operation import Operation, Parameter, operations
-from web.api.parameters import NAMESPACE
-from web.api.schemas import SCHEMAS, Schema
-from web.api.schemas.values import ref
-from web.streams import OCTETS
+from organs.web.api.downloads import DOWNLOADS, Download
+from organs.web.api.downloads import GROUP as DOWNLOADS_GROUP
+from organs.web.api.examples import example_answers
+from organs.web.api.operation import Operation, Parameter, operations
+from organs.web.api.parameters import NAMESPACE
+from organs.web.api.schemas import SCHEMAS, Schema
+from organs.web.api.schemas.values import ref
+from organs.web.streams import OCTETS
 
 VERSION = "3.1.1"
 GROUPS: Mapping[str, str] = {

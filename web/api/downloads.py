@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from web.api.operation import Parameter
-from web.api.parameters import DIGEST, NAME, NAMESPACE
-from web.api.schemas.values import SHAPE_PATTERN, Schema
+from organs.web.api.operation import Parameter
+from organs.web.api.parameters import DIGEST, NAME, NAMESPACE
+from organs.web.api.schemas.values import SHAPE_PATTERN, Schema
 
 GROUP = "Downloads"
 

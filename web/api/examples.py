@@ -14,5 +14,5 @@ from typing import Any
 @cache
 def example_answers() -> dict[str, Any]:
     """An answer by the name of its operation."""
-    found: dict[str, Any] = json.loads(files("web.api").joinpath("examples.json").read_text("utf-8"))
+    found: dict[str, Any] = json.loads(files("organs.web.api").joinpath("examples.json").read_text("utf-8"))
     return found

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from registry.catalog.queries.jobs import job_by_id, newest_jobs
-from registry.catalog.register.jobs import cancel_job
-from registry.present.jobs import job_values, jobs_values
-from registry.present.values import Values
-from web.answers import reading, registry, settings
-from web.api.blueprint import ROOT
-from web.api.operation import operation
-from web.api.parameters import AFTER, JOB, LIMIT
-from web.api.writing import writing_operation
-from web.asked import asked_after, asked_limit, parsed_job
-from web.identity import ANY
-from web.writing import whose_jobs
+from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
+from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.present.jobs import job_values, jobs_values
+from organs.registry.present.values import Values
+from organs.web.answers import reading, registry, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.operation import operation
+from organs.web.api.parameters import AFTER, JOB, LIMIT
+from organs.web.api.writing import writing_operation
+from organs.web.asked import asked_after, asked_limit, parsed_job
+from organs.web.identity import ANY
+from organs.web.writing import whose_jobs
 
 GROUP = "Jobs"
 

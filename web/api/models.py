@@ -5,27 +5,38 @@ from __future__ import annotations
 from flask import request
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import model_by_digest, model_with_header
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import composed_among, model_by_name
-from registry.catalog.search import MODELS
-from registry.catalog.tables import Model
-from registry.digest import parse_digest, parse_prefix
-from registry.errors import BadDigest, BadName, NotFound
-from registry.names import ModelName, parse_model_name
-from registry.present.comparison import PAGE_TENSORS_MAX, comparison, registered_model
-from registry.present.lookup import organs_of_model
-from registry.present.models import model_page, model_summary, models_values
-from registry.present.relatives import lineage_values
-from registry.present.values import Values
-from web.answers import reading, settings
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.operation import operation
-from web.api.parameters import AFTER, FIRST, HEADER, LIMIT, MODEL_DIGEST, MODEL_QUERY, NAME, NAMESPACE, RANKED, SECOND
-from web.api.refusals import Refused
-from web.api.writing import ACCEPTED, queued, writing_operation
-from web.asked import asked_after, asked_limit, asked_query, asked_switch
+from organs.registry.catalog.queries.composing import model_by_digest, model_with_header
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.models import composed_among, model_by_name
+from organs.registry.catalog.search import MODELS
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import parse_digest, parse_prefix
+from organs.registry.errors import BadDigest, BadName, NotFound
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.comparison import PAGE_TENSORS_MAX, comparison, registered_model
+from organs.registry.present.lookup import organs_of_model
+from organs.registry.present.models import model_page, model_summary, models_values
+from organs.registry.present.relatives import lineage_values
+from organs.registry.present.values import Values
+from organs.web.answers import reading, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.operation import operation
+from organs.web.api.parameters import (
+    AFTER,
+    FIRST,
+    HEADER,
+    LIMIT,
+    MODEL_DIGEST,
+    MODEL_QUERY,
+    NAME,
+    NAMESPACE,
+    RANKED,
+    SECOND,
+)
+from organs.web.api.refusals import Refused
+from organs.web.api.writing import ACCEPTED, queued, writing_operation
+from organs.web.asked import asked_after, asked_limit, asked_query, asked_switch
 
 GROUP = "Models"
 EXAMPLE = "local/Zoo-A-2M-v1.0-Q8_0"

@@ -18,13 +18,13 @@ from urllib.parse import unquote_to_bytes
 from flask import Response, request
 from werkzeug.exceptions import MethodNotAllowed
 
-from registry.catalog.search.parse import nearest
-from registry.present.values import Values
-from web.answers import conditional, json_answer, next_address
-from web.api.blueprint import ROOT, api
-from web.api.refusals import Refused
-from web.api.schemas.values import Schema
-from web.identity import identity, need
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.present.values import Values
+from organs.web.answers import conditional, json_answer, next_address
+from organs.web.api.blueprint import ROOT, api
+from organs.web.api.refusals import Refused
+from organs.web.api.schemas.values import Schema
+from organs.web.identity import identity, need
 
 COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 429, 503)
 """The statuses with which any request can be refused."""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from flask import g
 
-from registry.catalog.queries.search import count_organs
-from registry.catalog.search import ORGANS
-from registry.digest import Digest, parse_digest
-from registry.errors import BadDigest
-from registry.present.lookup import known_organs
-from registry.present.organs import organ_page
-from registry.present.search import facet_values, search_values
-from registry.present.values import Values
-from web.answers import reading, registry, settings
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.operation import operation
-from web.api.parameters import AFTER, COUNTS, DIGEST, LIMIT, ORGAN_QUERY
-from web.api.refusals import Refused
-from web.asked import asked_after, asked_limit, asked_query, asked_switch
+from organs.registry.catalog.queries.search import count_organs
+from organs.registry.catalog.search import ORGANS
+from organs.registry.digest import Digest, parse_digest
+from organs.registry.errors import BadDigest
+from organs.registry.present.lookup import known_organs
+from organs.registry.present.organs import organ_page
+from organs.registry.present.search import facet_values, search_values
+from organs.registry.present.values import Values
+from organs.web.answers import reading, registry, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.operation import operation
+from organs.web.api.parameters import AFTER, COUNTS, DIGEST, LIMIT, ORGAN_QUERY
+from organs.web.api.refusals import Refused
+from organs.web.asked import asked_after, asked_limit, asked_query, asked_switch
 
 GROUP = "Organs"
 DIGESTS_MAX = 1000

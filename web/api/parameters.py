@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from registry.catalog.search import MODELS, ORGANS, Vocabulary
-from registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
-from registry.catalog.search.parse import QUERY_MAX_LENGTH
-from registry.reports.dissection import ORGANS_DEFAULT
-from registry.reports.overview import ROWS_DEFAULT
-from web.api.operation import Parameter
-from web.api.schemas.values import Schema
-from web.asked import LIMIT_DEFAULT
+from organs.registry.catalog.search import MODELS, ORGANS, Vocabulary
+from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
+from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH
+from organs.registry.reports.dissection import ORGANS_DEFAULT
+from organs.registry.reports.overview import ROWS_DEFAULT
+from organs.web.api.operation import Parameter
+from organs.web.api.schemas.values import Schema
+from organs.web.asked import LIMIT_DEFAULT
 
 _EXAMPLE = "Zoo-A-2M-v1.0-Q8_0"
 _SWITCH: Schema = {"type": "string", "enum": ["0", "1"], "default": "0"}

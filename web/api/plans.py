@@ -6,24 +6,24 @@ import json
 
 from flask import request
 
-from registry.catalog.queries.composing import model_by_text
-from registry.catalog.queries.fitting import fitting_models
-from registry.compose.finding import Finding, Severity
-from registry.compose.reading import read_recipe, recipe_findings
-from registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, NotFound
-from registry.present.compatibility import compatibility_values
-from registry.present.composing import fitting_values
-from registry.present.plan import findings_values, plan_values
-from registry.present.values import Values
-from web.answers import reading
-from web.api.blueprint import ROOT
-from web.api.operation import operation
-from web.api.parameters import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO
-from web.api.recipes import asked_recipe
-from web.api.refusals import Refused
-from web.asked import asked_limit, asked_switch
-from web.asking import planner
-from web.planning import cut_lists, pair_for_client, plan_for_client
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.reading import read_recipe, recipe_findings
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, NotFound
+from organs.registry.present.compatibility import compatibility_values
+from organs.registry.present.composing import fitting_values
+from organs.registry.present.plan import findings_values, plan_values
+from organs.registry.present.values import Values
+from organs.web.answers import reading
+from organs.web.api.blueprint import ROOT
+from organs.web.api.operation import operation
+from organs.web.api.parameters import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO
+from organs.web.api.recipes import asked_recipe
+from organs.web.api.refusals import Refused
+from organs.web.asked import asked_limit, asked_switch
+from organs.web.asking import planner
+from organs.web.planning import cut_lists, pair_for_client, plan_for_client
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from ingest.describing import FIELDS, read_edits
-from ingest.publishing import publish_model
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.published import OWN_STATES, VERSIONS_MAX, descendants_page, versions
-from registry.catalog.register.editing import edit_model
-from registry.catalog.register.states import hide_model
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.names import ModelName, parse_model_name
-from registry.present.published import descendants_values, published_values, versions_values
-from registry.present.values import Values
-from registry.relatives import resolve_declared
-from web.answers import reading, registry, settings
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.models import EXAMPLE, GROUP
-from web.api.operation import operation
-from web.api.parameters import AFTER, LIMIT, NAME, NAMESPACE
-from web.api.refusals import Refused
-from web.api.writing import writing_operation
-from web.asked import asked_after, asked_limit
-from web.identity import ANY, identity
-from web.owning import is_shown_all, known_model, model_to_edit, model_to_restore, model_to_yank
+from organs.ingest.describing import FIELDS, read_edits
+from organs.ingest.publishing import publish_model
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.published import OWN_STATES, VERSIONS_MAX, descendants_page, versions
+from organs.registry.catalog.register.editing import edit_model
+from organs.registry.catalog.register.states import hide_model
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.published import descendants_values, published_values, versions_values
+from organs.registry.present.values import Values
+from organs.registry.relatives import resolve_declared
+from organs.web.answers import reading, registry, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.models import EXAMPLE, GROUP
+from organs.web.api.operation import operation
+from organs.web.api.parameters import AFTER, LIMIT, NAME, NAMESPACE
+from organs.web.api.refusals import Refused
+from organs.web.api.writing import writing_operation
+from organs.web.asked import asked_after, asked_limit
+from organs.web.identity import ANY, identity
+from organs.web.owning import is_shown_all, known_model, model_to_edit, model_to_restore, model_to_yank
 
 VERSION_MAX = 10**9
 _MODEL = "/models/{namespace}/{name}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from flask import Response
 
-from registry.errors import BadRecipe, NotComposable
-from registry.present.values import Values
-from web.api.blueprint import api
-from web.api.body import json_body
-from web.api.refusals import ERRORS_MAX, Refused
-from web.errors import error_answer
+from organs.registry.errors import BadRecipe, NotComposable
+from organs.registry.present.values import Values
+from organs.web.api.blueprint import api
+from organs.web.api.body import json_body
+from organs.web.api.refusals import ERRORS_MAX, Refused
+from organs.web.errors import error_answer
 
 YAML = "yaml"
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from flask import Response
 
-from registry.errors import BadDigest, BadInput, BadName
-from web.api.blueprint import api
-from web.errors import error_answer
+from organs.registry.errors import BadDigest, BadInput, BadName
+from organs.web.api.blueprint import api
+from organs.web.errors import error_answer
 
 ERRORS_MAX = 20
 """Things wrong with one request that are listed."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from registry.catalog.memory import remembered
-from registry.catalog.queries.models import model_by_name
-from registry.errors import NotFound
-from registry.names import parse_model_name
-from registry.present.values import Values
-from registry.reports.dissection import ORGANS_DEFAULT, model_report
-from registry.reports.document import Report
-from registry.reports.overview import ROWS_DEFAULT, registry_report
-from web.answers import reading
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.models import EXAMPLE
-from web.api.operation import Parameter, operation
-from web.api.parameters import NAME, NAMESPACE, ORGAN_ROWS, ROWS
-from web.api.writing import ACCEPTED, queued, writing_operation
-from web.asked import asked_limit
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.errors import NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.values import Values
+from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
+from organs.registry.reports.document import Report
+from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
+from organs.web.answers import reading
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.models import EXAMPLE
+from organs.web.api.operation import Parameter, operation
+from organs.web.api.parameters import NAME, NAMESPACE, ORGAN_ROWS, ROWS
+from organs.web.api.writing import ACCEPTED, queued, writing_operation
+from organs.web.asked import asked_limit
 
 GROUP = "Reports"
 REPORT_SECONDS = 10.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from registry.present.models import public_figures
-from registry.present.values import Values
-from web.answers import reading, settings
-from web.api.blueprint import ROOT
-from web.api.document import document
-from web.api.operation import operation
+from organs.registry.present.models import public_figures
+from organs.registry.present.values import Values
+from organs.web.answers import reading, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.document import document
+from organs.web.api.operation import operation
 
 GROUP = "About"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import request
 
-from ingest.submissions.manifest import (
+from organs.ingest.submissions.manifest import (
     BODY_MAX_BYTES,
     MEMBERS,
     BadManifest,
@@ -12,20 +12,20 @@ from ingest.submissions.manifest import (
     parse_manifest,
     parse_stated_metadata,
 )
-from registry.present.submissions import submission_values, submissions_values
-from registry.present.values import Values
-from web import submitting
-from web.api.blueprint import ROOT
-from web.api.body import json_body
-from web.api.operation import Parameter, operation
-from web.api.parameters import AFTER, LIMIT, NAMESPACE
-from web.api.refusals import Refused
-from web.api.uploads import asker_id
-from web.api.writing import ACCEPTED, writing_operation
-from web.asked import asked_after, asked_limit
-from web.concurrency import take_turn
-from web.identity import UPLOAD
-from web.receiving import receiving
+from organs.registry.present.submissions import submission_values, submissions_values
+from organs.registry.present.values import Values
+from organs.web import submitting
+from organs.web.api.blueprint import ROOT
+from organs.web.api.body import json_body
+from organs.web.api.operation import Parameter, operation
+from organs.web.api.parameters import AFTER, LIMIT, NAMESPACE
+from organs.web.api.refusals import Refused
+from organs.web.api.uploads import asker_id
+from organs.web.api.writing import ACCEPTED, writing_operation
+from organs.web.asked import asked_after, asked_limit
+from organs.web.concurrency import take_turn
+from organs.web.identity import UPLOAD
+from organs.web.receiving import receiving
 
 GROUP = "Submissions"
 EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}

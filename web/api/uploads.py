@@ -7,27 +7,27 @@ from contextlib import contextmanager
 
 from flask import Response, g, request
 
-from ingest.uploads import sessions
-from ingest.uploads.sessions import WrongOffset, is_received
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.queries.uploads import known_digests, open_uploads
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.contributors import contributor_id
-from registry.digest import parse_digest
-from registry.errors import Busy, DiskFull, NotFound
-from registry.present.uploads import upload_values, uploads_values
-from registry.present.values import Values
-from web.answers import json_answer, reading, registry, settings
-from web.api.blueprint import ROOT, api
-from web.api.body import json_body
-from web.api.declaring import asked_declaration
-from web.api.operation import Parameter, operation
-from web.api.organs import asked_digests
-from web.api.writing import ACCEPTED, writing_operation
-from web.errors import error_answer
-from web.identity import UPLOAD, identity
-from web.receiving import DIGEST_HEADER, RANGE_HEADER, BadHeader, asked_chunk, portions, receiving
+from organs.ingest.uploads import sessions
+from organs.ingest.uploads.sessions import WrongOffset, is_received
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.queries.uploads import known_digests, open_uploads
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.digest import parse_digest
+from organs.registry.errors import Busy, DiskFull, NotFound
+from organs.registry.present.uploads import upload_values, uploads_values
+from organs.registry.present.values import Values
+from organs.web.answers import json_answer, reading, registry, settings
+from organs.web.api.blueprint import ROOT, api
+from organs.web.api.body import json_body
+from organs.web.api.declaring import asked_declaration
+from organs.web.api.operation import Parameter, operation
+from organs.web.api.organs import asked_digests
+from organs.web.api.writing import ACCEPTED, writing_operation
+from organs.web.errors import error_answer
+from organs.web.identity import UPLOAD, identity
+from organs.web.receiving import DIGEST_HEADER, RANGE_HEADER, BadHeader, asked_chunk, portions, receiving
 
 GROUP = "Uploads"
 FULL = "the server has no room for this just now; try again later"

@@ -17,16 +17,16 @@ from typing import Any
 
 from flask import Response
 
-from registry.catalog.queries.jobs import job_by_id
-from registry.present.jobs import job_values
-from registry.present.values import Values
-from web.answers import json_answer, reading
-from web.api.blueprint import ROOT, api
-from web.api.body import check_json
-from web.api.operation import METHODS, Operation, Parameter, View, check_address, declare, only_post
-from web.asking import ask
-from web.identity import ANY, UPLOAD
-from web.writing import check_writing
+from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.present.jobs import job_values
+from organs.registry.present.values import Values
+from organs.web.answers import json_answer, reading
+from organs.web.api.blueprint import ROOT, api
+from organs.web.api.body import check_json
+from organs.web.api.operation import METHODS, Operation, Parameter, View, check_address, declare, only_post
+from organs.web.asking import ask
+from organs.web.identity import ANY, UPLOAD
+from organs.web.writing import check_writing
 
 ACCEPTED = 202
 _PLACES = {"Job": "jobs", "Upload": "uploads", "Submission": "submissions"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from web.charts.drawing import Axis, Chart, Line, drawn
-from web.charts.weights import ticks_between
+from organs.web.charts.drawing import Axis, Chart, Line, drawn
+from organs.web.charts.weights import ticks_between
 
 WIDTH, HEIGHT = 760, 300
 LABEL_WIDTH = 84

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from web.charts.dress import STYLE, node, printable, undress
-from web.scales import THETA_TONES
+from organs.web.charts.dress import STYLE, node, printable, undress
+from organs.web.scales import THETA_TONES
 
 DEGREES_MAX = 90.0
 LABEL_PIXELS = 14

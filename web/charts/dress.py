@@ -11,7 +11,7 @@ import hashlib
 import re
 from typing import Any
 
-from web.scales import DARK, LIGHT, THETA_TONES
+from organs.web.scales import DARK, LIGHT, THETA_TONES
 
 FONT = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif"
 TEXT_PIXELS = 12

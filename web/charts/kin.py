@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from registry.present.values import Values
-from registry.relatives.groups import Groups
+from organs.registry.present.values import Values
+from organs.registry.relatives.groups import Groups
 
 MEASURED = "measured"
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from web.charts.kin import MEASURED, Branch, Family, Member, Tie, walk
-from web.shown import theta_class
+from organs.web.charts.kin import MEASURED, Branch, Family, Member, Tie, walk
+from organs.web.shown import theta_class
 
 BOX_WIDTH, BOX_HEIGHT = 244, 42
 COLUMN_GAP, ROW_GAP = 152, 16

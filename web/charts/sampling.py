@@ -8,11 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.gguf import DType
-from registry.gguf.quants import can_dequantize
-from registry.measure.sample import Run, read_values, sample_runs, spread
-from registry.store import BlobReader
-from registry.store.codec import StoredChunk
+from organs.registry.gguf import DType
+from organs.registry.gguf.quants import can_dequantize
+from organs.registry.measure.sample import Run, read_values, sample_runs, spread
+from organs.registry.store import BlobReader
+from organs.registry.store.codec import StoredChunk
 
 CHUNKS_MAX = 32
 """128 MiB of plain bytes, a tenth of a second to decode. Larger organs are seen through some of their sample."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from registry.present.text import count_text
-from web.charts.drawing import Axis, Chart, Dot, Line, drawn
-from web.charts.weights import ticks_between
-from web.shown import theta_class
+from organs.registry.present.text import count_text
+from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
+from organs.web.charts.weights import ticks_between
+from organs.web.shown import theta_class
 
 WIDTH, HEIGHT = 760, 360
 LABEL_WIDTH = 96

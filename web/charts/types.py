@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from web.charts.drawing import Axis, Chart, Dot, Line, drawn
-from web.shown import theta_class
+from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
+from organs.web.shown import theta_class
 
 WIDTH, ROW_HEIGHT = 760, 34
 HEAD_HEIGHT = 70

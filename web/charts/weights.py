@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.measure.zmeasure import QUANTILES, THETA_MIN_VALUES
-from web.charts.drawing import Axis, Chart, Line, drawn
+from organs.registry.measure.zmeasure import QUANTILES, THETA_MIN_VALUES
+from organs.web.charts.drawing import Axis, Chart, Line, drawn
 
 WIDTH, HEIGHT = 720, 260
 BINS = 60

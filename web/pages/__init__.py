@@ -31,7 +31,7 @@ uploading files on their way in, and what is submitted
 reference the API, from the document that describes it
 """
 
-from web.pages import (
+from organs.web.pages import (
     account,
     admin,
     charts,
@@ -53,7 +53,7 @@ from web.pages import (
     reports,
     uploading,
 )
-from web.pages.blueprint import pages
+from organs.web.pages.blueprint import pages
 
 __all__ = [
     "account",

@@ -7,17 +7,17 @@ from datetime import datetime
 
 from flask import Response, abort, redirect, request, url_for
 
-from registry.catalog.clock import now
-from registry.catalog.register.accounts import PAGE_TOKEN, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, open_page_token
-from registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
-from registry.errors import BadInput, NotAllowed
-from registry.present.values import Values
-from web.accounts import create_own_token, own_account, revoke_own_token
-from web.answers import Page, json_answer, paged, plain_page, registry
-from web.forms import writing_form
-from web.identity import ANY, TOKENS, UPLOAD, identity
-from web.pages.blueprint import pages
-from web.rates import PAGE_TOKENS, rates
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.register.accounts import PAGE_TOKEN, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, open_page_token
+from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
+from organs.registry.errors import BadInput, NotAllowed
+from organs.registry.present.values import Values
+from organs.web.accounts import create_own_token, own_account, revoke_own_token
+from organs.web.answers import Page, json_answer, paged, plain_page, registry
+from organs.web.forms import writing_form
+from organs.web.identity import ANY, TOKENS, UPLOAD, identity
+from organs.web.pages.blueprint import pages
+from organs.web.rates import PAGE_TOKENS, rates
 
 DAYS = (("30", "30 days"), ("90", "90 days"), (str(TOKEN_DAYS_DEFAULT), "a year"))
 """Choices for the life of a new token: the value that the form sends, and its label."""

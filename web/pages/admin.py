@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from registry.amounts import parse_size
-from registry.catalog.actions import Action
-from registry.catalog.queries.administration import (
+from organs.registry.amounts import parse_size
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.queries.administration import (
     all_contributors,
     numbers_for_administrators,
     waiting_submissions,
 )
-from registry.catalog.queries.events import newest_events
-from registry.catalog.vocabulary import CONTRIBUTOR_STATES
-from registry.errors import BadInput
-from registry.present.administration import accounts_values, numbers_values, waiting_values
-from registry.present.events import EVENT_KEYS, events_values
-from registry.present.values import Values
-from web import administering
-from web.administering import admitted
-from web.answers import Page, Sheet, paged, reading, registry, settings
-from web.asked import asked_after, asked_limit
-from web.forms import writing_form
-from web.identity import ADMIN
-from web.links import with_parameters
-from web.pages.blueprint import pages
+from organs.registry.catalog.queries.events import newest_events
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.errors import BadInput
+from organs.registry.present.administration import accounts_values, numbers_values, waiting_values
+from organs.registry.present.events import EVENT_KEYS, events_values
+from organs.registry.present.values import Values
+from organs.web import administering
+from organs.web.administering import admitted
+from organs.web.answers import Page, Sheet, paged, reading, registry, settings
+from organs.web.asked import asked_after, asked_limit
+from organs.web.forms import writing_form
+from organs.web.identity import ADMIN
+from organs.web.links import with_parameters
+from organs.web.pages.blueprint import pages
 
 EVENTS_SHOWN = 10
 """On the first page."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from registry.anatomy import is_behind_blocks, reading_order
-from registry.present.text import share_text, size_text, theta_text
-from registry.present.values import Values
-from web.shown import caution_of, change_class, share_class, theta_class
+from organs.registry.anatomy import is_behind_blocks, reading_order
+from organs.registry.present.text import share_text, size_text, theta_text
+from organs.registry.present.values import Values
+from organs.web.shown import caution_of, change_class, share_class, theta_class
 
 CELLS_MAX = 20_000
 """A hostile file could ask for a cell for each pair of its tensors."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from registry.present.text import theta_text
-from registry.present.values import Values
-from web.pages.donors import letter
-from web.shown import theta_class
+from organs.registry.present.text import theta_text
+from organs.registry.present.values import Values
+from organs.web.pages.donors import letter
+from organs.web.shown import theta_class
 
 ROWS_MAX = 600
 """A hostile file could have as many blocks as tensors."""

@@ -8,22 +8,22 @@ from itertools import pairwise
 from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
-from registry.catalog.memory import remembered
-from registry.catalog.queries.models import model_by_name, placements_of
-from registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
-from registry.names import parse_model_name
-from registry.present.comparison import PAGE_TENSORS_MAX
-from registry.present.depth import depth_values
-from registry.present.models import placement_values
-from registry.present.values import Values
-from web.answers import Page, Sheet, conditional, paged, reading, registry, settings
-from web.charts import depth, weights
-from web.charts.dress import POLICY
-from web.charts.sampling import can_be_sampled, sampled_values
-from web.contents import ChosenOrgan, chosen_organ
-from web.links import model_address
-from web.pages.blueprint import pages
-from web.shown import glyph
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.models import model_by_name, placements_of
+from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
+from organs.registry.names import parse_model_name
+from organs.registry.present.comparison import PAGE_TENSORS_MAX
+from organs.registry.present.depth import depth_values
+from organs.registry.present.models import placement_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, Sheet, conditional, paged, reading, registry, settings
+from organs.web.charts import depth, weights
+from organs.web.charts.dress import POLICY
+from organs.web.charts.sampling import can_be_sampled, sampled_values
+from organs.web.contents import ChosenOrgan, chosen_organ
+from organs.web.links import model_address
+from organs.web.pages.blueprint import pages
+from organs.web.shown import glyph
 
 IMMUTABLE = "public, max-age=86400, immutable"
 """Of a chart of bytes that cannot change. A day, because the way of drawing them may."""

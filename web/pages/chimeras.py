@@ -7,21 +7,21 @@ from typing import Any
 
 from flask import request, url_for
 
-from registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
-from registry.present.chimeras import chimera_organs, chimera_page, chimeras_values
-from registry.present.values import Values
-from registry.reports.document import Cell
-from web.answers import Page, Sheet, paged, reading, settings
-from web.asked import asked_after, asked_choice, asked_limit
-from web.asking import ask
-from web.forms import writing_form
-from web.links import model_address, with_parameters
-from web.pages.anatomy import READINGS, anatomy
-from web.pages.blueprint import pages
-from web.pages.donors import acts_text, changes, legend, marked, marks, with_marks
-from web.pages.model import pull_lines
-from web.pages.validating import KIND, missing_runtime, under_way
-from web.pages.verdicts import scored, verdict_meaning
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
+from organs.registry.present.chimeras import chimera_organs, chimera_page, chimeras_values
+from organs.registry.present.values import Values
+from organs.registry.reports.document import Cell
+from organs.web.answers import Page, Sheet, paged, reading, settings
+from organs.web.asked import asked_after, asked_choice, asked_limit
+from organs.web.asking import ask
+from organs.web.forms import writing_form
+from organs.web.links import model_address, with_parameters
+from organs.web.pages.anatomy import READINGS, anatomy
+from organs.web.pages.blueprint import pages
+from organs.web.pages.donors import acts_text, changes, legend, marked, marks, with_marks
+from organs.web.pages.model import pull_lines
+from organs.web.pages.validating import KIND, missing_runtime, under_way
+from organs.web.pages.verdicts import scored, verdict_meaning
 
 READINGS_HERE = ("theta", "spectral", "size", "change")
 COMPUTED_SHOWN = 60

@@ -5,19 +5,19 @@ from __future__ import annotations
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.models import model_by_name
-from registry.errors import BadName, BadQuery, NotFound
-from registry.lineage import Kinship
-from registry.names import parse_model_name
-from registry.present.comparison import PAGE_TENSORS_MAX, changes, comparison, registered_model
-from registry.present.models import placements_values
-from registry.present.values import Values
-from web.answers import Page, Sheet, paged, plain_page, reading, settings, wants_csv
-from web.errors import status_of
-from web.links import with_parameters
-from web.pages.anatomy import anatomy
-from web.pages.blueprint import pages
-from web.pages.lineage import offered_names
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.errors import BadName, BadQuery, NotFound
+from organs.registry.lineage import Kinship
+from organs.registry.names import parse_model_name
+from organs.registry.present.comparison import PAGE_TENSORS_MAX, changes, comparison, registered_model
+from organs.registry.present.models import placements_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, Sheet, paged, plain_page, reading, settings, wants_csv
+from organs.web.errors import status_of
+from organs.web.links import with_parameters
+from organs.web.pages.anatomy import anatomy
+from organs.web.pages.blueprint import pages
+from organs.web.pages.lineage import offered_names
 
 SIDES = ("first", "second")
 COLUMNS = (

@@ -6,22 +6,22 @@ from flask import abort, redirect, request, url_for
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
-from registry.catalog.queries.candidates import known_bases
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.search import MODELS
-from registry.catalog.search.refine import short_text
-from registry.compose.writing import recipe_values
-from registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotAllowed, NotFound
-from registry.present.models import model_summary, models_values
-from registry.present.values import Values
-from web.answers import Page, paged, plain_page, reading, settings
-from web.asked import asked_query
-from web.asking import ask
-from web.errors import status_of
-from web.forms import writing_form
-from web.pages.blueprint import pages
-from web.pages.composing import Asked, asked_of, compose_address, filled_step, twin
-from web.pages.workbench import workbench
+from organs.registry.catalog.queries.candidates import known_bases
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.search import MODELS
+from organs.registry.catalog.search.refine import short_text
+from organs.registry.compose.writing import recipe_values
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotAllowed, NotFound
+from organs.registry.present.models import model_summary, models_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, paged, plain_page, reading, settings
+from organs.web.asked import asked_query
+from organs.web.asking import ask
+from organs.web.errors import status_of
+from organs.web.forms import writing_form
+from organs.web.pages.blueprint import pages
+from organs.web.pages.composing import Asked, asked_of, compose_address, filled_step, twin
+from organs.web.pages.workbench import workbench
 
 MODELS_SHOWN, KNOWN_SHOWN = 20, 8
 NO_BASE = (NotFound, BadName, BadDigest, Ambiguous)

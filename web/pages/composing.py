@@ -9,12 +9,12 @@ from urllib.parse import quote, urlencode
 from flask import request, url_for
 from werkzeug.datastructures import MultiDict
 
-from registry.compose.recipe import Graft, Recipe
-from registry.compose.selecting import TYPES
-from registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
-from registry.errors import BadQuery, BadRecipe
-from registry.present.composing import ALIKE, Cell
-from registry.present.values import Values
+from organs.registry.compose.recipe import Graft, Recipe
+from organs.registry.compose.selecting import TYPES
+from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
+from organs.registry.errors import BadQuery, BadRecipe
+from organs.registry.present.composing import ALIKE, Cell
+from organs.registry.present.values import Values
 
 ORDERS = {ALIKE: "alike", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
 """What candidates are ranked by, the largest first; only likeness has been seen to say how a graft ends."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from registry.catalog.queries.contributors import MODELS_MAX, contributors_page, works_of
-from registry.present.accounts import contributor_page, contributors_values
-from registry.present.values import Values
-from web.answers import Page, Sheet, paged, reading, settings
-from web.asked import asked_after, asked_limit
-from web.links import with_parameters
-from web.pages.blueprint import pages
+from organs.registry.catalog.queries.contributors import MODELS_MAX, contributors_page, works_of
+from organs.registry.present.accounts import contributor_page, contributors_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, Sheet, paged, reading, settings
+from organs.web.asked import asked_after, asked_limit
+from organs.web.links import with_parameters
+from organs.web.pages.blueprint import pages
 
 COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 """Of the list as CSV."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
-from registry.present.values import Values
+from organs.registry.present.values import Values
 
 ACTS = {"grafted": "grafted", "adapter": "an adapter added", "purified": "purified"}
 """What was done to an organ, in words."""

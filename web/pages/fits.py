@@ -5,22 +5,22 @@ from __future__ import annotations
 from flask import request
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import model_by_text
-from registry.catalog.queries.fitting import fitting_models
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.search import MODELS, parse_query
-from registry.catalog.tables import Model
-from registry.compose.selecting import TYPES
-from registry.errors import Ambiguous, BadDigest, BadName, NotFound
-from registry.present.compatibility import compatibility_values
-from registry.present.composing import fitting_values
-from registry.present.values import Values
-from web.answers import Page, paged, plain_page, reading, settings
-from web.errors import status_of
-from web.pages.blueprint import pages
-from web.pages.composing import compose_address, twin
-from web.pages.lineage import offered_names
-from web.planning import cut_lists, pair_for_client
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.selecting import TYPES
+from organs.registry.errors import Ambiguous, BadDigest, BadName, NotFound
+from organs.registry.present.compatibility import compatibility_values
+from organs.registry.present.composing import fitting_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, paged, plain_page, reading, settings
+from organs.web.errors import status_of
+from organs.web.pages.blueprint import pages
+from organs.web.pages.composing import compose_address, twin
+from organs.web.pages.lineage import offered_names
+from organs.web.planning import cut_lists, pair_for_client
 
 FITTING_MAX, OTHERS_MAX = 50, 20
 ENDPOINT = "pages.compose_fits"

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from registry.catalog.queries.composing import count_chimeras
-from registry.catalog.queries.jobs import has_jobs
-from registry.catalog.queries.model_search import search_models
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.search import search_organs
-from registry.catalog.search import MODELS, parse_query
-from registry.names import parse_model_name
-from registry.present.models import models_values, placements_values, public_figures
-from registry.present.search import search_values
-from registry.present.values import Values
-from web.answers import Page, paged, reading, settings
-from web.pages.anatomy import anatomy
-from web.pages.blueprint import pages
-from web.writing import may_see_jobs, whose_jobs
+from organs.registry.catalog.queries.composing import count_chimeras
+from organs.registry.catalog.queries.jobs import has_jobs
+from organs.registry.catalog.queries.model_search import search_models
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.names import parse_model_name
+from organs.registry.present.models import models_values, placements_values, public_figures
+from organs.registry.present.search import search_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, paged, reading, settings
+from organs.web.pages.anatomy import anatomy
+from organs.web.pages.blueprint import pages
+from organs.web.writing import may_see_jobs, whose_jobs
 
 TOP_QUERY = "type:organ unique:organ sort:-spectral"
 TOP_SHOWN, NEWEST_SHOWN = 8, 8

@@ -6,21 +6,21 @@ import json
 
 from flask import g, request, url_for
 
-from ingest.jobs.packs import pack_file
-from registry.catalog.queries.jobs import job_by_id, newest_jobs
-from registry.catalog.register.jobs import cancel_job
-from registry.present.chimeras import lock_of_name
-from registry.present.jobs import ACTIVE, PACK, job_result, job_values, jobs_values
-from registry.present.text import size_text
-from registry.present.values import Values
-from web.answers import Page, paged, reading, registry, settings
-from web.asked import asked_after, asked_limit, parsed_job
-from web.forms import writing_form
-from web.identity import ANY
-from web.links import with_parameters
-from web.pages.blueprint import pages
-from web.pages.outcomes import outcome
-from web.writing import whose_jobs
+from organs.ingest.jobs.packs import pack_file
+from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
+from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.present.chimeras import lock_of_name
+from organs.registry.present.jobs import ACTIVE, PACK, job_result, job_values, jobs_values
+from organs.registry.present.text import size_text
+from organs.registry.present.values import Values
+from organs.web.answers import Page, paged, reading, registry, settings
+from organs.web.asked import asked_after, asked_limit, parsed_job
+from organs.web.forms import writing_form
+from organs.web.identity import ANY
+from organs.web.links import with_parameters
+from organs.web.pages.blueprint import pages
+from organs.web.pages.outcomes import outcome
+from organs.web.writing import whose_jobs
 
 VALIDATE = "validate"
 RESULT_SHOWN_CHARACTERS = 20_000

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from registry.catalog.queries.models import model_by_name, visible_models
-from registry.errors import BadName, BadQuery, NotFound
-from registry.names import parse_model_name
-from registry.present.kinship import families, family_of
-from registry.present.values import Values
-from web.answers import Page, Sheet, paged, plain_page, reading, settings
-from web.asked import asked_after
-from web.charts.kin import MEASURED, Branch, Family, Tie, branches, family_tree, walk
-from web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, kin_graph
-from web.errors import status_of
-from web.links import with_parameters
-from web.pages.blueprint import pages
+from organs.registry.catalog.queries.models import model_by_name, visible_models
+from organs.registry.errors import BadName, BadQuery, NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.kinship import families, family_of
+from organs.registry.present.values import Values
+from organs.web.answers import Page, Sheet, paged, plain_page, reading, settings
+from organs.web.asked import asked_after
+from organs.web.charts.kin import MEASURED, Branch, Family, Tie, branches, family_tree, walk
+from organs.web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, kin_graph
+from organs.web.errors import status_of
+from organs.web.links import with_parameters
+from organs.web.pages.blueprint import pages
 
 COLUMNS = ("child", "parent", "relation", "evidence", "score")
 """Of the edges as CSV."""

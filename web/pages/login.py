@@ -6,16 +6,16 @@ from http import HTTPStatus
 
 from flask import Response, abort, after_this_request, request, url_for
 
-from registry.catalog.register.accounts import SESSION, end_session, open_session
-from registry.errors import BadToken
-from registry.present.values import Values
-from web.answers import Page, paged, registry, settings
-from web.forms import writing_form
-from web.identity import account_by_text, cookie_name, identity, used
-from web.pages.blueprint import pages
-from web.rates import LOG_INS, rates
-from web.returning import asked_next, checked_next
-from web.writing import ONLY_READS
+from organs.registry.catalog.register.accounts import SESSION, end_session, open_session
+from organs.registry.errors import BadToken
+from organs.registry.present.values import Values
+from organs.web.answers import Page, paged, registry, settings
+from organs.web.forms import writing_form
+from organs.web.identity import account_by_text, cookie_name, identity, used
+from organs.web.pages.blueprint import pages
+from organs.web.rates import LOG_INS, rates
+from organs.web.returning import asked_next, checked_next
+from organs.web.writing import ONLY_READS
 
 TOKEN_FIELD_MAX = 200
 """Characters; more is no token."""

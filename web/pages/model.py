@@ -8,30 +8,30 @@ from statistics import fmean
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.published import count_descendants, descendants_page, versions
-from registry.catalog.search.fields import CHIMERA
-from registry.catalog.tables import Model
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.errors import BadQuery
-from registry.names import parse_model_name
-from registry.present.chimeras import chimera_brief
-from registry.present.comparison import PAGE_TENSORS_MAX, changes, registered_model
-from registry.present.models import model_page
-from registry.present.published import descendants_values, versions_values
-from registry.present.text import size_text
-from registry.present.values import Values
-from web.answers import Page, Sheet, paged, reading, settings
-from web.asked import asked_choice
-from web.contents import public_names, whole_name
-from web.links import model_address
-from web.owning import may_edit, may_yank
-from web.pages.anatomy import COMPARED, READINGS, anatomy
-from web.pages.blueprint import pages
-from web.pages.charts import depth_shown
-from web.pages.donors import acts_text
-from web.pages.validating import missing_runtime, under_way
-from web.pages.verdicts import verdict_meaning
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.published import count_descendants, descendants_page, versions
+from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.errors import BadQuery
+from organs.registry.names import parse_model_name
+from organs.registry.present.chimeras import chimera_brief
+from organs.registry.present.comparison import PAGE_TENSORS_MAX, changes, registered_model
+from organs.registry.present.models import model_page
+from organs.registry.present.published import descendants_values, versions_values
+from organs.registry.present.text import size_text
+from organs.registry.present.values import Values
+from organs.web.answers import Page, Sheet, paged, reading, settings
+from organs.web.asked import asked_choice
+from organs.web.contents import public_names, whole_name
+from organs.web.links import model_address
+from organs.web.owning import may_edit, may_yank
+from organs.web.pages.anatomy import COMPARED, READINGS, anatomy
+from organs.web.pages.blueprint import pages
+from organs.web.pages.charts import depth_shown
+from organs.web.pages.donors import acts_text
+from organs.web.pages.validating import missing_runtime, under_way
+from organs.web.pages.verdicts import verdict_meaning
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400

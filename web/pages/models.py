@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from registry.catalog.queries.model_search import ModelPage, search_models
-from registry.catalog.search import MODELS, Query
-from registry.catalog.search.refine import short_text, sorted_by
-from registry.errors import BadQuery
-from registry.present.models import models_values
-from registry.present.values import Values
-from web.answers import Page, Sheet, paged, plain_page, reading, settings
-from web.asked import asked_after, asked_limit, asked_query
-from web.links import with_parameters
-from web.pages.blueprint import pages
+from organs.registry.catalog.queries.model_search import ModelPage, search_models
+from organs.registry.catalog.search import MODELS, Query
+from organs.registry.catalog.search.refine import short_text, sorted_by
+from organs.registry.errors import BadQuery
+from organs.registry.present.models import models_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, Sheet, paged, plain_page, reading, settings
+from organs.web.asked import asked_after, asked_limit, asked_query
+from organs.web.links import with_parameters
+from organs.web.pages.blueprint import pages
 
 SORTS = {
     "theta": "mean θ",

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from flask import g, url_for
 
-from registry.catalog.queries.search import search_organs
-from registry.catalog.search import parse_query
-from registry.errors import BadQuery, NotFound, TooSlow
-from registry.gguf import dtype_by_name
-from registry.gguf.quants import can_dequantize
-from registry.present.meanings import MEANINGS, theta_ingredients, theta_sentence
-from registry.present.organs import organ_page
-from registry.present.search import search_values
-from registry.present.values import Values
-from web.answers import Page, paged, reading, settings
-from web.pages.blueprint import pages
-from web.pages.charts import weights_shown
-from web.pages.composing import graft_address
-from web.shown import caution_of
+from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.search import parse_query
+from organs.registry.errors import BadQuery, NotFound, TooSlow
+from organs.registry.gguf import dtype_by_name
+from organs.registry.gguf.quants import can_dequantize
+from organs.registry.present.meanings import MEANINGS, theta_ingredients, theta_sentence
+from organs.registry.present.organs import organ_page
+from organs.registry.present.search import search_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, paged, reading, settings
+from organs.web.pages.blueprint import pages
+from organs.web.pages.charts import weights_shown
+from organs.web.pages.composing import graft_address
+from organs.web.shown import caution_of
 
 ALIKE_SHOWN = 8
 FORMS = {"raw": "plain bytes (.raw)", "bin": "with its name and shape (.bin)", "npy": "as float32 for NumPy (.npy)"}

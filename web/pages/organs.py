@@ -6,18 +6,18 @@ from dataclasses import asdict, fields
 
 from flask import g, request, url_for
 
-from registry.anatomy import EXAMPLE_SLOTS
-from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES
-from registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, SearchPage
-from registry.catalog.search.refine import bounded, has_choice, short_text, sorted_by, toggled_texts, without
-from registry.errors import BadQuery
-from registry.present.meanings import MEANINGS
-from registry.present.search import search_values
-from registry.present.values import Values
-from web.answers import Page, Sheet, paged, plain_page, registry, settings
-from web.asked import asked_after, asked_limit, asked_query
-from web.links import query_address, with_parameters
-from web.pages.blueprint import pages
+from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES
+from organs.registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, SearchPage
+from organs.registry.catalog.search.refine import bounded, has_choice, short_text, sorted_by, toggled_texts, without
+from organs.registry.errors import BadQuery
+from organs.registry.present.meanings import MEANINGS
+from organs.registry.present.search import search_values
+from organs.registry.present.values import Values
+from organs.web.answers import Page, Sheet, paged, plain_page, registry, settings
+from organs.web.asked import asked_after, asked_limit, asked_query
+from organs.web.links import query_address, with_parameters
+from organs.web.pages.blueprint import pages
 
 FACETS = {"type": "type", "slot": "slot", "dtype": "format", "arch": "architecture", "license": "licence"}
 """Field and heading, in the order in which they are shown."""

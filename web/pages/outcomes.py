@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from flask import url_for
 
-from registry.names import MODEL_TEXT_MAX_LENGTH
-from registry.present.text import size_text
-from registry.present.values import Values
-from web.links import model_address, organ_address
-from web.pages.verdicts import MEANINGS
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH
+from organs.registry.present.text import size_text
+from organs.registry.present.values import Values
+from organs.web.links import model_address, organ_address
+from organs.web.pages.verdicts import MEANINGS
 
 LINKS_MAX = 100
 TEXT_MAX = 2000

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from flask import abort, redirect, request, url_for
 
-from ingest.describing import FIELDS, read_edits
-from ingest.publishing import publish_model
-from registry.catalog.register.editing import edit_model
-from registry.catalog.register.states import hide_model
-from registry.errors import Conflict
-from registry.names import ModelName, parse_model_name
-from registry.present.published import published_values
-from registry.present.values import Values
-from registry.relatives import resolve_declared
-from web.answers import Page, paged, plain_page, reading, registry, settings
-from web.forms import writing_form
-from web.identity import ANY, identity, need
-from web.links import model_address
-from web.owning import model_to_edit, model_to_restore, model_to_yank
-from web.pages.blueprint import pages
+from organs.ingest.describing import FIELDS, read_edits
+from organs.ingest.publishing import publish_model
+from organs.registry.catalog.register.editing import edit_model
+from organs.registry.catalog.register.states import hide_model
+from organs.registry.errors import Conflict
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.present.published import published_values
+from organs.registry.present.values import Values
+from organs.registry.relatives import resolve_declared
+from organs.web.answers import Page, paged, plain_page, reading, registry, settings
+from organs.web.forms import writing_form
+from organs.web.identity import ANY, identity, need
+from organs.web.links import model_address
+from organs.web.owning import model_to_edit, model_to_restore, model_to_yank
+from organs.web.pages.blueprint import pages
 
 TAGS_SEPARATOR = ","
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from registry.present.values import Values
-from web.answers import Page, paged
-from web.api.document import document
-from web.api.examples import example_answers
-from web.api.operation import Operation, operations
-from web.api.root import program_version
-from web.pages.blueprint import pages
+from organs.registry.present.values import Values
+from organs.web.answers import Page, paged
+from organs.web.api.document import document
+from organs.web.api.examples import example_answers
+from organs.web.api.operation import Operation, operations
+from organs.web.api.root import program_version
+from organs.web.pages.blueprint import pages
 
 ADDRESS = "localhost:8935"
 """Where examples ask: what `organ serve` listens on unless told otherwise. What the asker calls it is not repeated."""

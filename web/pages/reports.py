@@ -8,24 +8,24 @@ from dataclasses import replace
 from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
-from registry.catalog.memory import remembered
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.queries.reports import matrix_figures
-from registry.errors import BadQuery, NotFound, TooSlow
-from registry.names import parse_model_name
-from registry.present.values import Values
-from registry.reports.dissection import model_report
-from registry.reports.document import Report, Section, Table
-from registry.reports.markdown import markdown
-from registry.reports.overview import registry_report
-from registry.reports.scale import scale_tables
-from web.answers import Page, Sheet, conditional, paged, plain_page, reading
-from web.charts import scale, types
-from web.links import model_address
-from web.pages.blueprint import pages
-from web.pages.charts import svg_answer
-from web.pages.sections import shown_section
-from web.shown import glyph
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.errors import BadQuery, NotFound, TooSlow
+from organs.registry.names import parse_model_name
+from organs.registry.present.values import Values
+from organs.registry.reports.dissection import model_report
+from organs.registry.reports.document import Report, Section, Table
+from organs.registry.reports.markdown import markdown
+from organs.registry.reports.overview import registry_report
+from organs.registry.reports.scale import scale_tables
+from organs.web.answers import Page, Sheet, conditional, paged, plain_page, reading
+from organs.web.charts import scale, types
+from organs.web.links import model_address
+from organs.web.pages.blueprint import pages
+from organs.web.pages.charts import svg_answer
+from organs.web.pages.sections import shown_section
+from organs.web.shown import glyph
 
 REPORT_SECONDS = 10.0
 """It takes a second and a half where there are a million placements, and is made once until the catalog changes."""

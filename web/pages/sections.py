@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from flask import url_for
 
-from registry.anatomy import place_of
-from registry.errors import BadName
-from registry.names import parse_model_name
-from registry.present.values import Values
-from registry.reports.document import Cell, Column, Facts, Kind, Section, Table, shown
-from web.links import model_address, with_parameters
+from organs.registry.anatomy import place_of
+from organs.registry.errors import BadName
+from organs.registry.names import parse_model_name
+from organs.registry.present.values import Values
+from organs.registry.reports.document import Cell, Column, Facts, Kind, Section, Table, shown
+from organs.web.links import model_address, with_parameters
 
 ROWS_SHOWN = 100
 """Rows of one table on a page; the others are in its CSV."""

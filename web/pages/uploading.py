@@ -7,34 +7,34 @@ from collections.abc import Sequence
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
-from ingest.submissions.findings import MUST_ACKNOWLEDGE
-from ingest.submissions.manifest import (
+from organs.ingest.submissions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.submissions.manifest import (
     METADATA_MEMBERS,
     BadManifest,
     StatedMetadata,
     parse_acknowledged,
     parse_stated_metadata,
 )
-from ingest.submissions.serialize import manifest_of
-from ingest.uploads import sessions
-from registry.catalog.clock import now
-from registry.catalog.queries.submissions import UNDER_WAY, FoundSubmission, open_submissions
-from registry.catalog.queries.uploads import finished_files, open_uploads
-from registry.catalog.tables import Upload
-from registry.errors import BadInput, BadName, NotComposable
-from registry.present.administration import submitted_values
-from registry.present.submissions import submission_values, submissions_values
-from registry.present.uploads import uploads_values
-from registry.present.values import Values
-from web import submitting
-from web.accounts import own_account
-from web.answers import Page, paged, reading, registry, settings
-from web.api.blueprint import ROOT
-from web.api.uploads import asker_id
-from web.forms import writing_form
-from web.identity import UPLOAD, identity, need
-from web.pages.blueprint import pages
-from web.writing import may_write
+from organs.ingest.submissions.serialize import manifest_of
+from organs.ingest.uploads import sessions
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.submissions import UNDER_WAY, FoundSubmission, open_submissions
+from organs.registry.catalog.queries.uploads import finished_files, open_uploads
+from organs.registry.catalog.tables import Upload
+from organs.registry.errors import BadInput, BadName, NotComposable
+from organs.registry.present.administration import submitted_values
+from organs.registry.present.submissions import submission_values, submissions_values
+from organs.registry.present.uploads import uploads_values
+from organs.registry.present.values import Values
+from organs.web import submitting
+from organs.web.accounts import own_account
+from organs.web.answers import Page, paged, reading, registry, settings
+from organs.web.api.blueprint import ROOT
+from organs.web.api.uploads import asker_id
+from organs.web.forms import writing_form
+from organs.web.identity import UPLOAD, identity, need
+from organs.web.pages.blueprint import pages
+from organs.web.writing import may_write
 
 SHOWN = 20
 """Submissions on the page for uploading; all of them are on the account's."""

@@ -7,10 +7,10 @@ from importlib import util
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.jobs import active_jobs
-from registry.present.values import Values
-from registry.validation.llama import NOT_INSTALLED, PACKAGE
-from web.writing import may_see_jobs, whose_jobs
+from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.present.values import Values
+from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
+from organs.web.writing import may_see_jobs, whose_jobs
 
 KIND = "validate"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.present.values import Values
-from registry.validation.figures import change_text, lengths_text
+from organs.registry.present.values import Values
+from organs.registry.validation.figures import change_text, lengths_text
 
 MEANINGS = {
     "gains": "it runs, and is better than its base on a text",

@@ -7,32 +7,32 @@ from dataclasses import dataclass
 
 from flask import abort, g
 
-from registry.catalog.queries.fitting import fitting_models
-from registry.compose.finding import Finding
-from registry.compose.parent import Parent
-from registry.compose.plan import Plan
-from registry.compose.reading import recipe_findings
-from registry.compose.recipe import ENCODINGS, PurifyMethod, Recipe
-from registry.compose.selecting import TYPES
-from registry.compose.writing import recipe_values, recipe_yaml
-from registry.errors import BadRecipe, TooSlow
-from registry.present.changes import findings_values
-from registry.present.composing import (
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.compose.finding import Finding
+from organs.registry.compose.parent import Parent
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.reading import recipe_findings
+from organs.registry.compose.recipe import ENCODINGS, PurifyMethod, Recipe
+from organs.registry.compose.selecting import TYPES
+from organs.registry.compose.writing import recipe_values, recipe_yaml
+from organs.registry.errors import BadRecipe, TooSlow
+from organs.registry.present.changes import findings_values
+from organs.registry.present.composing import (
     adapters_values,
     candidates_values,
     cells_values,
     fitting_values,
     types_values,
 )
-from registry.present.plan import plan_values
-from registry.present.script import script
-from registry.present.values import Values
-from web.answers import Page, plain_page, reading, settings
-from web.asking import planner
-from web.errors import error_answer
-from web.pages.cells import cell_grid, letters
-from web.pages.composing import ORDERS, Asked, cell_graft, compose_address, parsed_cell, replacing, type_graft
-from web.planning import cut_lists, plan_for_client
+from organs.registry.present.plan import plan_values
+from organs.registry.present.script import script
+from organs.registry.present.values import Values
+from organs.web.answers import Page, plain_page, reading, settings
+from organs.web.asking import planner
+from organs.web.errors import error_answer
+from organs.web.pages.cells import cell_grid, letters
+from organs.web.pages.composing import ORDERS, Asked, cell_graft, compose_address, parsed_cell, replacing, type_graft
+from organs.web.planning import cut_lists, plan_for_client
 
 FITTING_SHOWN = 12
 FILE_NAME = "recipe.yaml"

@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from registry.errors import NoSuchContributor, NoSuchToken
-from registry.tokens import SentToken
+from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
+from organs.registry.errors import NoSuchContributor, NoSuchToken
+from organs.registry.tokens import SentToken
 
 REVOKED = "was revoked: make another, or ask whoever runs the registry"
 EXPIRED = "has expired: make another, or ask whoever runs the registry"

@@ -8,10 +8,10 @@ from typing import Any
 from sqlalchemy import Row, Select, func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Contributor, Model, Submission, Upload
-from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES
-from registry.errors import NotFound
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Contributor, Model, Submission, Upload
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_STATES
+from organs.registry.errors import NotFound
 
 _WAITING, _CONTRIBUTORS = "quarantine", "admin contributors"
 """What places in the lists are bound to."""

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.narrow import Narrowed
-from registry.catalog.queries.organs import organs_by_prefix, places_of_organ
-from registry.catalog.queries.ranking import matches
-from registry.catalog.search import Query
-from registry.catalog.search.cursor import Cursor
-from registry.catalog.tables import Fingerprint, Organ, Placement
-from registry.errors import BadQuery
+from organs.registry.catalog.queries.narrow import Narrowed
+from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ
+from organs.registry.catalog.queries.ranking import matches
+from organs.registry.catalog.search import Query
+from organs.registry.catalog.search.cursor import Cursor
+from organs.registry.catalog.tables import Fingerprint, Organ, Placement
+from organs.registry.errors import BadQuery
 
 COMPARED_MAX = 20_000
 """Placements that are compared, those of the same block first."""
@@ -78,7 +78,7 @@ def _candidates(
 
 def _ranked(own: bytes, rows: Sequence[tuple[int, int, bytes]], unique: bool) -> list[Likeness]:
     """The most alike first, equal ones by falling id; organs that are constant are like nothing."""
-    from registry.lineage import correlations  # loads numpy, which no other search needs
+    from organs.registry.lineage import correlations  # loads numpy, which no other search needs
 
     different = {organ_id: values for _, organ_id, values in rows}
     found = dict(zip(different, correlations(own, list(different.values())), strict=True))

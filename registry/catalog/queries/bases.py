@@ -14,10 +14,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, and_, bindparam, case, cast, func, not_, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from registry.anatomy import OrganType
-from registry.catalog.memory import remembered
-from registry.catalog.tables import Facet, Model, ModelMetadata, Organ, Placement
-from registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, REACHABLE_STATES, VECTOR_DTYPES
+from organs.registry.anatomy import OrganType
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.tables import Facet, Model, ModelMetadata, Organ, Placement
+from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, REACHABLE_STATES, VECTOR_DTYPES
 
 ATTENTION_FACTS = (
     *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),

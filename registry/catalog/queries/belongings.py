@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Model, Submission, Upload
+from organs.registry.catalog.tables import Model, Submission, Upload
 
 SHOWN_MAX = 100
 """Of each kind that are listed; the newest."""

@@ -10,10 +10,20 @@ from typing import Any
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session, aliased
 
-from registry.catalog.tables import Blob, BlobLease, FilePart, Ingest, InlineBlob, Model, ModelFile, Organ, Placement
-from registry.catalog.upsert import batches
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import Digest
+from organs.registry.catalog.tables import (
+    Blob,
+    BlobLease,
+    FilePart,
+    Ingest,
+    InlineBlob,
+    Model,
+    ModelFile,
+    Organ,
+    Placement,
+)
+from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import Digest
 
 NAMES_MAX = 20
 """Places of a blob that are listed for people, of each kind."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, not_, or_
 
-from registry.catalog.search import Interval, Numbers
-from registry.catalog.tables import Placement
+from organs.registry.catalog.search import Interval, Numbers
+from organs.registry.catalog.tables import Placement
 
 COLUMNS = {
     "theta": "theta",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select, true
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Blob, Fingerprint, Lineage, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, Fingerprint, Lineage, Model, Organ, Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session, aliased
 
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Blob, Chimera, Lineage, Model, Organ, Placement
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import parse_prefix
-from registry.errors import Ambiguous, NotFound
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Blob, Chimera, Lineage, Model, Organ, Placement
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import parse_prefix
+from organs.registry.errors import Ambiguous, NotFound
 
 MADE_OF_MAX = 100
 """Organs that were computed from one which are listed."""

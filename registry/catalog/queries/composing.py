@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, and_, func, select
 from sqlalchemy.orm import Session
 
-from registry.anatomy import OrganType, Place, Tower
-from registry.catalog.queries.models import find_model, model_by_name
-from registry.catalog.records import OrganKey
-from registry.catalog.tables import (
+from organs.registry.anatomy import OrganType, Place, Tower
+from organs.registry.catalog.queries.models import find_model, model_by_name
+from organs.registry.catalog.records import OrganKey
+from organs.registry.catalog.tables import (
     Blob,
     Chimera,
     Computation,
@@ -23,12 +23,12 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.catalog.upsert import batches
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import Digest, looks_like_prefix, parse_prefix
-from registry.errors import Ambiguous, BadDigest, BadName, NotFound
-from registry.measure.zmeasure import METHOD
-from registry.names import parse_model_name
+from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.errors import Ambiguous, BadDigest, BadName, NotFound
+from organs.registry.measure.zmeasure import METHOD
+from organs.registry.names import parse_model_name
 
 
 @dataclass(frozen=True, slots=True)

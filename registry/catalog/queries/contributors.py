@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Chimera, Contributor, Model
-from registry.errors import NoSuchContributor
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Chimera, Contributor, Model
+from organs.registry.errors import NoSuchContributor
 
 MODELS_MAX = 100
 """Of one contributor that are listed."""

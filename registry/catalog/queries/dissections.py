@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
 from sqlalchemy.orm import Session
 
-from registry.anatomy import OrganType
-from registry.catalog.tables import Blob, FilePart, Measurement, ModelFile, Organ, Placement
+from organs.registry.anatomy import OrganType
+from organs.registry.catalog.tables import Blob, FilePart, Measurement, ModelFile, Organ, Placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import exists, func, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Model, ModelFile, Placement
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.names import ModelName
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Model, ModelFile, Placement
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.names import ModelName
 
 VERSIONS_MAX = 1000
 """The newest versions, which can be asked for as tags and by commit."""

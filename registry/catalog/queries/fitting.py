@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, false, func, or_, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.memory import remembered
-from registry.catalog.queries.bases import (
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.bases import (
     Base,
     among,
     base_of,
@@ -22,10 +22,10 @@ from registry.catalog.queries.bases import (
     is_equal,
     models_of_architecture,
 )
-from registry.catalog.search import Choice
-from registry.catalog.search.cursor import check_limit
-from registry.catalog.tables import Lineage, Model, Placement
-from registry.catalog.vocabulary import ORGAN_TYPES
+from organs.registry.catalog.search import Choice
+from organs.registry.catalog.search.cursor import check_limit
+from organs.registry.catalog.tables import Lineage, Model, Placement
+from organs.registry.catalog.vocabulary import ORGAN_TYPES
 
 SAMPLED_MAX = 6000
 """Placements of an architecture that are looked at to learn how many fit: some tens of milliseconds."""

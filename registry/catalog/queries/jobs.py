@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Row, and_, or_, select, true
 from sqlalchemy.orm import Session, undefer
 
-from registry.catalog.clock import now
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Contributor, Job
-from registry.errors import NoSuchJob
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Contributor, Job
+from organs.registry.errors import NoSuchJob
 
 _LIST = "jobs"
 """What places in the list are bound to."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
-from registry.catalog.upsert import batches
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import Digest
+from organs.registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
+from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import Digest
 
 
 @dataclass(frozen=True, slots=True)

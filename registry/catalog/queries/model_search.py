@@ -9,14 +9,14 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, false, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.bounds import number_condition
-from registry.catalog.queries.models import composed_among, is_composed
-from registry.catalog.queries.narrow import known_values, model_conditions, nonfinite_condition
-from registry.catalog.search import FoundModel, ModelsPage, Query, Sort
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.search.fields import CHIMERA, PARTIAL
-from registry.catalog.tables import Model
-from registry.digest import Digest
+from organs.registry.catalog.queries.bounds import number_condition
+from organs.registry.catalog.queries.models import composed_among, is_composed
+from organs.registry.catalog.queries.narrow import known_values, model_conditions, nonfinite_condition
+from organs.registry.catalog.search import FoundModel, ModelsPage, Query, Sort
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import Digest
 
 _COLUMNS: dict[str, Any] = {
     "new": Model.id,  # ids are given in the order of registration

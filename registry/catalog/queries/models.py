@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.removed import removal, removed_versions
-from registry.catalog.search.parse import nearest
-from registry.catalog.tables import (
+from organs.registry.catalog.queries.removed import removal, removed_versions
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.catalog.tables import (
     Blob,
     Chimera,
     Contributor,
@@ -22,10 +22,10 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import Digest
-from registry.errors import NotFound, NothingRegistered
-from registry.names import ModelName, check_new_name
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import Digest
+from organs.registry.errors import NotFound, NothingRegistered
+from organs.registry.names import ModelName, check_new_name
 
 NAMES_MAX = 5000
 """The newest names, among which the one that was meant is looked for."""

@@ -11,18 +11,18 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, select, true
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.bases import Base, base_of
-from registry.catalog.queries.fitting import Fitting, fitting
-from registry.catalog.queries.rollup import FACET_COLUMNS, held_roll_up
-from registry.catalog.queries.words import models_with_words
-from registry.catalog.search import Choice, Numbers, Query
-from registry.catalog.search.fields import BASES_MAX, NO, UNKNOWN, YES
-from registry.catalog.search.parse import nearest
-from registry.catalog.tables import Contributor, Facet, FacetCount, Model
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.catalog.words import folded_words
-from registry.errors import BadName
-from registry.names import parse_model_name
+from organs.registry.catalog.queries.bases import Base, base_of
+from organs.registry.catalog.queries.fitting import Fitting, fitting
+from organs.registry.catalog.queries.rollup import FACET_COLUMNS, held_roll_up
+from organs.registry.catalog.queries.words import models_with_words
+from organs.registry.catalog.search import Choice, Numbers, Query
+from organs.registry.catalog.search.fields import BASES_MAX, NO, UNKNOWN, YES
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.catalog.tables import Contributor, Facet, FacetCount, Model
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.catalog.words import folded_words
+from organs.registry.errors import BadName
+from organs.registry.names import parse_model_name
 
 NAMES_MAX = 5000
 """Names that are looked through for a pattern, or for another spelling."""

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import BlobRow
-from registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
-from registry.catalog.upsert import batches
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import parse_prefix
-from registry.errors import Ambiguous, NotFound
+from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
+from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import parse_prefix
+from organs.registry.errors import Ambiguous, NotFound
 
 
 def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[tuple[str, str, str]]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from sqlalchemy import Row, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Blob, Model, Organ, Placement
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Blob, Model, Organ, Placement
 
 
 def placements_page(

@@ -14,13 +14,20 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.memory import remembered
-from registry.catalog.queries.bounds import COLUMNS, RANKINGS, index_conditions, placement_condition, ranges, stretch
-from registry.catalog.queries.narrow import Narrowed
-from registry.catalog.queries.tallies import count_by_type
-from registry.catalog.search import Sort
-from registry.catalog.tables import RANKED_MEASURES, Model, Placement
-from registry.catalog.vocabulary import ORGAN_TYPES
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.bounds import (
+    COLUMNS,
+    RANKINGS,
+    index_conditions,
+    placement_condition,
+    ranges,
+    stretch,
+)
+from organs.registry.catalog.queries.narrow import Narrowed
+from organs.registry.catalog.queries.tallies import count_by_type
+from organs.registry.catalog.search import Sort
+from organs.registry.catalog.tables import RANKED_MEASURES, Model, Placement
+from organs.registry.catalog.vocabulary import ORGAN_TYPES
 
 GATHER_MAX = 20_000
 """Placements that are fetched one by one to be sorted: some tens of milliseconds."""

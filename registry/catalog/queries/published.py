@@ -9,13 +9,13 @@ from itertools import zip_longest
 from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.events import was_seen, yanked_by
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import Digest
-from registry.names import ModelName
+from organs.registry.catalog.queries.events import was_seen, yanked_by
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Chimera, Contributor, Lineage, Model, Placement
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import Digest
+from organs.registry.names import ModelName
 
 
 def donors_of(chimera_id: int) -> Select[int | None]:

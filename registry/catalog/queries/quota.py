@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.submissions import UNDER_WAY
-from registry.catalog.tables import Contributor, Model, Submission, Upload, UploadPiece
-from registry.errors import OverQuota
+from organs.registry.catalog.queries.submissions import UNDER_WAY
+from organs.registry.catalog.tables import Contributor, Model, Submission, Upload, UploadPiece
+from organs.registry.errors import OverQuota
 
 PIECE_ROW_BYTES = 256
 """Counted for each piece of a pack beside its bytes: what its row takes in the database. A pack may have thousands of

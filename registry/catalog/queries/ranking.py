@@ -10,9 +10,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
-from registry.catalog.queries.bases import among
-from registry.catalog.queries.bounds import (
+from organs.registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
+from organs.registry.catalog.queries.bases import among
+from organs.registry.catalog.queries.bounds import (
     RANKINGS,
     index_conditions,
     placement_condition,
@@ -20,11 +20,11 @@ from registry.catalog.queries.bounds import (
     stretch,
     wants_missing_only,
 )
-from registry.catalog.queries.narrow import Narrowed, nonfinite_condition
-from registry.catalog.queries.planning import Plan, by_index, plan_of
-from registry.catalog.search import Numbers, Sort
-from registry.catalog.search.cursor import Cursor
-from registry.catalog.tables import Facet, Organ, Placement
+from organs.registry.catalog.queries.narrow import Narrowed, nonfinite_condition
+from organs.registry.catalog.queries.planning import Plan, by_index, plan_of
+from organs.registry.catalog.search import Numbers, Sort
+from organs.registry.catalog.search.cursor import Cursor
+from organs.registry.catalog.tables import Facet, Organ, Placement
 
 UNIQUE_ROWS_MAX = 4000
 """Placements that are read at once to find organs that are not on the page yet; more where the query has `fits:` and

@@ -9,11 +9,11 @@ from functools import lru_cache
 from sqlalchemy import ColumnElement, Row, String, and_, cast, func, or_, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
-from registry.catalog.upsert import batches
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.lineage import Organ as ComparedOrgan
-from registry.lineage import Slot
+from organs.registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
+from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.lineage import Organ as ComparedOrgan
+from organs.registry.lineage import Slot
 
 _FETCHED_AT_ONCE = 1000
 

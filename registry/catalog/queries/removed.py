@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import and_, or_, select, tuple_
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.events import was_seen
-from registry.catalog.tables import Model
-from registry.catalog.upsert import batches
-from registry.errors import BadName, Removed
-from registry.names import ModelName, parse_model_name
+from organs.registry.catalog.queries.events import was_seen
+from organs.registry.catalog.tables import Model
+from organs.registry.catalog.upsert import batches
+from organs.registry.errors import BadName, Removed
+from organs.registry.names import ModelName, parse_model_name
 
 REMOVALS_MAX = 1000
 """The newest versions, of which it is told."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.shared_organs import organs_placed_by, organs_without_place
-from registry.catalog.search.parse import nearest
-from registry.catalog.tables import Blob, Chimera, FilePart, Lineage, Model, ModelFile, Organ, Placement
-from registry.catalog.upsert import batches
-from registry.errors import NotFound
-from registry.names import ModelName
+from organs.registry.catalog.queries.shared_organs import organs_placed_by, organs_without_place
+from organs.registry.catalog.search.parse import nearest
+from organs.registry.catalog.tables import Blob, Chimera, FilePart, Lineage, Model, ModelFile, Organ, Placement
+from organs.registry.catalog.upsert import batches
+from organs.registry.errors import NotFound
+from organs.registry.names import ModelName
 
 CHIMERAS_MAX = 1000
 """That are named."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Row, case, func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.models import is_composed
-from registry.catalog.search.fields import CHIMERA
-from registry.catalog.tables import Lineage, Model, Organ, Placement
+from organs.registry.catalog.queries.models import is_composed
+from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.tables import Lineage, Model, Organ, Placement
 
 
 @dataclass(frozen=True, slots=True)

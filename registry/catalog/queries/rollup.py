@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
-from registry.catalog.memory import remembered
-from registry.catalog.tables import Facet, FacetCount
+from organs.registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.tables import Facet, FacetCount
 
 FACETS_MAX = 20_000
 """That are held, at about a kilobyte each. Where there are more, the database is asked every time."""

@@ -8,15 +8,15 @@ from typing import Any
 from sqlalchemy import bindparam, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.memory import remembered
-from registry.catalog.queries.alike import alike_placements
-from registry.catalog.queries.narrow import Narrowed, narrow
-from registry.catalog.queries.ranking import ranked_placements
-from registry.catalog.queries.spread import facet_counts
-from registry.catalog.search import FacetCounts, FoundOrgan, Query, SearchPage
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Blob, Model, Organ, Placement
-from registry.digest import Digest
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.alike import alike_placements
+from organs.registry.catalog.queries.narrow import Narrowed, narrow
+from organs.registry.catalog.queries.ranking import ranked_placements
+from organs.registry.catalog.queries.spread import facet_counts
+from organs.registry.catalog.search import FacetCounts, FoundOrgan, Query, SearchPage
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Blob, Model, Organ, Placement
+from organs.registry.digest import Digest
 
 
 def search_organs(session: Session, query: Query, limit: int, after: str | None = None) -> SearchPage:

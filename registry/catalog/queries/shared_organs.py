@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from registry.catalog.tables import Chimera, Model, ModelMetadata, Organ, Placement
-from registry.catalog.upsert import batches
-from registry.lineage import Slot
+from organs.registry.catalog.tables import Chimera, Model, ModelMetadata, Organ, Placement
+from organs.registry.catalog.upsert import batches
+from organs.registry.lineage import Slot
 
 PROBED_MAX = 64
 """Organs of a model by which models that share them are looked for."""

@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
-from registry.catalog.limits import limited
-from registry.catalog.queries.bounds import degrees
-from registry.catalog.queries.narrow import ABSENT, Narrowed
-from registry.catalog.queries.planning import GATHER_MAX
-from registry.catalog.queries.ranking import spread_of_matching
-from registry.catalog.queries.rollup import BINS, Mask, RollUp, roll_up, sums
-from registry.catalog.search import FacetCounts, Interval, Numbers
-from registry.errors import TooSlow
+from organs.registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
+from organs.registry.catalog.limits import limited
+from organs.registry.catalog.queries.bounds import degrees
+from organs.registry.catalog.queries.narrow import ABSENT, Narrowed
+from organs.registry.catalog.queries.planning import GATHER_MAX
+from organs.registry.catalog.queries.ranking import spread_of_matching
+from organs.registry.catalog.queries.rollup import BINS, Mask, RollUp, roll_up, sums
+from organs.registry.catalog.search import FacetCounts, Interval, Numbers
+from organs.registry.errors import TooSlow
 
 SHOWN_FIELDS = ("type", "slot", "dtype", "arch", "license")
 VALUES_SHOWN = 100

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from sqlalchemy import Row, Select, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
-from registry.catalog.actions import Action
-from registry.catalog.queries.events import was_done
-from registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from registry.catalog.tables import Chimera, Contributor, Job, Model, Submission
-from registry.digest import Digest
-from registry.errors import NotFound
-from registry.names import ModelName
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.queries.events import was_done
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import Chimera, Contributor, Job, Model, Submission
+from organs.registry.digest import Digest
+from organs.registry.errors import NotFound
+from organs.registry.names import ModelName
 
 UNDER_WAY = ("checking", "ready", "publishing")
 """States in which the bytes still lie with the uploads."""

@@ -7,12 +7,12 @@ from bisect import bisect_right
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.bins import theta_bin
-from registry.catalog.memory import remembered
-from registry.catalog.queries.bounds import ranges, stretch
-from registry.catalog.queries.narrow import Narrowed
-from registry.catalog.queries.rollup import BINS, held_roll_up, sums
-from registry.catalog.tables import Facet, FacetCount
+from organs.registry.catalog.bins import theta_bin
+from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.bounds import ranges, stretch
+from organs.registry.catalog.queries.narrow import Narrowed
+from organs.registry.catalog.queries.rollup import BINS, held_roll_up, sums
+from organs.registry.catalog.tables import Facet, FacetCount
 
 
 def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session, aliased
 
-from registry.catalog.queries.models import count_models
-from registry.catalog.tables import Blob, Model, Placement, Total
+from organs.registry.catalog.queries.models import count_models
+from organs.registry.catalog.tables import Blob, Model, Placement, Total
 
 
 @dataclass(frozen=True, slots=True)

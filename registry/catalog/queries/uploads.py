@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Blob, FilePart, Model, ModelFile, Organ, Placement, Upload, UploadPiece
-from registry.catalog.upsert import batches
-from registry.catalog.vocabulary import REACHABLE_STATES
-from registry.digest import Digest
-from registry.errors import Conflict, NotFound
+from organs.registry.catalog.tables import Blob, FilePart, Model, ModelFile, Organ, Placement, Upload, UploadPiece
+from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import Digest
+from organs.registry.errors import Conflict, NotFound
 
 KNOWN_FOR = timedelta(hours=12)
 """A piece that expires sooner counts as absent: who asks what to send needs some time to send the rest."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import Score, Verdict
+from organs.registry.catalog.tables import Score, Verdict
 
 VERDICTS_SHOWN = 20
 

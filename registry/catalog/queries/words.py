@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Select, and_, select
 
-from registry.catalog.tables import ModelWord
+from organs.registry.catalog.tables import ModelWord
 
 _SURROGATES_BEGIN, _SURROGATES_END = 0xD800, 0xE000
 

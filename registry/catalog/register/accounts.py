@@ -9,21 +9,21 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import (
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import (
     Account,
     contributor_by_name,
     descendants_of,
     is_good,
     token_by_public_id,
 )
-from registry.catalog.register.events import record_event
-from registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, checked_text
-from registry.errors import BadInput, BadName, BadToken, NotAllowed
-from registry.names import check_new_name, parse_model_name
-from registry.tokens import NewToken, new_page_token, new_token, secret_sha256
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
+from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, checked_text
+from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
+from organs.registry.names import check_new_name, parse_model_name
+from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
 TOKENS_MAX = 50
 """Good ones that a contributor may have at once."""

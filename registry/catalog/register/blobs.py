@@ -8,15 +8,15 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.clock import now
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded, unneeded_blobs
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.events import record_event
-from registry.catalog.register.totals import add_to_totals, blob_changes, is_counted
-from registry.catalog.tables import Blob, BlobLease, InlineBlob
-from registry.catalog.upsert import insert_missing, insert_missing_and_tell
-from registry.store import BlobAddress, StoredBlob
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded, unneeded_blobs
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.totals import add_to_totals, blob_changes, is_counted
+from organs.registry.catalog.tables import Blob, BlobLease, InlineBlob
+from organs.registry.catalog.upsert import insert_missing, insert_missing_and_tell
+from organs.registry.store import BlobAddress, StoredBlob
 
 
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:

@@ -8,11 +8,11 @@ from datetime import datetime
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.composing import organ_ids
-from registry.catalog.queries.published import donors_of
-from registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
-from registry.catalog.tables import Chimera, Computation, Lineage, Model
-from registry.catalog.upsert import insert_missing
+from organs.registry.catalog.queries.composing import organ_ids
+from organs.registry.catalog.queries.published import donors_of
+from organs.registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
+from organs.registry.catalog.tables import Chimera, Computation, Lineage, Model
+from organs.registry.catalog.upsert import insert_missing
 
 
 def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.tables import Contributor
-from registry.catalog.upsert import insert_missing
-from registry.catalog.vocabulary import checked_text
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.tables import Contributor
+from organs.registry.catalog.upsert import insert_missing
+from organs.registry.catalog.vocabulary import checked_text
 
 
 def contributor_id(session: Session, name: str) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.tables import DailyDownloads, Model
-from registry.catalog.upsert import batches, insert_or_add
+from organs.registry.catalog.tables import DailyDownloads, Model
+from organs.registry.catalog.upsert import batches, insert_or_add
 
 
 def add_downloads(session: Session, counted: Mapping[tuple[int, str], int]) -> None:

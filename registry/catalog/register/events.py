@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.clock import now
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.tables import Event
-from registry.catalog.vocabulary import shown_text
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.tables import Event
+from organs.registry.catalog.vocabulary import shown_text
 
 
 def record_event(

@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from registry.catalog.bins import theta_bin
-from registry.catalog.tables import Facet, FacetCount
-from registry.catalog.upsert import batches, insert_missing, insert_or_add
+from organs.registry.catalog.bins import theta_bin
+from organs.registry.catalog.tables import Facet, FacetCount
+from organs.registry.catalog.upsert import batches, insert_missing, insert_or_add
 
 FACETS_A_MODEL_MAX = 1000
 """Real models have some dozens. One made to have a slot for each of its tensors must not slow every search down."""

@@ -7,9 +7,9 @@ from datetime import timedelta
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.tables import BlobLease, Ingest
-from registry.catalog.vocabulary import shown_text
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.tables import BlobLease, Ingest
+from organs.registry.catalog.vocabulary import shown_text
 
 LEASE = timedelta(hours=1)
 

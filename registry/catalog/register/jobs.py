@@ -15,12 +15,12 @@ from typing import Any
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session, undefer
 
-from registry.catalog.clock import now
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.tables import Contributor, Job
-from registry.catalog.vocabulary import shown_text
-from registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.tables import Contributor, Job
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
 
 QUEUED_MAX = 100
 """Jobs that wait, of all kinds together."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.register.submissions import NO_FILES
-from registry.catalog.tables import PageToken, Submission, Upload, UploadPiece, WebSession
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.register.submissions import NO_FILES
+from organs.registry.catalog.tables import PageToken, Submission, Upload, UploadPiece, WebSession
 
 UNSENT = ("checking", "ready", "publishing")
 """States of submissions whose bytes lie with the uploads."""

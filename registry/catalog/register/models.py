@@ -11,18 +11,18 @@ from statistics import fmean
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.clock import now
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.queries.models import check_model_name, quarantined_model, visible_model_with_digest
-from registry.catalog.queries.shared_organs import count_unseen
-from registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.events import record_event
-from registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
-from registry.catalog.register.organs import count_nonfinite_tensors, organ_key, record_counts, register_organs
-from registry.catalog.register.totals import add_to_totals
-from registry.catalog.tables import (
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.models import check_model_name, quarantined_model, visible_model_with_digest
+from organs.registry.catalog.queries.shared_organs import count_unseen
+from organs.registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
+from organs.registry.catalog.register.organs import count_nonfinite_tensors, organ_key, record_counts, register_organs
+from organs.registry.catalog.register.totals import add_to_totals
+from organs.registry.catalog.tables import (
     FilePart,
     Lineage,
     Measurement,
@@ -33,11 +33,11 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.catalog.upsert import batches, insert_missing
-from registry.catalog.vocabulary import checked_text, shown_text
-from registry.catalog.words import different_words
-from registry.digest import Digest
-from registry.errors import MissingBlob
+from organs.registry.catalog.upsert import batches, insert_missing
+from organs.registry.catalog.vocabulary import checked_text, shown_text
+from organs.registry.catalog.words import different_words
+from organs.registry.digest import Digest
+from organs.registry.errors import MissingBlob
 
 
 @dataclass(frozen=True, slots=True)

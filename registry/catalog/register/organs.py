@@ -8,13 +8,13 @@ from operator import itemgetter
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from registry.catalog.records import OrganKey, PlacementRecord
-from registry.catalog.tables import Fingerprint, Measurement, Model, Organ, Placement
-from registry.catalog.upsert import batches, insert_missing
-from registry.catalog.vocabulary import shown_text
-from registry.digest import Digest
-from registry.measure import Measurement as Measured
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.records import OrganKey, PlacementRecord
+from organs.registry.catalog.tables import Fingerprint, Measurement, Model, Organ, Placement
+from organs.registry.catalog.upsert import batches, insert_missing
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.digest import Digest
+from organs.registry.measure import Measurement as Measured
 
 
 def organ_key(placement: PlacementRecord) -> OrganKey:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.tables import Lineage
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.tables import Lineage
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ from typing import Any
 from sqlalchemy import Delete, Update, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.actions import Action
-from registry.catalog.clock import now
-from registry.catalog.queries.events import was_done
-from registry.catalog.queries.shared_organs import count_unseen, organs_placed_by, organs_without_place
-from registry.catalog.register.chimeras import count_grafts
-from registry.catalog.register.events import record_event
-from registry.catalog.register.facets import count_placements
-from registry.catalog.register.totals import add_to_totals
-from registry.catalog.tables import (
+from organs.registry.catalog.actions import Action
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.events import was_done
+from organs.registry.catalog.queries.shared_organs import count_unseen, organs_placed_by, organs_without_place
+from organs.registry.catalog.register.chimeras import count_grafts
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.facets import count_placements
+from organs.registry.catalog.register.totals import add_to_totals
+from organs.registry.catalog.tables import (
     Chimera,
     Computation,
     FilePart,
@@ -35,9 +35,9 @@ from registry.catalog.tables import (
     Placement,
     Verdict,
 )
-from registry.catalog.upsert import batches
-from registry.catalog.vocabulary import checked_text
-from registry.errors import BadValue, Conflict
+from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.vocabulary import checked_text
+from organs.registry.errors import BadValue, Conflict
 
 REASON_MAX = 1000
 """Characters of why a model is hidden or removed: it stands in a banner."""

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import contributor_by_name
-from registry.catalog.tables import Contributor, Submission
-from registry.catalog.vocabulary import shown_text
-from registry.errors import NotFound
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.registry.catalog.tables import Contributor, Submission
+from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.errors import NotFound
 
 ENDED = ("published", "refused", "withdrawn")
 NO_FILES = "{}"

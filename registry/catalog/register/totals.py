@@ -10,9 +10,9 @@ from typing import Protocol
 from sqlalchemy import delete, insert
 from sqlalchemy.orm import Session
 
-from registry.catalog.queries.totals import Totals, counted_totals, running_totals
-from registry.catalog.tables import Total
-from registry.catalog.upsert import insert_or_add
+from organs.registry.catalog.queries.totals import Totals, counted_totals, running_totals
+from organs.registry.catalog.tables import Total
+from organs.registry.catalog.upsert import insert_or_add
 
 
 class Sized(Protocol):

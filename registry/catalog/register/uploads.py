@@ -9,14 +9,14 @@ from typing import Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.queries.quota import PIECE_ROW_BYTES, packed_pieces, quota_of
-from registry.catalog.queries.uploads import counted_uploads
-from registry.catalog.register.accounts import LOCAL
-from registry.catalog.tables import Contributor, Upload, UploadPiece
-from registry.catalog.upsert import batches
-from registry.digest import Digest
-from registry.errors import OverQuota, TooMany
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES, packed_pieces, quota_of
+from organs.registry.catalog.queries.uploads import counted_uploads
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.tables import Contributor, Upload, UploadPiece
+from organs.registry.catalog.upsert import batches
+from organs.registry.digest import Digest
+from organs.registry.errors import OverQuota, TooMany
 
 CHUNK_LEAST_BYTES = 8 * 1024 * 1024
 """Advice: smaller ones are taken, and cost a wait for the disk each."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
-from registry.catalog.clock import now
-from registry.catalog.tables import Score, Verdict
-from registry.catalog.upsert import insert_missing
-from registry.catalog.vocabulary import shown_text
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.tables import Score, Verdict
+from organs.registry.catalog.upsert import insert_missing
+from organs.registry.catalog.vocabulary import shown_text
 
 
 def keep_score(

@@ -9,10 +9,10 @@ cursor   where a page ended, as a text that is checked when it comes back
 found    what a search gives
 """
 
-from registry.catalog.search.fields import MODELS, ORGANS, Field, Vocabulary
-from registry.catalog.search.found import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
-from registry.catalog.search.parse import parse_query
-from registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort
+from organs.registry.catalog.search.fields import MODELS, ORGANS, Field, Vocabulary
+from organs.registry.catalog.search.found import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
+from organs.registry.catalog.search.parse import parse_query
+from organs.registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort
 
 __all__ = [
     "MODELS",

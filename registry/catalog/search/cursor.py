@@ -13,7 +13,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from registry.errors import BadQuery
+from organs.registry.errors import BadQuery
 
 CURSOR_MAX_LENGTH = 200
 PAGE_MAX = 1000

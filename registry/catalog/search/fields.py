@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from registry.anatomy import EXAMPLE_SLOTS
-from registry.catalog.vocabulary import MODEL_KINDS, ORGAN_TYPES, TOWERS
+from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.catalog.vocabulary import MODEL_KINDS, ORGAN_TYPES, TOWERS
 
 
 class Kind(StrEnum):

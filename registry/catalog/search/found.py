@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from registry import notebook
-from registry.amounts import count_text, share_text, size_text, theta_text
-from registry.digest import Digest
+from organs.registry import notebook
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.digest import Digest
 
 _ORGAN_COLUMNS = ("organ", "model", "tensor", "type", "dtype", "shape", "θ", "signal", "spectral", "size")
 _MODEL_COLUMNS = ("model", "title", "architecture", "licence", "parameters", "tensors", "mean θ", "size")

@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal
 
-from registry.catalog.search.fields import Field, Kind
-from registry.catalog.search.terms import Interval
-from registry.errors import BadQuery
+from organs.registry.catalog.search.fields import Field, Kind
+from organs.registry.catalog.search.terms import Interval
+from organs.registry.errors import BadQuery
 
 NUMBER_MAX = 2**63 - 1
 """Databases hold no larger whole numbers."""

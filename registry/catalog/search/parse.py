@@ -9,13 +9,13 @@ from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
 
-from registry.catalog.search.fields import ALIASES, ORGANS, SORT_ALIASES, SYNONYMS, Field, Kind, Vocabulary
-from registry.catalog.search.numbers import parse_bound, parse_numbers
-from registry.catalog.search.terms import Choice, Numbers, Query, Sort, Term
-from registry.catalog.words import folded_words
-from registry.digest import parse_prefix
-from registry.errors import BadDigest, BadName, BadQuery
-from registry.names import parse_model_name
+from organs.registry.catalog.search.fields import ALIASES, ORGANS, SORT_ALIASES, SYNONYMS, Field, Kind, Vocabulary
+from organs.registry.catalog.search.numbers import parse_bound, parse_numbers
+from organs.registry.catalog.search.terms import Choice, Numbers, Query, Sort, Term
+from organs.registry.catalog.words import folded_words
+from organs.registry.digest import parse_prefix
+from organs.registry.errors import BadDigest, BadName, BadQuery
+from organs.registry.names import parse_model_name
 
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50

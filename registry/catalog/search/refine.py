@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from registry.catalog.search.fields import ORGANS, Vocabulary
-from registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort
+from organs.registry.catalog.search.fields import ORGANS, Vocabulary
+from organs.registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort
 
 
 def short_text(query: Query, vocabulary: Vocabulary = ORGANS) -> str:

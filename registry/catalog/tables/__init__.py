@@ -13,17 +13,17 @@ jobs      jobs (work in a queue)
 totals    totals (the registry in numbers)
 """
 
-from registry.catalog.tables.accounts import PageToken, Token, WebSession
-from registry.catalog.tables.base import Base, Timestamp
-from registry.catalog.tables.chimeras import Chimera, Computation, Score, Verdict
-from registry.catalog.tables.finding import Facet, FacetCount, ModelWord
-from registry.catalog.tables.history import Contributor, DailyDownloads, Event, Lineage
-from registry.catalog.tables.jobs import Job
-from registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
-from registry.catalog.tables.organs import Fingerprint, Measurement, Organ
-from registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
-from registry.catalog.tables.totals import TOTALS, Total
-from registry.catalog.tables.uploads import Submission, Upload, UploadPiece
+from organs.registry.catalog.tables.accounts import PageToken, Token, WebSession
+from organs.registry.catalog.tables.base import Base, Timestamp
+from organs.registry.catalog.tables.chimeras import Chimera, Computation, Score, Verdict
+from organs.registry.catalog.tables.finding import Facet, FacetCount, ModelWord
+from organs.registry.catalog.tables.history import Contributor, DailyDownloads, Event, Lineage
+from organs.registry.catalog.tables.jobs import Job
+from organs.registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
+from organs.registry.catalog.tables.organs import Fingerprint, Measurement, Organ
+from organs.registry.catalog.tables.storage import Blob, BlobLease, Ingest, InlineBlob
+from organs.registry.catalog.tables.totals import TOTALS, Total
+from organs.registry.catalog.tables.uploads import Submission, Upload, UploadPiece
 
 __all__ = [
     "RANKED_MEASURES",

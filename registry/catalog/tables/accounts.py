@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, Timestamp, at_most, text
+from organs.registry.catalog.tables.base import Base, Big, Timestamp, at_most, text
 
 
 class Token(Base):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, at_most, one_of, text
-from registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
+from organs.registry.catalog.tables.base import Base, Big, at_most, one_of, text
+from organs.registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
 
 WORD_MAX = 64
 

@@ -11,8 +11,8 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, Number, Timestamp, at_most, one_of, text
-from registry.catalog.vocabulary import (
+from organs.registry.catalog.tables.base import Base, Big, Number, Timestamp, at_most, one_of, text
+from organs.registry.catalog.vocabulary import (
     CONTRIBUTOR_STATES,
     EVIDENCE,
     RELATIONS,

@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, Number, Timestamp, at_most, one_of, text
-from registry.catalog.vocabulary import JOB_STATES, TEXT_MAX
+from organs.registry.catalog.tables.base import Base, Big, Number, Timestamp, at_most, one_of, text
+from organs.registry.catalog.vocabulary import JOB_STATES, TEXT_MAX
 
 
 class Job(Base):

@@ -15,8 +15,8 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, Flag, Number, Timestamp, at_most, one_of, text
-from registry.catalog.vocabulary import (
+from organs.registry.catalog.tables.base import Base, Big, Flag, Number, Timestamp, at_most, one_of, text
+from organs.registry.catalog.vocabulary import (
     MODEL_KINDS,
     MODEL_STATES,
     ORGAN_TYPES,

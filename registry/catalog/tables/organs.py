@@ -9,7 +9,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, Flag, Number, at_most, text
+from organs.registry.catalog.tables.base import Base, Big, Flag, Number, at_most, text
 
 
 class Organ(Base):

@@ -14,8 +14,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, Timestamp, at_most, one_of, text
-from registry.catalog.vocabulary import (
+from organs.registry.catalog.tables.base import Base, Big, Timestamp, at_most, one_of, text
+from organs.registry.catalog.vocabulary import (
     BLOB_STATES,
     INGEST_STATES,
     TEXT_MAX,

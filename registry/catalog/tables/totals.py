@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, one_of, text
+from organs.registry.catalog.tables.base import Base, Big, one_of, text
 
 TOTALS = ("models", "placements", "organs", "blobs", "size_bytes", "stored_bytes")
 """Visible models, their placements, the different organs at those; blobs that are not doomed, their plain bytes and

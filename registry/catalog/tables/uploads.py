@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, ForeignKey, Index, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from registry.catalog.tables.base import Base, Big, Timestamp, at_most, one_of, text
-from registry.catalog.vocabulary import SUBMISSION_STATES, TEXT_MAX, UPLOAD_KINDS, UPLOAD_STATES
+from organs.registry.catalog.tables.base import Base, Big, Timestamp, at_most, one_of, text
+from organs.registry.catalog.vocabulary import SUBMISSION_STATES, TEXT_MAX, UPLOAD_KINDS, UPLOAD_STATES
 
 
 class Upload(Base):

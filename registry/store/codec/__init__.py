@@ -23,9 +23,9 @@ A writer leaves `head_size_bytes` free, encodes chunk after chunk behind it and 
 A reader learns from `head_size_of` how much to read, and trusts nothing before `parse_head` has.
 """
 
-from registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, worth_encoding
-from registry.store.codec.layout import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for
-from registry.store.codec.stored import (
+from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, worth_encoding
+from organs.registry.store.codec.layout import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for
+from organs.registry.store.codec.stored import (
     START_BYTES,
     ChunkEntry,
     StoredChunk,

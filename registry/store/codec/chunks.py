@@ -10,13 +10,13 @@ from itertools import accumulate
 import numpy as np
 import xxhash
 
-from registry.errors import CorruptBlob, EncodingFault
-from registry.store.codec.entropy import GAIN_MIN, compress_plane, decompress_plane
-from registry.store.codec.frames import BadFrame
-from registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, Codec, Kind
-from registry.store.codec.lending import lend
-from registry.store.codec.planes import Bytes, join_planes, split_planes
-from registry.store.codec.stored import ChunkEntry, StoredChunk
+from organs.registry.errors import CorruptBlob, EncodingFault
+from organs.registry.store.codec.entropy import GAIN_MIN, compress_plane, decompress_plane
+from organs.registry.store.codec.frames import BadFrame
+from organs.registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, Codec, Kind
+from organs.registry.store.codec.lending import lend
+from organs.registry.store.codec.planes import Bytes, join_planes, split_planes
+from organs.registry.store.codec.stored import ChunkEntry, StoredChunk
 
 
 @dataclass(frozen=True, slots=True)

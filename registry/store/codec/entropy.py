@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 import zstandard
 
-from registry.store.codec.frames import WINDOW_MAX_BYTES, BadFrame, check_frame
-from registry.store.codec.layout import Coder
-from registry.store.codec.planes import Bytes
+from organs.registry.store.codec.frames import WINDOW_MAX_BYTES, BadFrame, check_frame
+from organs.registry.store.codec.layout import Coder
+from organs.registry.store.codec.planes import Bytes
 
 GAIN_MIN: Final = 0.02
 """The least gain that is worth decoding: of a frame over its plane, of an organ over its plain bytes."""

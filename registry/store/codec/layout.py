@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from registry.gguf.types import DType, dtype_by_name
+from organs.registry.gguf.types import DType, dtype_by_name
 
 CHUNK_TARGET_BYTES = 4 << 20
 """A chunk is the most whole blocks that fit in this many plain bytes."""

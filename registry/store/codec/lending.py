@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from registry.store.codec.layout import CHUNK_TARGET_BYTES
-from registry.store.codec.planes import Bytes
+from organs.registry.store.codec.layout import CHUNK_TARGET_BYTES
+from organs.registry.store.codec.planes import Bytes
 
 IDLE_MAX: Final = 8
 """How many buffers may wait for their next use."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from registry.store.codec.layout import CACHE_BLOCK_BYTES, Codec, Kind
+from organs.registry.store.codec.layout import CACHE_BLOCK_BYTES, Codec, Kind
 
 Bytes = NDArray[np.uint8]
 """One-dimensional and contiguous wherever it stands here."""

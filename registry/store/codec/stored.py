@@ -26,10 +26,10 @@ from dataclasses import dataclass
 
 import xxhash
 
-from registry.digest import Digest
-from registry.errors import CorruptBlob, UnsupportedDType
-from registry.gguf.types import dtype_by_id
-from registry.store.codec.layout import BYTES_CODEC, NAME_MAX_BYTES, RAW_NAME, Codec, Coder, codec_for
+from organs.registry.digest import Digest
+from organs.registry.errors import CorruptBlob, UnsupportedDType
+from organs.registry.gguf.types import dtype_by_id
+from organs.registry.store.codec.layout import BYTES_CODEC, NAME_MAX_BYTES, RAW_NAME, Codec, Coder, codec_for
 
 MAGIC = b"ORGB"
 FORMAT_VERSION = 1

@@ -14,12 +14,12 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from registry.catalog.bins import theta_bin
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.facets import FacetKey, facet_ids
-from registry.catalog.register.totals import repair_totals
-from registry.catalog.search import FoundOrgan
-from registry.catalog.tables import (
+from organs.registry.catalog.bins import theta_bin
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.facets import FacetKey, facet_ids
+from organs.registry.catalog.register.totals import repair_totals
+from organs.registry.catalog.search import FoundOrgan
+from organs.registry.catalog.tables import (
     Blob,
     FacetCount,
     Fingerprint,
@@ -30,10 +30,10 @@ from registry.catalog.tables import (
     Organ,
     Placement,
 )
-from registry.catalog.upsert import insert_or_add
-from registry.catalog.words import different_words
-from registry.measure import FINGERPRINT_BYTES
-from registry.registry import Registry
+from organs.registry.catalog.upsert import insert_or_add
+from organs.registry.catalog.words import different_words
+from organs.registry.measure import FINGERPRINT_BYTES
+from organs.registry.registry import Registry
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 THETAS = (None, None, 0.0, 4.999, 5.0, 12.5, 39.999999999999996, 40.0, 44.999, 45.0, 45.0, 60.0, 89.9999999, 90.0, 90.0)

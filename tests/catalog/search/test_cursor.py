@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from registry.catalog.search.cursor import CURSOR_MAX_LENGTH, Cursor, cursor_text, parse_cursor
-from registry.errors import BadQuery
+from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, Cursor, cursor_text, parse_cursor
+from organs.registry.errors import BadQuery
 from tests.strategies import PATIENT
 
 QUERY = "type:organ sort:-theta"

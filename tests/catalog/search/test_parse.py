@@ -8,11 +8,28 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from registry.catalog.search import MODELS, ORGANS, Choice, Interval, Numbers, Query, Sort, Vocabulary, parse_query
-from registry.catalog.search.fields import ALIASES, BASES_MAX, Kind
-from registry.catalog.search.numbers import NUMBER_MAX
-from registry.catalog.search.parse import QUERY_MAX_LENGTH, TERMS_MAX, VALUE_MAX_LENGTH, VALUES_MAX, WORDS_MAX, nearest
-from registry.errors import BadQuery
+from organs.registry.catalog.search import (
+    MODELS,
+    ORGANS,
+    Choice,
+    Interval,
+    Numbers,
+    Query,
+    Sort,
+    Vocabulary,
+    parse_query,
+)
+from organs.registry.catalog.search.fields import ALIASES, BASES_MAX, Kind
+from organs.registry.catalog.search.numbers import NUMBER_MAX
+from organs.registry.catalog.search.parse import (
+    QUERY_MAX_LENGTH,
+    TERMS_MAX,
+    VALUE_MAX_LENGTH,
+    VALUES_MAX,
+    WORDS_MAX,
+    nearest,
+)
+from organs.registry.errors import BadQuery
 from tests.catalog.search.queries import queries
 from tests.strategies import PATIENT
 

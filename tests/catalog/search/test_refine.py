@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from registry.catalog.search import MODELS, parse_query
-from registry.catalog.search.refine import bounded, has_choice, short_text, sorted_by, toggled_texts, without
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.catalog.search.refine import bounded, has_choice, short_text, sorted_by, toggled_texts, without
 
 
 @pytest.mark.parametrize(

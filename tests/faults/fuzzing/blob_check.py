@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from registry.errors import CorruptBlob, MissingBlob
-from registry.gguf import types
-from registry.store import BlobAddress, BlobReader, BlobStore
-from registry.store import blobs as reading
-from registry.store import files as system
-from registry.store import local as places
-from registry.store.codec import chunks, entropy, frames, stored
+from organs.registry.errors import CorruptBlob, MissingBlob
+from organs.registry.gguf import types
+from organs.registry.store import BlobAddress, BlobReader, BlobStore
+from organs.registry.store import blobs as reading
+from organs.registry.store import files as system
+from organs.registry.store import local as places
+from organs.registry.store.codec import chunks, entropy, frames, stored
 from tests.faults.fuzzing.blob_edits import BlobCase, BlobDamage, Row, file_name
 from tests.faults.fuzzing.blob_seeds import SEVERAL_CHUNKS, blob_seeds
 from tests.faults.fuzzing.sentences import Sentences

@@ -14,8 +14,8 @@ from random import Random
 
 import xxhash
 
-from registry.digest import Digest
-from registry.store.codec import ChunkEntry, encode_chunk, head_size_bytes, pack_head
+from organs.registry.digest import Digest
+from organs.registry.store.codec import ChunkEntry, encode_chunk, head_size_bytes, pack_head
 from tests.faults.fuzzing import edits
 from tests.faults.fuzzing.blob_seeds import SEVERAL_CHUNKS, BlobSeed
 from tests.faults.fuzzing.frame_attacks import FrameAttacks

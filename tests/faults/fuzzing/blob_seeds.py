@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from registry.digest import Digest, digest_of
-from registry.store.codec import BYTES_CODEC, Codec, StoredHead, codec_for, parse_head
-from registry.store.codec.layout import Kind
-from registry.store.codec.planes import split_planes
+from organs.registry.digest import Digest, digest_of
+from organs.registry.store.codec import BYTES_CODEC, Codec, StoredHead, codec_for, parse_head
+from organs.registry.store.codec.layout import Kind
+from organs.registry.store.codec.planes import split_planes
 from tests.store.codec_cases import ALL_CODECS, noise, skewed, store, weights
 
 SMALL_BYTES = 1200

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from ingest import dissect as dissecting
-from ingest.dissect import places
-from registry.errors import BadGguf, BadSplit
-from registry.gguf import Header, read_array, read_header
-from registry.gguf import cursor as window
-from registry.gguf import read as reading
-from registry.gguf import split as splitting
-from registry.gguf import tokenizer as vocabularies
-from registry.gguf import types as vocabulary
-from registry.gguf.pieces import shown_type, shown_value
-from registry.gguf.source import ByteSource
-from registry.gguf.split import REASONS_MAX, check_split, is_shard
-from registry.gguf.tokenizer import tokenizer_reasons
+from organs.ingest import dissect as dissecting
+from organs.ingest.dissect import places
+from organs.registry.errors import BadGguf, BadSplit
+from organs.registry.gguf import Header, read_array, read_header
+from organs.registry.gguf import cursor as window
+from organs.registry.gguf import read as reading
+from organs.registry.gguf import split as splitting
+from organs.registry.gguf import tokenizer as vocabularies
+from organs.registry.gguf import types as vocabulary
+from organs.registry.gguf.pieces import shown_type, shown_value
+from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.split import REASONS_MAX, check_split, is_shard
+from organs.registry.gguf.tokenizer import tokenizer_reasons
 from tests.builders import assert_invariants
 from tests.faults.fuzzing.header_edits import edit_bytes, edit_parts
 from tests.faults.fuzzing.header_parts import Assembled, Parts, assemble

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from registry.gguf import ValueType
-from registry.gguf.types import DTYPES, SCALAR_SIZES
+from organs.registry.gguf import ValueType
+from organs.registry.gguf.types import DTYPES, SCALAR_SIZES
 from tests.builders import raw_array, raw_text
 from tests.faults.fuzzing import edits
 from tests.faults.fuzzing.header_parts import Assembled, Entry, Info, Parts, with_alignment

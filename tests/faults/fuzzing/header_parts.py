@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field, replace
 
-from registry.gguf import KeyValue, TensorSpec, ValueType, padded
-from registry.gguf.types import ALIGNMENT_KEY, DTYPES
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, padded
+from organs.registry.gguf.types import ALIGNMENT_KEY, DTYPES
 from tests.faults.fuzzing.edits import Mark
 
 DATA_MAX_BYTES = 1 << 16

@@ -9,19 +9,19 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, cast
 
-from ingest.dissect import DissectedFile, dissect
-from ingest.hashing import FileDigests
-from ingest.pipeline import Gathered
-from ingest.records import model_record
-from registry.digest import digest_of
-from registry.errors import BadGguf
-from registry.gguf import Header, carry_over, encode_header
-from registry.gguf.types import VERSION_WRITTEN
-from registry.measure import measure
-from registry.names import ModelName
+from organs.ingest.dissect import DissectedFile, dissect
+from organs.ingest.hashing import FileDigests
+from organs.ingest.pipeline import Gathered
+from organs.ingest.records import model_record
+from organs.registry.digest import digest_of
+from organs.registry.errors import BadGguf
+from organs.registry.gguf import Header, carry_over, encode_header
+from organs.registry.gguf.types import VERSION_WRITTEN
+from organs.registry.measure import measure
+from organs.registry.names import ModelName
 
 if TYPE_CHECKING:
-    from ingest.files import FileSource
+    from organs.ingest.files import FileSource
 
 NAME = "fuzz.gguf"
 DIGEST = digest_of(b"whatever the file holds")

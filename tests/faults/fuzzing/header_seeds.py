@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from registry.gguf import DType, KeyValue, TensorSpec, ValueType
-from registry.gguf.types import DTYPES
+from organs.registry.gguf import DType, KeyValue, TensorSpec, ValueType
+from organs.registry.gguf.types import DTYPES
 from tests.builders import array, every_value_type, tensor, text, unsigned, vocabulary
 from tests.faults.fuzzing.header_parts import Parts, entry_of, info_of, with_alignment
 

@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 
-from registry.errors import CorruptBlob
-from registry.gguf import Header, read_header
-from registry.gguf.source import ByteSource
-from registry.store import BlobReader
+from organs.registry.errors import CorruptBlob
+from organs.registry.gguf import Header, read_header
+from organs.registry.gguf.source import ByteSource
+from organs.registry.store import BlobReader
 from tests.faults.fuzzing.blob_check import BlobTarget, Open
 from tests.faults.fuzzing.header_check import HeaderTarget, Read
 from tests.faults.fuzzing.targets import Target

@@ -6,16 +6,16 @@ import json
 
 from flask.testing import FlaskClient
 
-from registry.catalog.clock import now
-from registry.catalog.queries.models import model_by_name
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.states import hide_model
-from registry.catalog.tables import Submission
-from registry.names import parse_model_name
-from registry.registry import Registry
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.states import hide_model
+from organs.registry.catalog.tables import Submission
+from organs.registry.names import parse_model_name
+from organs.registry.registry import Registry
+from organs.web.api.admin import EXAMPLES
+from organs.web.app import create_app
 from tests.web.accounts import bearing, new_token
-from web.api.admin import EXAMPLES
-from web.app import create_app
 
 WAITING = {
     "90": "local/Zoo-C-1M-v1.0-Q8_0",

@@ -9,7 +9,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from werkzeug.test import TestResponse
 
-from web.api.operation import Operation
+from organs.web.api.operation import Operation
 
 
 def faults(document: dict[str, Any], schema: str, value: Any) -> list[str]:

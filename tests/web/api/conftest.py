@@ -11,12 +11,12 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.homes import Homes, shipped
 from tests.web.api.administered import administrator, put_waiting
 from tests.web.api.zoo import compose_chimeras, put_accounts, put_jobs, put_submissions, put_uploads
-from web.app import create_app
-from web.settings import WebSettings
 
 WRITING = WebSettings(personal=True)
 

@@ -13,15 +13,15 @@ from flask.testing import FlaskClient
 from markupsafe import escape
 from openapi_spec_validator import validate
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.api.document import document as make_document
+from organs.web.api.examples import example_answers
+from organs.web.api.operation import Operation, operations
+from organs.web.app import create_app
 from tests.builders import file_bytes, raw_file, text, unsigned
 from tests.trips import block_metadata, block_tensors, ingest_file, token_array, weights
 from tests.web.api.against import assert_as_described, faults
 from tests.web.api.zoo import asked
-from web.api.document import document as make_document
-from web.api.examples import example_answers
-from web.api.operation import Operation, operations
-from web.app import create_app
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "api.md"
 CURL = re.compile(r"curl (?P<options>.*?)'?localhost:8935(?P<address>[^'\s]+)'?", re.DOTALL)

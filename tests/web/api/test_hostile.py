@@ -10,9 +10,9 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from organs.web.api.operation import operations
 from tests.strategies import BESIDE_FIXTURES
 from tests.web.api.against import assert_refused, faults
-from web.api.operation import operations
 
 DIGEST = "0" * 64
 LOOKUP = "/api/v1/organs/lookup"

@@ -12,19 +12,19 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from ingest.jobs.runner import Runner
-from registry.compose.lock import parse_lock
-from registry.compose.reading import read_recipe
-from registry.registry import Registry
+from organs.ingest.jobs.runner import Runner
+from organs.registry.compose.lock import parse_lock
+from organs.registry.compose.reading import read_recipe
+from organs.registry.registry import Registry
+from organs.web.api.document import document as make_document
+from organs.web.api.operation import Operation, operations
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.compose.bad_recipes import BAD
 from tests.homes import Homes, three_models
 from tests.trips import row_counts
 from tests.web.api.against import assert_as_described, assert_refused, faults
 from tests.web.conftest import HOSTILE
-from web.api.document import document as make_document
-from web.api.operation import Operation, operations
-from web.app import create_app
-from web.settings import WebSettings
 
 ROOT = "/api/v1"
 GRAFT = {"base": "local/base", "grafts": [{"from": "local/tuned", "type": "organ"}]}

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from registry.registry import Registry
+from organs.registry.registry import Registry
+from organs.web.app import create_app
+from organs.web.settings import WebSettings
 from tests.web.api.administered import administrator, put_waiting
 from tests.web.api.zoo import (
     compose_chimeras,
@@ -17,8 +19,6 @@ from tests.web.api.zoo import (
     put_submissions,
     put_uploads,
 )
-from web.app import create_app
-from web.settings import WebSettings
 
 TARGET = Path(__file__).resolve().parents[3] / "web" / "api" / "examples.json"
 

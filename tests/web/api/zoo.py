@@ -11,25 +11,25 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
-from ingest.jobs.asking import ask_for
-from ingest.jobs.runner import Runner
-from registry.catalog.clock import now
-from registry.catalog.queries.accounts import token_by_public_id
-from registry.catalog.register.accounts import LOCAL, add_contributor
-from registry.catalog.register.contributors import contributor_id
-from registry.catalog.register.submissions import add_submission
-from registry.catalog.register.uploads import add_upload
-from registry.catalog.tables import Chimera, Model, Token
-from registry.registry import Registry
-from registry.tokens import PREFIX
+from organs.ingest.jobs.asking import ask_for
+from organs.ingest.jobs.runner import Runner
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import token_by_public_id
+from organs.registry.catalog.register.accounts import LOCAL, add_contributor
+from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.submissions import add_submission
+from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.tables import Chimera, Model, Token
+from organs.registry.registry import Registry
+from organs.registry.tokens import PREFIX
+from organs.web import answers
+from organs.web.api.accounts import EXAMPLE_TOKEN
+from organs.web.api.operation import Operation, operations
+from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
+from organs.web.api.uploads import EXAMPLE_BYTES, EXAMPLES
+from organs.web.streams import OCTETS
 from tests.trips import ingest_file
 from tests.web.accounts import bearing, new_token
-from web import answers
-from web.api.accounts import EXAMPLE_TOKEN
-from web.api.operation import Operation, operations
-from web.api.submissions import EXAMPLES as SUBMISSIONS
-from web.api.uploads import EXAMPLE_BYTES, EXAMPLES
-from web.streams import OCTETS
 
 ZOO = Path(__file__).resolve().parents[3] / "examples" / "zoo"
 LISTED_MAX = 1

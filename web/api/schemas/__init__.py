@@ -13,18 +13,18 @@ uploads   bytes on their way in
 submissions   models on their way in
 """
 
-from web.api.schemas.accounts import ACCOUNT_SCHEMAS
-from web.api.schemas.admin import ADMIN_SCHEMAS
-from web.api.schemas.asking import ASKING_SCHEMAS
-from web.api.schemas.chimeras import CHIMERA_SCHEMAS
-from web.api.schemas.jobs import JOB_SCHEMAS
-from web.api.schemas.models import MODEL_SCHEMAS
-from web.api.schemas.organs import ORGAN_SCHEMAS
-from web.api.schemas.published import PUBLISHED_SCHEMAS
-from web.api.schemas.reports import REPORT_SCHEMAS
-from web.api.schemas.submissions import SUBMISSION_SCHEMAS
-from web.api.schemas.uploads import UPLOAD_SCHEMAS
-from web.api.schemas.values import Schema
+from organs.web.api.schemas.accounts import ACCOUNT_SCHEMAS
+from organs.web.api.schemas.admin import ADMIN_SCHEMAS
+from organs.web.api.schemas.asking import ASKING_SCHEMAS
+from organs.web.api.schemas.chimeras import CHIMERA_SCHEMAS
+from organs.web.api.schemas.jobs import JOB_SCHEMAS
+from organs.web.api.schemas.models import MODEL_SCHEMAS
+from organs.web.api.schemas.organs import ORGAN_SCHEMAS
+from organs.web.api.schemas.published import PUBLISHED_SCHEMAS
+from organs.web.api.schemas.reports import REPORT_SCHEMAS
+from organs.web.api.schemas.submissions import SUBMISSION_SCHEMAS
+from organs.web.api.schemas.uploads import UPLOAD_SCHEMAS
+from organs.web.api.schemas.values import Schema
 
 _GROUPS = (
     *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, JOB_SCHEMAS, ACCOUNT_SCHEMAS),

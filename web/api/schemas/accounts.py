@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from registry.catalog.register.accounts import TOKEN_DAYS_MAX
-from registry.catalog.vocabulary import SCOPES
-from web.api.schemas.values import BYTES, COUNT, TEXT, TIME, Schema, described, list_of, nullable, record, ref
+from organs.registry.catalog.register.accounts import TOKEN_DAYS_MAX
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.web.api.schemas.values import BYTES, COUNT, TEXT, TIME, Schema, described, list_of, nullable, record, ref
 
 _SCOPES: Schema = {"type": "array", "items": {"type": "string", "enum": list(SCOPES)}}
 _TOKEN_ID = described(TEXT, "What it is called by: no secret.")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from registry.catalog.register.states import REASON_MAX
-from registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_KINDS, MODEL_STATES, SUBMISSION_STATES
-from web.api.schemas.values import (
+from organs.registry.catalog.register.states import REASON_MAX
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, MODEL_KINDS, MODEL_STATES, SUBMISSION_STATES
+from organs.web.api.schemas.values import (
     BYTES,
     COUNT,
     FLAG,

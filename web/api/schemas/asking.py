@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.validation.texts import BUILT_IN_NAMES
-from web.api.schemas.values import TEXT, Schema, described, nullable, record
+from organs.registry.validation.texts import BUILT_IN_NAMES
+from organs.web.api.schemas.values import TEXT, Schema, described, nullable, record
 
 _WORDS: Schema = {"type": ["string", "array"], "items": TEXT, "description": "One word, or a list of words."}
 _BLOCKS: Schema = {

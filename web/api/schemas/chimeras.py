@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from registry.catalog.vocabulary import VERDICTS
-from registry.compose.finding import Severity
-from registry.present.plan import ACTS
-from web.api.schemas.values import (
+from organs.registry.catalog.vocabulary import VERDICTS
+from organs.registry.compose.finding import Severity
+from organs.registry.present.plan import ACTS
+from organs.web.api.schemas.values import (
     BLOCK,
     BYTES,
     COUNT,

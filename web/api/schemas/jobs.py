@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.catalog.vocabulary import JOB_STATES
-from web.api.schemas.values import SHARE, TEXT, TIME, Schema, described, list_of, nullable, record, ref
+from organs.registry.catalog.vocabulary import JOB_STATES
+from organs.web.api.schemas.values import SHARE, TEXT, TIME, Schema, described, list_of, nullable, record, ref
 
 _SUMMARY: dict[str, Schema] = {
     "id": {"type": "integer", "minimum": 1},

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from registry.catalog.search.fields import CHIMERA
-from registry.catalog.vocabulary import EVIDENCE, MODEL_KINDS, REACHABLE_STATES, RELATIONS
-from registry.lineage import Kinship
-from web.api.schemas.values import (
+from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.vocabulary import EVIDENCE, MODEL_KINDS, REACHABLE_STATES, RELATIONS
+from organs.registry.lineage import Kinship
+from organs.web.api.schemas.values import (
     BLOCK,
     BYTES,
     CHANGE,

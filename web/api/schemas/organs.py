@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from registry.catalog.vocabulary import BLOB_STATES, REACHABLE_STATES
-from registry.present.meanings import MEANINGS
-from web.api.schemas.values import (
+from organs.registry.catalog.vocabulary import BLOB_STATES, REACHABLE_STATES
+from organs.registry.present.meanings import MEANINGS
+from organs.web.api.schemas.values import (
     BLOCK,
     BYTES,
     COUNT,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from registry.reports.document import Kind
-from web.api.schemas.values import (
+from organs.registry.reports.document import Kind
+from organs.web.api.schemas.values import (
     COUNT,
     FLAG,
     TEXT,

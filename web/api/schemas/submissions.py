@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ingest.submissions.findings import MUST_ACKNOWLEDGE
-from ingest.submissions.manifest import FILES_MAX, PIECES_MAX
-from registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
-from registry.catalog.vocabulary import MODEL_KINDS, SUBMISSION_STATES
-from web.api.schemas.values import (
+from organs.ingest.submissions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.submissions.manifest import FILES_MAX, PIECES_MAX
+from organs.registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
+from organs.registry.catalog.vocabulary import MODEL_KINDS, SUBMISSION_STATES
+from organs.web.api.schemas.values import (
     BYTES,
     COUNT,
     DIGEST,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from registry.catalog.register.uploads import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
-from registry.catalog.vocabulary import UPLOAD_KINDS, UPLOAD_STATES
-from web.api.schemas.values import BYTES, DIGEST, TEXT, TIME, Schema, described, list_of, nullable, record, ref
+from organs.registry.catalog.register.uploads import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
+from organs.registry.catalog.vocabulary import UPLOAD_KINDS, UPLOAD_STATES
+from organs.web.api.schemas.values import BYTES, DIGEST, TEXT, TIME, Schema, described, list_of, nullable, record, ref
 
 _KIND: Schema = {
     "type": "string",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
+from organs.registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
 
 Schema = dict[str, Any]
 """A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
