@@ -27,7 +27,7 @@ from bench.generated import SMALL, write_model
 from bench.populated import populated
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
-from organs.registry.compose.builder import Composition
+from organs.registry.compose.api import Composition
 from organs.registry.gguf import MemorySource, TensorSpec, carry_over, read_header, write_file
 from organs.registry.names import ModelName
 from organs.registry.registry import Registry

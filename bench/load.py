@@ -34,7 +34,7 @@ import psutil
 from bench.arrivals import Outcome, drive
 from bench.populated import populated
 from bench.questions import all_different, asked_again, drawn
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.registry import Registry
 
 RATE, JSON_SHARE = 200.0, 0.8

@@ -8,8 +8,19 @@ from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 
-from organs.registry.compose.prediction import Constants, Prediction, group_loss, predict, recovered_of, score_of
-from organs.registry.compose.survival import Change, Group, groups_of, moved_energy, part_correlation
+from organs.registry.compose.prediction import (
+    Change,
+    Constants,
+    Group,
+    Prediction,
+    group_loss,
+    groups_of,
+    moved_energy,
+    part_correlation,
+    predict,
+    recovered_of,
+    score_of,
+)
 
 SCORE = "score"
 GRID = [

@@ -31,15 +31,19 @@ from bench.quality import auc, spearman
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.compose.library import RegisteredLibrary, parts_of
-from organs.registry.compose.making import make
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.predicting import changes_of
-from organs.registry.compose.survival import Group, groups_of
+from organs.registry.compose.build import make
+from organs.registry.compose.models import (
+    RegisteredLibrary,
+    parts_of,
+)
+from organs.registry.compose.planner import changes_of, plan_recipe
+from organs.registry.compose.prediction import (
+    Group,
+    groups_of,
+)
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
-from organs.registry.validation.cache import MemoryCache
-from organs.registry.validation.comparison import validate_files
+from organs.registry.validation.comparison import MemoryCache, validate_files
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import TextScores, VerdictKind

@@ -21,10 +21,14 @@ import numpy as np
 
 from bench.generated import SMALL, weights, write_model
 from bench.load import served
+from organs.ingest.contributions.loads import Memory
+from organs.ingest.contributions.push import (
+    PushOptions,
+    PushReport,
+    push,
+)
 from organs.ingest.dissect import DissectedFile, dissect, places
 from organs.ingest.files import FileSource
-from organs.ingest.pushing.remembering import Memory
-from organs.ingest.pushing.service import PushOptions, PushReport, push
 from organs.ingest.sources import find_sources
 from organs.registry.amounts import size_text
 from organs.registry.anatomy import OrganType, Place

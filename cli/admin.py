@@ -10,10 +10,9 @@ from pathlib import Path
 
 import click
 
+from organs.cli.arguments import folder_registry, print_more
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.main import CommandGroup
-from organs.cli.place import folder_registry
-from organs.cli.querying import print_more
 from organs.registry.catalog.queries.administration import submission_by_id, waiting_submissions
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
@@ -89,7 +88,9 @@ def show_submission(submission: int, as_json: bool) -> None:
 @_SUBMISSION
 def approve(submission: int) -> None:
     """Publish what waits: its model is visible from now on."""
-    from organs.ingest.submissions.review import approve_submission  # with the relatives of models, which is numpy
+    from organs.ingest.contributions.submissions import (
+        approve_submission,  # with the relatives of models, which is numpy
+    )
 
     with _known(submission), folder_registry() as registry:
         approve_submission(registry, submission, LOCAL)
@@ -101,7 +102,7 @@ def approve(submission: int) -> None:
 @click.option("--reason", required=True, metavar="TEXT", help="Why: its contributor will read it.")
 def refuse(submission: int, reason: str) -> None:
     """Refuse what waits; its bytes go with the next sweeps."""
-    from organs.ingest.submissions.review import refuse_submission
+    from organs.ingest.contributions.submissions import refuse_submission
 
     with _known(submission), folder_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
@@ -124,7 +125,7 @@ def yank_model(model: str, reason: str) -> None:
 @click.argument("model")
 def restore_model(model: str) -> None:
     """Show MODEL again, which was yanked."""
-    from organs.ingest.publishing import publish_model
+    from organs.ingest.service import publish_model
 
     with folder_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))

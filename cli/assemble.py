@@ -8,17 +8,15 @@ from pathlib import Path
 
 import click
 
-from organs.cli.composedthere import composed_there
-from organs.cli.composing import Asked, Composed, begun, composed
+from organs.cli.arguments import address, folder_registry, named_remote, remote_registry
+from organs.cli.composing import Asked, Composed, begun, composed, composed_there
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.fetching import fetch_files, fetch_shards, fetch_with_its_base, shard_size
-from organs.cli.place import address, folder_registry, named_remote, remote_registry
-from organs.cli.targets import SUFFIX, folder_of, gguf_targets
+from organs.cli.files import SUFFIX, folder_of, gguf_targets
 from organs.ingest.directory.folder import is_organ_directory
-from organs.ingest.directory.virtual import VirtualFile
-from organs.ingest.opening import open_files
-from organs.ingest.placing import place_virtual
-from organs.ingest.sources import GGUF_SUFFIX, directory_source
+from organs.ingest.directory.opening import VirtualFile
+from organs.ingest.sources import GGUF_SUFFIX, directory_source, open_files
+from organs.ingest.transplant import place_virtual
 from organs.registry.catalog.queries.composing import chimera_of, model_by_text
 from organs.registry.chimera.layout import plan_merged, plan_shards
 from organs.registry.chimera.place import place_file

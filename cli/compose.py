@@ -6,17 +6,23 @@ from pathlib import Path
 
 import click
 
-from organs.cli.composedthere import composed_there
-from organs.cli.composing import Asked, begun, composed, print_composed
-from organs.cli.computed import print_thetas, with_thetas
+from organs.cli.arguments import folder_registry, remote_registry
+from organs.cli.composing import (
+    Asked,
+    begun,
+    composed,
+    composed_there,
+    print_composed,
+    print_thetas,
+    with_thetas,
+)
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.fetching import fetch_lock
-from organs.cli.place import folder_registry, remote_registry
-from organs.cli.targets import check_fits, gguf_targets
+from organs.cli.files import check_fits, gguf_targets
 from organs.ingest.files import FileSource
 from organs.registry.chimera.place import place_file
+from organs.registry.compose.build import plan_lock
 from organs.registry.compose.lock import LOCK_MAX_BYTES, Lock, parse_lock
-from organs.registry.compose.relock import plan_lock
 from organs.registry.errors import BadLock
 from organs.registry.present.text import size_text
 

@@ -14,18 +14,15 @@ from urllib.request import urlopen
 import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from organs.cli.console import print_table, progress_bar
-from organs.cli.findings import print_findings
-from organs.cli.planned import print_changes
-from organs.cli.prose import print_sentence
+from organs.cli.composing import print_changes, print_findings
+from organs.cli.console import print_sentence, print_table, progress_bar
 from organs.cli.serve import check_free
 from organs.ingest.service import IngestReport, ingest_all, total_bytes
 from organs.ingest.sources import find_sources
 from organs.registry.catalog.queries.models import model_by_name, ranked_models
 from organs.registry.chimera.place import place_file
 from organs.registry.chimera.plan import plan_model
-from organs.registry.compose.builder import ChimeraPlan
-from organs.registry.compose.trying import try_chimera
+from organs.registry.compose.api import ChimeraPlan
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import figures, model_page, model_summary
@@ -35,7 +32,8 @@ from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.reading import NoRuntime
+from organs.registry.validation.run import try_chimera
+from organs.registry.validation.runtime import NoRuntime
 from organs.registry.validation.texts import built_in_texts
 from organs.web.app import create_app
 from organs.web.server import PORT, ServerSettings, serve_forever

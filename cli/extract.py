@@ -10,19 +10,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from organs.cli.arguments import (
+    folder_registry,
+    remote_registry,
+)
 from organs.cli.composing import Asked
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.fetching import fetch_beside
-from organs.cli.place import folder_registry, remote_registry
-from organs.ingest.directory.contents import Content, file_contents, registered_contents
-from organs.ingest.directory.extract import ExtractReport
+from organs.ingest.directory.extract import (
+    Content,
+    ExtractReport,
+    file_contents,
+    registered_contents,
+)
 from organs.ingest.directory.extract import extract as take_apart
-from organs.ingest.directory.folder import is_organ_directory
-from organs.ingest.directory.staging import check_target
+from organs.ingest.directory.folder import check_target, is_organ_directory
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
-from organs.ingest.opening import open_files
-from organs.ingest.sources import GGUF_SUFFIX, find_sources
+from organs.ingest.sources import GGUF_SUFFIX, find_sources, open_files
 from organs.registry.errors import BadName, BadSource, NotFound
 from organs.registry.gguf.split import check_split
 from organs.registry.names import ModelName, parse_model_name

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from organs.cli.composedthere import shown_there
-from organs.cli.composing import Asked
+from organs.cli.composing import Asked, shown_there
 from organs.cli.console import progress_bar
-from organs.cli.targets import SUFFIX, check_fits, check_free, folder_of, gguf_targets
+from organs.cli.files import SUFFIX, check_fits, check_free, folder_of, gguf_targets
 from organs.registry.amounts import parse_size
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput

@@ -12,11 +12,18 @@ from typing import Any
 
 import click
 
+from organs.cli.arguments import folder_registry
 from organs.cli.console import ProgressBar, plain, print_json_line, progress_bar
-from organs.cli.place import folder_registry
-from organs.ingest.opening import open_files
 from organs.ingest.service import Outcome, always, ingest_all, never, total_bytes
-from organs.ingest.sources import CONVERT, ModelSource, Skipped, find_hub_sources, find_sources, skipped_files
+from organs.ingest.sources import (
+    CONVERT,
+    ModelSource,
+    Skipped,
+    find_hub_sources,
+    find_sources,
+    open_files,
+    skipped_files,
+)
 from organs.registry.errors import BadSource, NameTaken, OrganError
 from organs.registry.names import parse_model_name
 from organs.registry.present.text import size_text

@@ -8,18 +8,19 @@ from fnmatch import fnmatchcase
 
 import click
 
-from organs.cli.console import plain, print_json_line, print_table, progress_bar
-from organs.cli.prose import in_lines
+from organs.cli.console import in_lines, plain, print_json_line, print_table, progress_bar
 from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted, measure_all
-from organs.ingest.opening import source_size_bytes
-from organs.ingest.sources import ModelSource, find_sources
+from organs.ingest.sources import ModelSource, find_sources, source_size_bytes
 from organs.registry.anatomy import Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.measure import Measurement
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.present.values import Values
-from organs.registry.reports.sheet import sheet_lines
-from organs.registry.reports.spread import mean_of, spread_of
+from organs.registry.reports.formats import sheet_lines
+from organs.registry.reports.statistics import (
+    mean_of,
+    spread_of,
+)
 from organs.registry.settings import DEBUG_VARIABLE
 
 _EXPLAINED = (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
+from organs.cli.arguments import named_remote
 from organs.cli.composing import Asked
 from organs.cli.console import plain, print_json, print_path
 from organs.cli.fetching import Fetched, fetch_files, fetch_shards, fetch_with_its_base
-from organs.cli.place import named_remote
-from organs.cli.targets import check_free
+from organs.cli.files import check_free
 from organs.ingest.service import always, ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.client.checking import check_lock

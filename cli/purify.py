@@ -10,20 +10,25 @@ from pathlib import Path
 
 import click
 
-from organs.cli.composedthere import composed_there
-from organs.cli.composing import Asked, Begun, Composed, composed, print_composed, refuse_recipe
-from organs.cli.computed import print_thetas, with_thetas
+from organs.cli.arguments import folder_registry, remote_registry
+from organs.cli.composing import (
+    Asked,
+    Begun,
+    Composed,
+    composed,
+    composed_there,
+    print_composed,
+    print_thetas,
+    refuse_recipe,
+    with_thetas,
+)
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.given import is_file, one_source
-from organs.cli.place import folder_registry, remote_registry
-from organs.cli.targets import SUFFIX, check_fits, check_folder_free, gguf_targets
-from organs.ingest.directory.contents import registered_contents
-from organs.ingest.directory.extract import extract
-from organs.ingest.opening import source_size_bytes
+from organs.cli.files import SUFFIX, check_fits, check_folder_free, gguf_targets, is_file, one_source
+from organs.ingest.directory.extract import extract, registered_contents
 from organs.ingest.service import ingest_model
-from organs.registry.compose.builder import Composition
-from organs.registry.compose.reading import METHODS
-from organs.registry.compose.selecting import TYPES
+from organs.ingest.sources import source_size_bytes
+from organs.registry.compose.api import Composition
+from organs.registry.compose.recipe_io import METHODS, TYPES
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.names import parse_model_name
 from organs.registry.present.text import size_text

@@ -12,14 +12,17 @@ from typing import Any
 import click
 import platformdirs
 
+from organs.cli.arguments import named_remote
 from organs.cli.console import plain, print_json_line, progress_bar, status_line
-from organs.cli.place import named_remote
-from organs.ingest.pushing.remembering import Memory
-from organs.ingest.pushing.sending import CHUNK_BYTES
-from organs.ingest.pushing.service import PushOptions, PushReport
-from organs.ingest.pushing.service import push as push_model
+from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.contributions.loads import Memory
+from organs.ingest.contributions.push import (
+    CHUNK_BYTES,
+    PushOptions,
+    PushReport,
+)
+from organs.ingest.contributions.push import push as push_model
 from organs.ingest.sources import ModelSource, find_sources
-from organs.ingest.submissions.findings import MUST_ACKNOWLEDGE
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.errors import BadInput, OrganError, OverQuota
 from organs.registry.settings import DEBUG_VARIABLE

@@ -8,19 +8,20 @@ from pathlib import Path
 
 import click
 
-from organs.cli.console import plain, print_json, print_table
+from organs.cli.arguments import (
+    folder_registry,
+    remote_registry,
+)
+from organs.cli.console import in_lines, plain, print_json, print_table
 from organs.cli.elsewhere import report_there
-from organs.cli.place import folder_registry, remote_registry
-from organs.cli.prose import in_lines
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.errors import BadSource
 from organs.registry.names import parse_model_name
 from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
 from organs.registry.reports.document import Report, Section, Table
-from organs.registry.reports.markdown import markdown
+from organs.registry.reports.formats import markdown, sheet
 from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
-from organs.registry.reports.sheet import sheet
-from organs.registry.store.placing import placed
+from organs.registry.store.files import placed
 
 _FORMATS = ("text", "markdown", "json", "csv")
 _BY_SUFFIX = {

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import click
 
-from organs.cli.console import plain, print_json, print_table
-from organs.cli.place import any_registry
-from organs.cli.querying import QueryCommand, print_more
-from organs.cli.tables import NONFINITE_MARK
+from organs.cli.arguments import (
+    QueryCommand,
+    any_registry,
+    print_more,
+)
+from organs.cli.console import NONFINITE_MARK, plain, print_json, print_table
 from organs.registry.anatomy import EXAMPLE_SLOTS
-from organs.registry.catalog.bins import BIN_DEGREES
 from organs.registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.catalog.vocabulary import BIN_DEGREES
 from organs.registry.present.search import search_values
 from organs.registry.present.text import share_text, size_text, theta_text
 

@@ -10,7 +10,7 @@ from ipaddress import ip_address, ip_network
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
-from organs.cli.place import folder_registry
+from organs.cli.arguments import folder_registry
 from organs.registry.errors import BadSetting
 from organs.registry.registry import Registry
 from organs.web.app import create_app

@@ -11,23 +11,31 @@ from typing import Any
 
 import click
 
-from organs.cli.composing import refuse, refuse_recipe
+from organs.cli.composing import print_plan, refuse, refuse_recipe
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.given import is_file, one_source
-from organs.cli.planned import print_plan
-from organs.cli.targets import check_fits, check_folder_free, check_free, free_bytes, gguf_targets, write_text
-from organs.ingest.directory.contents import file_contents
-from organs.ingest.directory.extract import extract
+from organs.cli.files import (
+    check_fits,
+    check_folder_free,
+    check_free,
+    free_bytes,
+    gguf_targets,
+    is_file,
+    one_source,
+    write_text,
+)
+from organs.ingest.directory.extract import extract, file_contents
 from organs.ingest.dissect import dissect
-from organs.ingest.opening import source_size_bytes
-from organs.ingest.placing import place_virtual
-from organs.ingest.transplant import FileLibrary, Transplant
+from organs.ingest.sources import source_size_bytes
+from organs.ingest.transplant import FileLibrary, Transplant, place_virtual
 from organs.ingest.transplant import transplant as composed_of_files
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.reading import parse_blocks, read_recipe
+from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.selecting import TYPES
+from organs.registry.compose.recipe_io import (
+    TYPES,
+    parse_blocks,
+    read_recipe,
+)
 from organs.registry.digest import Digest
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.present.plan import plan_values

@@ -11,22 +11,44 @@ from typing import Any
 
 import click
 
-from organs.cli.console import plain, print_json, print_table, status_line
+from organs.cli.arguments import (
+    address,
+    folder_registry,
+    named_remote,
+)
+from organs.cli.console import plain, print_json, print_sentence, print_table, status_line
 from organs.cli.elsewhere import validated_there
-from organs.cli.place import address, folder_registry, named_remote
-from organs.cli.prose import print_sentence
 from organs.ingest.sources import GGUF_SUFFIX
-from organs.registry.compose.trying import Tried, registered_candidate, report_values, try_chimera
 from organs.registry.sandbox.process import Limits, Sandbox
 from organs.registry.settings import Settings
-from organs.registry.validation.candidate import Candidate, file_candidate
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.comparison import CHANGED, Event, Progress
+from organs.registry.validation.comparison import (
+    CHANGED,
+    Candidate,
+    Event,
+    Progress,
+    file_candidate,
+)
 from organs.registry.validation.comparison import validate as compare
-from organs.registry.validation.figures import change_text, figure, lengths_text
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.reading import TOKENS_DEFAULT, TOKENS_MAX, TOKENS_MIN, Runtime
+from organs.registry.validation.run import (
+    Tried,
+    registered_candidate,
+    report_values,
+    try_chimera,
+)
+from organs.registry.validation.runtime import (
+    TOKENS_DEFAULT,
+    TOKENS_MAX,
+    TOKENS_MIN,
+    Runtime,
+)
 from organs.registry.validation.texts import Text, built_in_texts, read_text
+from organs.registry.validation.verdict import (
+    change_text,
+    figure,
+    lengths_text,
+)
 from organs.registry.validation.weights import grafted_organs
 
 SECONDS_DEFAULT = 600

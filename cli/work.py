@@ -12,10 +12,13 @@ from types import FrameType
 
 import click
 
+from organs.cli.arguments import (
+    folder_registry,
+    print_more,
+    remote_registry,
+)
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.elsewhere import jobs_there
-from organs.cli.place import folder_registry, remote_registry
-from organs.cli.querying import print_more
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.search.cursor import PAGE_MAX

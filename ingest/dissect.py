@@ -1,24 +1,61 @@
-"""Take a file apart on paper: which spans of it become which blobs, and what is odd about it.
+"""Take a file apart on paper: which spans become which blobs, and how many tensors its bytes pay for.
 
-`read_front` is the only part that parses: submissions run it in a confined process (`ingest.submissions.inspector`).
+`read_front` is the only part that parses: submissions run it in a confined process
+(`ingest.contributions.inspector`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
-from organs.ingest.buffers import BUFFER_BYTES
-from organs.ingest.files import OpenFile
-from organs.ingest.tensor_count import check_tensor_sizes
+from organs.ingest.files import BUFFER_BYTES, OpenFile
 from organs.registry.anatomy import Place, place_of
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import Digest
-from organs.registry.errors import BadGguf
+from organs.registry.errors import BadGguf, TooManyTensors
 from organs.registry.gguf import ByteSource, Header, TensorInfo, ValueType, padded, read_header
 from organs.registry.gguf.pieces import Span, around, large_values, tags_of
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from organs.registry.gguf.types import UNQUANTISED
+
+TENSORS_MAX = 65_536
+TENSOR_MIN_BYTES = 4096
+FREE_TENSORS = 4096
+
+
+class TensorCount:
+    """Counts the tensors of one model, as they become known; raises TooManyTensors at the first that is too many."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._seen: set[Hashable] = set()
+        self._free = 0
+
+    def add(self, key: Hashable, size_bytes: int) -> None:
+        """Count a tensor of `size_bytes` bytes; `key` is equal for equal bytes of one type and shape."""
+        if size_bytes < TENSOR_MIN_BYTES or key in self._seen:
+            self._free += 1
+            if self._free > FREE_TENSORS:
+                raise _too_many_free(self._name)
+        self._seen.add(key)
+
+
+def check_tensor_sizes(name: str, sizes_bytes: Iterable[int]) -> None:
+    """Check the sizes that the headers of a model declare, before any tensor is read; raises TooManyTensors."""
+    sizes = list(sizes_bytes)
+    if len(sizes) > TENSORS_MAX:
+        raise TooManyTensors(f"{name}: it has {len(sizes):,} tensors, and {TENSORS_MAX:,} is the most that is accepted")
+    if sum(size < TENSOR_MIN_BYTES for size in sizes) > FREE_TENSORS:
+        raise _too_many_free(name)
+
+
+def _too_many_free(name: str) -> TooManyTensors:
+    return TooManyTensors(
+        f"{name}: more than {FREE_TENSORS:,} of its tensors are smaller than {TENSOR_MIN_BYTES:,} bytes or repeat "
+        "another of its tensors: a model with so many tensors must bring more bytes"
+    )
+
 
 ODD_PADDING_MAX_BYTES = 16 * 1024 * 1024
 """Padding that is not zero is kept in memory and in one blob."""

@@ -1,16 +1,97 @@
-"""Open files from outside: what all have in common, and a plain file that stays the same while it is read."""
+"""Files from outside: opened so that they stay the same while they are read, or composed of parts."""
 
 from __future__ import annotations
 
 import os
+import queue
 import stat
-from collections.abc import Iterable, Mapping
+import threading
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource
+
+BUFFER_BYTES = 4 * 1024 * 1024
+WAIT_SECONDS = 0.5
+
+
+class Cancelled(Exception):
+    """The run was given up; raised inside its threads to end them."""
+
+
+class SharedBuffer:
+    """Bytes that several threads look at. Each holds it once and releases it once; then it goes back to its pool."""
+
+    def __init__(self, pool: BufferPool, memory: memoryview) -> None:
+        self._pool = pool
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._holders = 0
+        self.data = memory
+        """What is in it: the first bytes of the memory."""
+
+    def take(self, size: int) -> None:
+        """Begin a round with one holder and `size` bytes."""
+        assert self._holders == 0
+        self._holders = 1
+        self.data = self._memory[:size]
+
+    def hold(self) -> None:
+        """One more looks at it."""
+        with self._lock:
+            assert self._holders > 0
+            self._holders += 1
+
+    def release(self) -> None:
+        """One is done with it."""
+        with self._lock:
+            self._holders -= 1
+            free = self._holders == 0
+            assert self._holders >= 0
+        if free:
+            self._pool.give_back(self)
+
+
+class BufferPool:
+    """`count` buffers of `BUFFER_BYTES`, allocated when they are first needed."""
+
+    def __init__(self, count: int, cancelled: threading.Event) -> None:
+        self._free: queue.LifoQueue[SharedBuffer] = queue.LifoQueue()  # the one used last is still in the cache
+        self._unmade = count
+        self._cancelled = cancelled
+
+    def get(self, size: int) -> SharedBuffer:
+        """A buffer with room for `size` bytes; waits for one. Raises Cancelled when the run is given up."""
+        assert size <= BUFFER_BYTES
+        buffer = self._made() or self._wait()
+        buffer.take(size)
+        return buffer
+
+    def give_back(self, buffer: SharedBuffer) -> None:
+        """Called by the last holder."""
+        self._free.put(buffer)
+
+    def _made(self) -> SharedBuffer | None:
+        try:
+            return self._free.get_nowait()
+        except queue.Empty:
+            pass
+        if not self._unmade:
+            return None
+        self._unmade -= 1
+        return SharedBuffer(self, memoryview(bytearray(BUFFER_BYTES)))
+
+    def _wait(self) -> SharedBuffer:
+        while not self._cancelled.is_set():
+            try:
+                return self._free.get(timeout=WAIT_SECONDS)
+            except queue.Empty:
+                continue
+        raise Cancelled
 
 
 class OpenFile(Protocol):
@@ -149,3 +230,103 @@ class FileSource:
 def _refuse_irregular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise BadSource(f"{path}: not a regular file")
+
+
+class Bytes(Protocol):
+    """Bytes that are read at offsets from several threads: of a plain file, of a blob, or at hand."""
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset`; raises BadSource when they are not there."""
+        ...
+
+    def check_unchanged(self) -> None:
+        """Raise BadSource when they are no longer what they were when they were opened."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BytesAtHand:
+    """Bytes in memory."""
+
+    data: bytes
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        buffer[:] = self.data[offset : offset + len(buffer)]
+
+    def check_unchanged(self) -> None:
+        """Nothing: nobody can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """`size_bytes` of `source`, from `source_offset_bytes` on, at `offset_bytes` of the composed file."""
+
+    offset_bytes: int
+    size_bytes: int
+    source: Bytes
+    source_offset_bytes: int = 0
+
+
+class ComposedFile:
+    """`sections` in rising order without overlap, zeros everywhere else (`ingest.files.OpenFile`). What they are read
+    from stays open, and is closed by whoever opened it.
+    """
+
+    def __init__(self, path: Path, size_bytes: int, sections: Sequence[Section], sha256: Digest | None = None) -> None:
+        self.path = path
+        """Where it would be."""
+        self.name = str(path)
+        self.size_bytes = size_bytes
+        self.sha256 = sha256
+        """What somebody says that the whole has."""
+        self._sections = tuple(section for section in sections if section.size_bytes)
+        self._ends = [section.offset_bytes + section.size_bytes for section in self._sections]
+
+    def placed_at(self, path: Path) -> ComposedFile:
+        """The same bytes, as a file that would be at `path`."""
+        return ComposedFile(path, self.size_bytes, self._sections, self.sha256)
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes from `offset`; raises BadSource when they are not there."""
+        self._check(offset, size)
+        data = bytearray(size)
+        self.read_into(memoryview(data), offset)
+        return bytes(data)
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        """Fill `buffer` from `offset`; raises BadSource, and StoreError when a blob does not give its bytes."""
+        end = offset + len(buffer)
+        self._check(offset, len(buffer))
+        position = offset
+        for index in range(bisect_right(self._ends, offset), len(self._sections)):
+            section = self._sections[index]
+            if section.offset_bytes >= end:
+                break
+            begin, last = max(offset, section.offset_bytes), min(end, self._ends[index])
+            _zero(buffer[position - offset : begin - offset])
+            skipped = begin - section.offset_bytes
+            section.source.read_into(buffer[begin - offset : last - offset], section.source_offset_bytes + skipped)
+            position = last
+        _zero(buffer[position - offset :])
+
+    def check_unchanged(self) -> None:
+        """Raise BadSource when something that it is made of was written to or replaced."""
+        for source in dict.fromkeys(section.source for section in self._sections):
+            source.check_unchanged()
+
+    def notes(self, sha256: Digest, organs: Mapping[int, Digest]) -> Iterable[str]:
+        """Nothing: a file is what it is."""
+        return ()
+
+    def origin(self, organs: Mapping[int, Digest]) -> Origin | None:
+        """None: it is no edited file."""
+        return None
+
+    def _check(self, offset: int, size: int) -> None:
+        if offset + size > self.size_bytes:
+            raise BadSource(f"{self.name}: ends at byte {self.size_bytes}, {offset + size} are wanted")
+
+
+def _zero(buffer: memoryview) -> None:
+    if len(buffer):
+        buffer[:] = bytes(len(buffer))

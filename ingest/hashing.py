@@ -1,27 +1,74 @@
-"""One pass over a file: its own SHA-256, its header's, and those of the pieces that will be blobs.
-
-Two digests cover the same bytes, so they are computed side by side from one read: the file's in a thread of its own.
-The bytes of a piece that is not too large stay in their buffers, so that nobody has to read them again.
-"""
+"""One pass over a file: its SHA-256, its header's, and those of its pieces; and the time each stage takes."""
 
 from __future__ import annotations
 
 import hashlib
 import queue
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import xxhash
 
-from organs.ingest.buffers import BUFFER_BYTES, BufferPool, Cancelled, SharedBuffer
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.stages import Stages
+from organs.ingest.files import (
+    BUFFER_BYTES,
+    BufferPool,
+    Cancelled,
+    SharedBuffer,
+)
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import ByteSource, MemorySource, TensorInfo
 from organs.registry.gguf.pieces import Span
 from organs.registry.measure import count_nonfinite
 from organs.registry.store.codec import BYTES_CODEC, Codec
+
+
+@dataclass(slots=True)
+class StageTotal:
+    """What one stage has done so far. Seconds of threads, which may run side by side."""
+
+    seconds: float = 0.0
+    size_bytes: int = 0
+
+
+class Stages:
+    """Adds up what the stages do; safe from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: dict[str, StageTotal] = {}
+        self._begun = time.perf_counter()
+
+    @contextmanager
+    def timed(self, stage: str, size_bytes: int = 0) -> Iterator[None]:
+        """Count the block's time and `size_bytes` into `stage`."""
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = time.perf_counter() - begun
+            with self._lock:
+                total = self._totals.setdefault(stage, StageTotal())
+                total.seconds += spent
+                total.size_bytes += size_bytes
+
+    @property
+    def wall_seconds(self) -> float:
+        """Since the beginning."""
+        return time.perf_counter() - self._begun
+
+    def summary(self) -> dict[str, dict[str, float]]:
+        """For the report: per stage seconds, bytes, and MB/s of one thread where bytes were counted."""
+        rows = {}
+        for stage, total in self._totals.items():
+            rows[stage] = {"seconds": round(total.seconds, 4), "bytes": total.size_bytes}
+            if total.size_bytes and total.seconds:
+                rows[stage]["mb_per_second"] = round(total.size_bytes / total.seconds / 1e6, 1)
+        return rows
+
 
 KEPT_CHUNKS_MAX = 8
 """Pieces of more chunks are read again when they are stored."""

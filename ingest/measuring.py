@@ -12,8 +12,11 @@ from functools import partial
 from threadpoolctl import threadpool_limits
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.opening import open_files, source_size_bytes
-from organs.ingest.sources import ModelSource
+from organs.ingest.sources import (
+    ModelSource,
+    open_files,
+    source_size_bytes,
+)
 from organs.ingest.tasks import Progress
 from organs.registry.anatomy import Place, place_of
 from organs.registry.errors import OrganError

@@ -1,36 +1,67 @@
-"""The coordinator of one model's ingest, in the caller's thread: asks the catalog, hands out work, commits in batches.
-
-Only the coordinator touches the database. What the threads do stands in `tasks`; memory does not depend on sizes.
-"""
+"""The coordinator of one model's ingest, in the caller's thread: asks the catalog and hands out tasks."""
 
 from __future__ import annotations
 
 import queue
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from types import FrameType
 
 from threadpoolctl import threadpool_limits
 
-from organs.ingest.dissect import DissectedFile
-from organs.ingest.events import Checked, Event, Failed, FileDone, Hashed, Measured, Stored
-from organs.ingest.hashing import FileDigests, HashedPiece
-from organs.ingest.interrupts import told_of_interrupts
-from organs.ingest.stages import Stages
-from organs.ingest.storing import PieceWriter
-from organs.ingest.tasks import BUFFERS, LocalMeasurer, Measurer, Progress, Tasks
-from organs.ingest.tensor_count import TensorCount
+from organs.ingest.dissect import DissectedFile, TensorCount
+from organs.ingest.hashing import FileDigests, HashedPiece, Stages
+from organs.ingest.tasks import (
+    BUFFERS,
+    Checked,
+    Event,
+    Failed,
+    FileDone,
+    Hashed,
+    LocalMeasurer,
+    Measured,
+    Measurer,
+    PieceWriter,
+    Progress,
+    Stored,
+    Tasks,
+)
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.organs import measured_organs
 from organs.registry.catalog.records import OrganKey
-from organs.registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs
-from organs.registry.catalog.register.ingests import renew_lease
+from organs.registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs, renew_lease
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
 from organs.registry.measure import Measurement
 from organs.registry.registry import Registry
 from organs.registry.store import StoredBlob
+
+
+@contextmanager
+def told_of_interrupts(tell: Callable[[], None]) -> Iterator[None]:
+    """Inside the block the first Ctrl-C calls `tell`, which must be safe in a signal handler.
+
+    Without effect outside the main thread, and where somebody else has taken the signal over.
+    """
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+
+    def first(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        tell()
+
+    signal.signal(signal.SIGINT, first)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 BATCH_SHARE = 64
 BATCH_MIN_BYTES, BATCH_MAX_BYTES = 8 * 1024 * 1024, 64 * 1024 * 1024

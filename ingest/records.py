@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from organs.ingest.directory.virtual import names_text
+from organs.ingest.directory.opening import names_text
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.files import Origin
-from organs.ingest.opening import by_file
 from organs.ingest.pipeline import Gathered
+from organs.ingest.sources import by_file
 from organs.registry.anatomy import OrganType, Place
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.organs import shape_text

@@ -1,4 +1,4 @@
-"""`ingest`: one model from its files to its rows, with a report; many models with one outcome each."""
+"""`ingest`: one model from its files to its rows, with a report; many models; and publishing one that was kept back."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from dataclasses import asdict, dataclass, field
 from sqlalchemy.orm import Session
 
 from organs.ingest.dissect import DissectedFile
-from organs.ingest.opening import notes_of, open_files, source_size_bytes
+from organs.ingest.hashing import Stages
 from organs.ingest.pipeline import Gathered, Pipeline
 from organs.ingest.records import model_record, nonfinite_flags, nonfinite_tensors
-from organs.ingest.sources import ModelSource
-from organs.ingest.stages import Stages
+from organs.ingest.sources import (
+    ModelSource,
+    notes_of,
+    open_files,
+    source_size_bytes,
+)
 from organs.ingest.tasks import BUFFERS, Measurer, Progress
 from organs.registry.catalog.queries.models import (
     check_model_name,
@@ -23,14 +27,31 @@ from organs.registry.catalog.queries.models import (
     next_version,
 )
 from organs.registry.catalog.records import ModelRecord
-from organs.registry.catalog.register.ingests import begin_ingest, end_ingest
+from organs.registry.catalog.register.blobs import (
+    begin_ingest,
+    end_ingest,
+)
 from organs.registry.catalog.register.models import Registered, register_model, registered_already
+from organs.registry.catalog.register.states import show_model
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable
 from organs.registry.names import ModelName
 from organs.registry.registry import Registry
 from organs.registry.relatives import record_relatives, resolve_declared
+
+
+def publish_model(session: Session, model: Model, by: str) -> None:
+    """Show a quarantined or yanked model, look for its relatives, and lead what it declares, and what may mean it.
+
+    Nothing of that was done while nobody was to know of it; what came in meanwhile has not looked at it either. One
+    that is visible already stays as it is. Raises Conflict for a model that was removed.
+    """
+    if model.state == "visible":
+        return
+    show_model(session, model, by)
+    record_relatives(session, model)
+    resolve_declared(session, model)
 
 
 @dataclass(frozen=True, slots=True)

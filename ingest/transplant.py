@@ -1,13 +1,10 @@
-"""Composing without a registry: models in files or organ directories, the same plan and the same lock, one new file.
-
-What a registry makes of the same models has the same lock, and so the same bytes.
-"""
+"""Composing without a registry: models in files or organ directories, the same plan, and the file placed whole."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,22 +13,61 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_limits
 
-from organs.ingest.composed import BytesAtHand, ComposedFile, Section
 from organs.ingest.dissect import DissectedFile, places
-from organs.ingest.opening import open_files
-from organs.ingest.sources import ModelSource
+from organs.ingest.files import (
+    BUFFER_BYTES,
+    BytesAtHand,
+    ComposedFile,
+    OpenFile,
+    Section,
+)
+from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Place
 from organs.registry.catalog.search import FoundOrgan
 from organs.registry.compose.lock import Lock
-from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.models import (
+    Parent,
+    Part,
+)
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.gguf import HeaderSource, TensorInfo, read_header
 from organs.registry.lineage import Slot
 from organs.registry.measure import count_nonfinite_in, measure
+from organs.registry.store.files import (
+    Files,
+    UnplacedFile,
+    placed,
+)
+
+Progress = Callable[[int], None]
+
+
+def place_virtual(file: OpenFile, path: Path, progress: Progress | None = None, files: Files | None = None) -> Digest:
+    """Write `file` to `path`, replacing what is there; its SHA-256.
+
+    Raises BadSource when what it is read from changes meanwhile, DiskFull, StoreUnwritable; then `path` is as it was.
+    """
+    with placed(path, file.size_bytes, files) as target:
+        digest = _write(file, target, progress)
+        file.check_unchanged()
+        return digest
+
+
+def _write(file: OpenFile, target: UnplacedFile, progress: Progress | None) -> Digest:
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(BUFFER_BYTES, file.size_bytes)))
+    for begin in range(0, file.size_bytes, BUFFER_BYTES):
+        view = buffer[: min(BUFFER_BYTES, file.size_bytes - begin)]
+        file.read_into(view, begin)
+        digest.update(view)
+        target.write_at(view, begin)
+        if progress is not None:
+            progress(len(view))
+    return Digest(digest.hexdigest())
 
 
 @dataclass(frozen=True, slots=True)

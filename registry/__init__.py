@@ -1,18 +1,30 @@
 """The organ registry: keeps the parts of language models, and composes them.
 
-    errors, digest, settings    what everything else stands on
-    amounts, notebook           numbers as people read them, values as HTML for notebooks
-    gguf                        the container format, pure
-    anatomy                     tensor names to places
-    measure, lineage            arrays in, numbers out
-    store                       immutable blobs, compressed
-    catalog                     the SQL: tables, queries, registrations
-    chimera                     from plans to streams of bytes
-    relatives                   who shares weights with whom, and who says so
-    present                     the one shape that page, JSON and command show
-    reports                     what was measured, in tables that explain themselves
-    registry                    `Registry`, the object that scripts and faces hold
-    client                      the same against a registry elsewhere, over HTTP
+    gguf        the GGUF container, pure: bytes in, values out, and back to the same bytes
+    anatomy     tensor names to places
+    store       the blob store: immutable bytes named by the SHA-256 of their plain form
+    catalog     the SQL of the registry
+    chimera     from plans to bytes: what a file will be made of, and the stream that makes it
+    relatives   who is related to whom
+    present     rows as plain values: the one shape that page, JSON and command show
+    reports     reports: what was measured
+    registry    `Registry`: the one object that scripts and faces hold
+    client      a registry elsewhere, over HTTP
+    amounts     numbers as people read them
+    backup      a copy of the registry that is a registry itself
+    compose     composing: from words to a chimera
+    digest      SHA-256 digests: the only names that bytes have here
+    errors      one tree for everything that goes wrong
+    lineage     how alike two organs or two models are, by their fingerprints
+    measure     measuring, pure: an organ's bytes in, numbers out
+    names       model names: `namespace/name`, with `@version` where it matters
+    notebook    values as small pieces of HTML, for notebooks
+    sandbox     programs that read untrusted data run in confined processes
+    settings    settings: where the registry lives
+    tokens      tokens: texts that are easy to find by scanners, refused offline when mistyped
+    transform   transforming, pure: organs' bytes in, a new organ's bytes out
+    upkeep      keeping a registry sound
+    validation  validation: a chimera is run in a real runtime beside its base
 
 An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable
 bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glossary.

@@ -14,17 +14,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.engine import (
+    OWN_FILES,
+    Catalog,
+    can_snapshot,
+    open_snapshot,
+    settle,
+    write_snapshot,
+)
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_after, blobs_by_digest, known_files
-from organs.registry.catalog.register.leaving import leave_out_uploads
-from organs.registry.catalog.snapshot import OWN_FILES, can_snapshot, open_snapshot, settle, write_snapshot
+from organs.registry.catalog.register.submissions import leave_out_uploads
 from organs.registry.chimera.plan import check_readable
 from organs.registry.errors import BadInput, CorruptBlob, MissingBlob, NotAllowed, StoreError
 from organs.registry.settings import Settings
 from organs.registry.store import BlobStore
-from organs.registry.store.copying import copy_blob, has_copy
-from organs.registry.store.files import Files, make_durable_folder, translated
-from organs.registry.store.placing import check_room, placed
+from organs.registry.store.files import (
+    Files,
+    check_room,
+    make_durable_folder,
+    placed,
+    translated,
+)
+from organs.registry.store.local import (
+    copy_blob,
+    has_copy,
+)
 from organs.registry.upkeep import Fault, Share, verify
 
 MARK = "backup.json"

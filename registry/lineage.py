@@ -299,3 +299,23 @@ def _means(values: Iterable[tuple[Key, float]]) -> dict[Key, float]:
     for key, value in values:
         groups.setdefault(key, []).append(value)
     return {key: math.fsum(group) / len(group) for key, group in groups.items()}
+
+
+class Groups:
+    """Disjoint sets of anything that can be a key; whatever was never joined is a set of its own."""
+
+    def __init__(self) -> None:
+        self._above: dict[Hashable, Hashable] = {}
+
+    def leader(self, one: Hashable) -> Hashable:
+        """The one that stands for the whole set: two are in one set when they have the same leader."""
+        above = self._above
+        while (other := above.get(one, one)) != one:
+            above[one] = one = above.get(other, other)  # each look shortens the way for the next one
+        return one
+
+    def join(self, first: Hashable, second: Hashable) -> None:
+        """Make one set of the two that these are in."""
+        above, below = self.leader(first), self.leader(second)
+        if above != below:
+            self._above[below] = above

@@ -7,16 +7,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from organs.registry.catalog.engine import Catalog, open_catalog
-from organs.registry.catalog.limits import COUNTS_SECONDS, SEARCH_SECONDS
-from organs.registry.catalog.queries.model_search import found_models, search_models
-from organs.registry.catalog.queries.search import count_organs, search_and_count, search_organs
+from organs.registry.catalog.engine import (
+    COUNTS_SECONDS,
+    SEARCH_SECONDS,
+    Catalog,
+    open_catalog,
+)
+from organs.registry.catalog.queries.search import (
+    count_organs,
+    found_models,
+    search_and_count,
+    search_models,
+    search_organs,
+)
 from organs.registry.catalog.search import MODELS, FacetCounts, ModelsPage, Query, SearchPage, parse_query
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
     from organs.registry.catalog.queries.fitting import FittingModels
-    from organs.registry.compose.builder import Composition
+    from organs.registry.compose.api import Composition
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
     from organs.registry.present.registered import RegisteredModel
@@ -156,9 +165,9 @@ class Registry:
     def compose(self, base: str | Recipe) -> Composition:
         """Begin a chimera: `registry.compose("acme/base").graft("acme/coder", type="organ").plan()`.
 
-        `base` is a model's name, or a whole recipe (`registry.compose.reading.read_recipe` reads one from text).
+        `base` is a model's name, or a whole recipe (`registry.compose.recipe_io.read_recipe` reads one from text).
         """
-        from organs.registry.compose.builder import Composition  # with the codecs, which searches never load
+        from organs.registry.compose.api import Composition  # with the codecs, which searches never load
         from organs.registry.compose.recipe import Recipe
 
         recipe = Recipe(base) if isinstance(base, str) else base

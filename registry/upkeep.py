@@ -27,10 +27,16 @@ from organs.registry.catalog.queries.blobs import (
     unneeded_blobs,
 )
 from organs.registry.catalog.queries.organs import uncounted_organs
-from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.queries.reports import (
+    counted_totals,
+    running_totals,
+)
 from organs.registry.catalog.register.blobs import doom_blobs, mark_corrupt, mark_present, reclaim_blob
+from organs.registry.catalog.register.facets import (
+    differences,
+    repair_totals,
+)
 from organs.registry.catalog.register.organs import count_nonfinite_tensors, record_nonfinite
-from organs.registry.catalog.register.totals import differences, repair_totals
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name

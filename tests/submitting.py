@@ -10,16 +10,24 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from organs.ingest.submissions.inspection import Inspection, StartInspector, Stopped
-from organs.ingest.submissions.inspector import serve
-from organs.ingest.submissions.intake import process_submission
-from organs.ingest.submissions.manifest import parse_manifest
-from organs.ingest.submissions.messages import Channel
-from organs.ingest.submissions.submit import submit
-from organs.ingest.uploads.spool import spool_of
+from organs.ingest.contributions.inspection import (
+    Inspection,
+    StartInspector,
+    Stopped,
+)
+from organs.ingest.contributions.inspector import serve
+from organs.ingest.contributions.intake import process_submission
+from organs.ingest.contributions.manifest import parse_manifest
+from organs.ingest.contributions.messages import Channel
+from organs.ingest.contributions.submissions import submit
+from organs.ingest.contributions.uploads import spool_of
 from organs.registry.catalog.queries.submissions import FoundSubmission, submission_by_id
-from organs.registry.catalog.register.contributors import contributor_id
-from organs.registry.catalog.register.uploads import add_upload, complete_upload, note_received
+from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.submissions import (
+    add_upload,
+    complete_upload,
+    note_received,
+)
 from organs.registry.catalog.tables import BlobLease, Upload
 from organs.registry.digest import digest_of
 from organs.registry.names import parse_model_name

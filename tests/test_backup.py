@@ -16,7 +16,7 @@ from organs.registry.backup import DATABASE, FRESH, MARK, NO_SQLITE, BackupRepor
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.catalog.register.leaving import NOT_COPIED
+from organs.registry.catalog.register.submissions import NOT_COPIED
 from organs.registry.catalog.tables import Submission, Upload
 from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
 from organs.registry.registry import Registry

@@ -46,7 +46,7 @@ LONG_BODIES: dict[str, str] = {}
 MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
-    "ingest/submissions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
+    "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
     "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
     "registry/registry.py": "Registry.open() is the face of scripts: it opens what the environment names.",

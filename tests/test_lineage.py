@@ -39,9 +39,9 @@ def print_of(seed: int, parent: int | None = None, share: float = 0.0) -> bytes:
     return found
 
 
-def organ(kind: str, shape: tuple[int, ...], fingerprint: bytes | None, dtype: str = "F16") -> Organ:
+def organ(kind: str, shape: tuple[int, ...], measurement: bytes | None, dtype: str = "F16") -> Organ:
     """An organ that is told from others by all that is known of it."""
-    return Organ(kind, shape, dtype, fingerprint, (shape, dtype, fingerprint))
+    return Organ(kind, shape, dtype, measurement, (shape, dtype, measurement))
 
 
 def model(seed: int, parent: int | None = None, share: float = 0.0, blocks: int = 6) -> dict[Slot, Organ]:

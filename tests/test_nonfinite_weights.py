@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Model, Organ
-from organs.registry.compose.builder import Composition
+from organs.registry.compose.api import Composition
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.quants import quantize

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.uploads.sessions import Chunk, Declared, open_upload, receive
+from organs.ingest.contributions.uploads import (
+    Chunk,
+    Declared,
+    open_upload,
+    receive,
+)
 from organs.registry.backup import back_up
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.digest import digest_of

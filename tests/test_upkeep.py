@@ -14,8 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.blobs import blobs_by_digest
-from organs.registry.catalog.register.blobs import lease_blobs
-from organs.registry.catalog.register.ingests import begin_ingest
+from organs.registry.catalog.register.blobs import begin_ingest, lease_blobs
 from organs.registry.catalog.tables import Blob, InlineBlob, Organ
 from organs.registry.digest import digest_of
 from organs.registry.registry import Registry

@@ -1,34 +1,34 @@
 """The catalog in a browser: pages over `registry.present`, each with a JSON twin; an API; downloads.
 
-app           create_app: wires blueprints and limits, nothing happens at import
-settings      what a server can be told
-answers       a page as HTML, JSON or CSV; conditional requests
-errors        what goes wrong, as an answer
-asked         what an address asks for, checked
-links         addresses within the catalog, and what may be a link to elsewhere
-security      names that are served, sizes, headers
-writing       who may write
-forms         forms of pages that write
-concurrency   limits of a process: turns of pages, threads, downloads, what one address may have in progress
-memory        answers that are kept until the catalog changes
-shown         numbers as text and as classes of the stylesheet
-scales        the colours
-pages         the pages, one file each
-charts        pictures, numbers in and SVG out
-api           the API for programs, and the document that describes it
-made          what was made here as files: texts of chimeras, what jobs leave
-downloads     organs and models as files:
-  contents      rows to what can be handed out
-  streams       bytes on their way out, each blob checked
-  ranges        which bytes are asked for
-  filenames     the names that downloads have
-hub           the routes that clients of the Hugging Face hub ask
-  repositories  models as their repositories
-health        for whoever watches the process
-metrics       for Prometheus
-server        gunicorn with our settings
-  worker        a process that answers requests: an event loop, and threads that compute
-  connection    HTTP/1.1 over one connection, in the event loop
-  gateway       from a parsed request to the WSGI application and back
-  runner        the process beside them that works at jobs
+app             `create_app`: the Flask application over one open registry
+settings        what the catalog in a browser can be told: one frozen value, made by whoever starts it
+errors          what goes wrong, as an answer
+links           addresses within the catalog, and which addresses from outside may be links at all
+security        checks of every request and headers of every answer
+forms           forms of pages that write
+concurrency     limits on what one process does at once
+memory          answers that are kept in memory until the catalog changes
+pages           the pages, one file each
+charts          charts as SVG, made on the server: numbers in, bytes out
+api             the API below `/api/v1`
+downloads       organs, models and what was made here, as files
+contents        what can be handed out: organs in three forms, a model's files, a model as one file
+streams         downloads: files or ranges of them (RFC 9110), each blob checked while it is sent
+hub             the Hugging Face hub's routes, read-only
+metrics         figures of the server for Prometheus at `/metrics`, and its health at `/healthz`
+server          the catalog behind gunicorn
+worker          the process of a server that answers requests
+connection      HTTP/1.1 over one connection, in the event loop of a worker
+gateway         from a parsed request to the WSGI application and back
+accounts        the account of whoever sends the request: quota, tokens
+administration  what administrators do, as pages and the API ask for it
+auth            who asks
+params          what an address asks for, checked
+permissions     who may write, what the owner of a model may do with it
+planning        planning for a client of the server
+rates           request rates: how often an address or a contributor may ask
+receiving       receiving the bodies of uploads and submissions
+render          how numbers become text, colours and classes, and descriptions become harmless HTML
+responses       pages and their twins
+submissions     submissions as pages and the API ask for them
 """

@@ -18,9 +18,18 @@ from organs.registry.present.accounts import (
     tokens_values,
 )
 from organs.registry.present.values import Values
-from organs.web.answers import reading, registry, settings
-from organs.web.identity import ANY, TOKENS, Identity, need
+from organs.web.auth import (
+    ANY,
+    TOKENS,
+    Identity,
+    need,
+)
 from organs.web.rates import NEW_TOKENS, rates
+from organs.web.responses import (
+    reading,
+    registry,
+    settings,
+)
 
 
 def own_account(*, whole: bool = False) -> Values:

@@ -1,33 +1,89 @@
-"""`create_app`: the Flask application over one open registry. It only wires; nothing happens at import."""
+"""`create_app`: the Flask application over one open registry, and what stands at the head of every page."""
 
 from __future__ import annotations
 
-from flask import Flask
+from dataclasses import dataclass
+
+from flask import Flask, g, request
 from limits.storage import Storage
 from werkzeug.middleware.proxy_fix import ProxyFix
 
+from organs.registry.errors import OrganError
 from organs.registry.registry import Registry
-from organs.web.answers import REGISTRY_KEY, SETTINGS_KEY
 from organs.web.api import api
+from organs.web.auth import (
+    ADMIN,
+    ANYBODY,
+    UPLOAD,
+    Identity,
+    identity,
+    recognise,
+)
 from organs.web.concurrency import take_turns
-from organs.web.counting import count_downloads
-from organs.web.downloads import downloads
+from organs.web.downloads import downloads, made
 from organs.web.errors import answer_errors
 from organs.web.forms import form_token
-from organs.web.head import page_head
-from organs.web.health import health
 from organs.web.hub import hub
-from organs.web.identity import identity, recognise
 from organs.web.links import twin_address
-from organs.web.made import made
 from organs.web.memory import hide_headers, remember_answers
-from organs.web.metrics import count_requests, metrics
+from organs.web.metrics import count_requests, health, metrics
 from organs.web.pages import pages
+from organs.web.permissions import may_write
 from organs.web.rates import SharedCounts, limit_rates, limit_reading
+from organs.web.render import FILTERS
+from organs.web.responses import (
+    REGISTRY_KEY,
+    SETTINGS_KEY,
+    settings,
+)
 from organs.web.security import secure
 from organs.web.settings import WebSettings
-from organs.web.shown import FILTERS
-from organs.web.writing import may_write
+from organs.web.streams import count_downloads
+
+MORE = ((UPLOAD, "pages.upload", "Upload"), (ADMIN, "pages.admin", "Admin"))
+"""Links that only those see who have the scope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Of one page, for one asker."""
+
+    name: str | None
+    """Of who is logged in; None for anybody."""
+    may_log_in: bool
+    may_log_out: bool
+    links: tuple[tuple[str, str], ...]
+    """Endpoint and label."""
+
+
+def page_head() -> Head:
+    """The head for who asks; nobody in particular where the catalog cannot tell, as on the page that says so."""
+    if "head" not in g:
+        g.head = _head()
+    known: Head = g.head
+    return known
+
+
+def _head() -> Head:
+    who = _asker()
+    may_write = not settings().read_only
+    links = ((endpoint, label) for scope, endpoint, label in MORE if who.may(scope))
+    return Head(
+        name=who.name,
+        may_log_in=may_write and who.name is None,
+        may_log_out=may_write and who.account is not None,
+        links=tuple(links) if may_write else (),
+    )
+
+
+def _asker() -> Identity:
+    if request.blueprint == "api":
+        return ANYBODY
+    try:
+        return identity()
+    except OrganError:
+        return ANYBODY
+
 
 NAVIGATION = (
     *(("pages.organs", "Organs"), ("pages.models", "Models"), ("pages.compare", "Compare")),

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import httptools
 
-from organs.registry.catalog.register.uploads import CHUNK_MOST_BYTES
-from organs.web.answers import API_PREFIX
+from organs.registry.catalog.register.submissions import CHUNK_MOST_BYTES
 from organs.web.concurrency import client_address, network_of
 from organs.web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
+from organs.web.responses import API_PREFIX
 
 if TYPE_CHECKING:
     from organs.web.worker import Service

@@ -10,11 +10,11 @@ from itertools import count
 from flask import abort
 from sqlalchemy.orm import Session
 
-from organs.ingest.directory.organfile import encode_head
+from organs.ingest.directory.layout import encode_head
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_id
-from organs.registry.catalog.queries.downloads import name_of_organ
 from organs.registry.catalog.queries.models import files_of
 from organs.registry.catalog.queries.organs import organs_by_prefix
+from organs.registry.catalog.queries.published import name_of_organ
 from organs.registry.catalog.tables import Model, ModelFile, Organ
 from organs.registry.chimera.layout import plan_merged
 from organs.registry.chimera.npy import NpyStream, plan_npy
@@ -31,9 +31,11 @@ from organs.registry.compose.partial import refuse_partial
 from organs.registry.digest import Digest, digest_of, parse_prefix
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound
 from organs.registry.gguf import DType, TensorSpec, dtype_by_name
-from organs.web.answers import reading, registry
-from organs.web.filenames import is_plain_name
-from organs.web.streams import ByteSource, Content, streams
+from organs.web.responses import (
+    reading,
+    registry,
+)
+from organs.web.streams import ByteSource, Content, is_plain_name, streams
 
 FULL_DIGEST_LENGTH = 64
 SUFFIX = ".gguf"

@@ -28,7 +28,10 @@ from organs.registry.errors import (
     TooSlow,
     UnsupportedDType,
 )
-from organs.web.answers import wants_csv, wants_json
+from organs.web.responses import (
+    wants_csv,
+    wants_json,
+)
 
 STATUS: tuple[tuple[type[OrganError], int], ...] = (
     (BadToken, 401),

@@ -22,10 +22,20 @@ from typing import Any
 from flask import Blueprint, Response, abort, after_this_request, g, redirect, request
 from markupsafe import Markup
 
-from organs.web.answers import Page, respond
-from organs.web.identity import UPLOAD, identity, session_secret
+from organs.web.auth import (
+    UPLOAD,
+    identity,
+    session_secret,
+)
 from organs.web.memory import reveal_headers
-from organs.web.writing import check_anybody, check_writing
+from organs.web.permissions import (
+    check_anybody,
+    check_writing,
+)
+from organs.web.responses import (
+    Page,
+    respond,
+)
 
 FIELD, COOKIE = "form_token", "organ_form"
 FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from flask import request, url_for
 
 from organs.registry.catalog.search import Query
-from organs.registry.catalog.search.refine import short_text
+from organs.registry.catalog.search.parse import short_text
 
 LINK_MAX_LENGTH = 2000
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+", re.IGNORECASE)

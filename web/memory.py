@@ -21,9 +21,13 @@ from typing import Any
 from flask import Flask, Response, g, request
 from werkzeug.utils import cached_property
 
-from organs.web.answers import registry
-from organs.web.identity import COOKIE, SECURE_COOKIE, is_proxied
+from organs.web.auth import (
+    COOKIE,
+    SECURE_COOKIE,
+    is_proxied,
+)
 from organs.web.rates import ADDRESS_KEY
+from organs.web.responses import registry
 from organs.web.settings import WebSettings
 
 ANSWER_MAX_BYTES = 512 * 1024

@@ -1,8 +1,4 @@
-"""Figures of the server for Prometheus, at `/metrics`: requests, how long they took, streams, and the registry's size.
-
-Labels come from our own words alone: the template of a route, never an address. A server of several processes calls
-`prepare_metrics` before it forks, and `child_exit` when a process has ended; then any process answers for all of them.
-"""
+"""Figures of the server for Prometheus at `/metrics`, and its health at `/healthz`."""
 
 from __future__ import annotations
 
@@ -19,18 +15,23 @@ from typing import TYPE_CHECKING, Any
 from flask import Blueprint, Flask, Response, current_app, g, request
 
 from organs.registry.catalog.memory import remembered
+from organs.registry.catalog.queries.reports import running_totals
 from organs.registry.errors import NotAllowed
 from organs.registry.present.models import figures
 from organs.registry.present.values import Values
-from organs.web.answers import reading, settings
-from organs.web.identity import is_proxied
+from organs.web.auth import is_proxied
 from organs.web.memory import TOLD_HEADER
 from organs.web.rates import client_ip
+from organs.web.responses import (
+    reading,
+    settings,
+)
 from organs.web.security import is_served, requested_host
 from organs.web.settings import LOOPBACK_NETWORKS, WebSettings
 
-if TYPE_CHECKING:  # prometheus_client looks at the environment when it is imported, which must not be too early
+if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
 
 METRICS_KEY = "organ_metrics"
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -234,3 +235,14 @@ class _Watched:
         finally:
             if over is not None:
                 over()
+
+
+health = Blueprint("health", __name__)
+
+
+@health.get("/healthz")
+def healthz() -> dict[str, bool]:
+    """200 when a query went through."""
+    with reading() as session:
+        running_totals(session)
+    return {"ok": True}

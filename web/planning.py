@@ -14,16 +14,15 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
-from organs.registry.compose.library import RegisteredLibrary
-from organs.registry.compose.parent import Parent
+from organs.registry.compose.models import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planning import plan_recipe
+from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.errors import TooMany
 from organs.registry.present.values import Values
-from organs.web.answers import registry
-from organs.web.identity import identity
+from organs.web.auth import identity
 from organs.web.rates import client_address, rates
+from organs.web.responses import registry
 
 ANONYMOUS_COST_MAX = 2_000_000
 """Of one plan, or of one comparison of two models, without an account. With one it is PLAN_COST_MAX."""

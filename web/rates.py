@@ -251,7 +251,7 @@ def client_ip() -> IPv4Address | IPv6Address | None:
 
 def _reader() -> tuple[RateLimitItem, str] | None:
     """Return for whom the work of a request that reads is counted; None for a client of this machine."""
-    from organs.web.identity import identity
+    from organs.web.auth import identity
 
     client = identity()
     if client.account is not None:
@@ -260,8 +260,8 @@ def _reader() -> tuple[RateLimitItem, str] | None:
 
 
 def _count() -> None:
-    """Count a request that is no GET. A log-in is counted by what comes of it: see `web.pages.login`."""
-    from organs.web.identity import identity  # it counts unknown tokens here
+    """Count a request that is no GET. A log-in is counted by what comes of it: see `web.pages.account`."""
+    from organs.web.auth import identity  # it counts unknown tokens here
 
     if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
         return

@@ -16,8 +16,8 @@ from contextlib import contextmanager
 
 from flask import abort, current_app, request
 
-from organs.ingest.uploads.sessions import Chunk
-from organs.registry.catalog.register.uploads import CHUNK_MOST_BYTES
+from organs.ingest.contributions.uploads import Chunk
+from organs.registry.catalog.register.submissions import CHUNK_MOST_BYTES
 from organs.registry.errors import BadInput, Busy
 from organs.web.streams import OCTETS, streams
 

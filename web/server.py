@@ -1,22 +1,27 @@
-"""The catalog behind gunicorn: processes of threads, with limits that keep slow clients from stopping the others."""
+"""The catalog behind gunicorn: processes of threads with limits, and the process that works at jobs beside them."""
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
 
 from organs.registry.registry import Registry
+from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VARIABLE, Settings
 from organs.web.app import create_app
-from organs.web.counting import worker_exit
-from organs.web.metrics import child_exit, prepare_metrics
+from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
 from organs.web.rates import SharedCounts
-from organs.web.runner import KeepingArbiter
 from organs.web.settings import WebSettings
-from organs.web.streams import allow_streams
+from organs.web.streams import allow_streams, worker_exit
 from organs.web.worker import EventLoopWorker
 
 WORKERS_MAX = 4
@@ -114,3 +119,98 @@ def _collect_seldom() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+
+
+PAUSE_SECONDS, PAUSE_MAX_SECONDS = 1.0, 60.0
+"""Before it is started again when it has ended by itself: at first, and at most; each time twice as long."""
+WELL_SECONDS = 60.0
+"""Whoever has run for so long begins with the shortest pause again."""
+END_SECONDS = 30.0
+"""What it has to put its jobs back; a little more than it needs."""
+KILLED_SECONDS = 5.0
+COMMAND = ("-P", "-m", "organs.cli", "work", "--quiet")
+"""-P: a folder `cli` where somebody happens to stand is not ours."""
+
+
+class RunnerProcess:
+    """One process of `organ work` over the registry of `settings`. `look_after` keeps it there."""
+
+    def __init__(self, settings: Settings, log: Any, command: Sequence[str] = COMMAND) -> None:
+        self._settings = settings
+        self._log = log
+        self._command = command
+        self._process: subprocess.Popen[bytes] | None = None
+        self._began = 0.0
+        self._pause = PAUSE_SECONDS
+        self._not_before = 0.0
+
+    def look_after(self) -> None:
+        """Start it where it is not there, after a pause that grows when it ends again and again."""
+        now = time.monotonic()
+        if self._process is not None:
+            if self._process.poll() is None:
+                return
+            was_well = now - self._began > WELL_SECONDS
+            self._pause = PAUSE_SECONDS if was_well else min(self._pause * 2, PAUSE_MAX_SECONDS)
+            self._log.error("the runner of jobs has ended; it is started again in %g s", self._pause)
+            self._process, self._not_before = None, now + self._pause
+        if now >= self._not_before:
+            self._start(now)
+
+    def end(self) -> None:
+        """Ask it to end; `wait` waits for it."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> None:
+        """Wait until it has ended; who does not is killed."""
+        if self._process is None:
+            return
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(KILLED_SECONDS)
+
+    def _start(self, now: float) -> None:
+        arguments = [sys.executable, *self._command, "--with-parent", str(os.getpid())]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603  # our own program
+                arguments, stdin=subprocess.DEVNULL, env=_environment(self._settings)
+            )
+        except OSError as error:
+            self._pause = min(self._pause * 2, PAUSE_MAX_SECONDS)
+            self._not_before = now + self._pause
+            self._log.error("the runner of jobs cannot be started: %s", error)
+        self._began = now
+
+
+class KeepingArbiter(Arbiter):  # type: ignore[misc]  # gunicorn has no types
+    """gunicorn's arbiter, which looks after the runner of jobs as it does after its workers."""
+
+    def __init__(self, app: Any, settings: Settings) -> None:
+        super().__init__(app)
+        self.runner = RunnerProcess(settings, self.log)
+
+    def manage_workers(self) -> None:
+        """Called once a second."""
+        super().manage_workers()
+        self.runner.look_after()
+
+    def stop(self, graceful: bool = True) -> None:
+        """The runner ends while the workers do."""
+        self.runner.end()
+        super().stop(graceful)
+        self.runner.wait()
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Ours, with the registry that is served in it, whatever it was opened by."""
+    kept = {name: value for name, value in os.environ.items() if name != FOLDER_VARIABLE}
+    return kept | {
+        HOME_VARIABLE: str(settings.home),
+        DATABASE_VARIABLE: settings.database_url,
+        BLOBS_VARIABLE: f"file://{settings.blobs}",
+        # As for this program: it may run from its source, which need not be where one stands.
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+    }

@@ -1,35 +1,153 @@
-"""Downloads: files as answers, whole or a range of them, each blob checked while it is sent.
-
-A blob that is found faulty before the first byte is an error with a sentence. Later the connection is closed early: the
-client was promised a length, and sees that it did not get it. Either way the blob is set aside, so that the next
-request is an error at once.
-"""
+"""Downloads: files or ranges of them (RFC 9110), each blob checked while it is sent, file names, and counts."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
+import threading
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from logging import Logger
 from threading import BoundedSemaphore, Lock
-from typing import Protocol
+from typing import Any, Protocol
+from urllib.parse import quote
 
 from flask import Flask, Response, abort, current_app, request
 
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.register.models import add_downloads
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob, OrganError
+from organs.registry.registry import Registry
 from organs.registry.upkeep import set_aside
-from organs.web.answers import registry
-from organs.web.counting import counter_of
-from organs.web.filenames import attachment
 from organs.web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD
 from organs.web.memory import reveal_headers
-from organs.web.ranges import Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
+from organs.web.metrics import METRICS_KEY, Meters
+from organs.web.responses import registry, settings
+
+HEADER_MAX_LENGTH = 200
+"""A range of two numbers of 63 bits has 45 characters. Longer headers are not looked at."""
+TAGS_MAX_LENGTH = 4096
+
+_ONE_RANGE = re.compile(r"bytes=(?P<first>[0-9]{0,80})-(?P<last>[0-9]{0,80})", re.ASCII | re.IGNORECASE)
+_TAG = re.compile(r'(?P<weak>W/)?"(?P<tag>[\x21\x23-\x7e\x80-\xff]*)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The bytes from `begin` to before `end`."""
+
+    begin: int
+    end: int
+
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.begin
+
+
+class Unsatisfiable(Exception):
+    """A range that is well-formed and has not one byte of the file."""
+
+
+def asked_span(header: str | None, size_bytes: int) -> Span | None:
+    """The span that a `Range` header asks of a file of `size_bytes`; None where the whole file is the answer.
+
+    Raises Unsatisfiable.
+    """
+    if header is None or len(header) > HEADER_MAX_LENGTH:
+        return None
+    found = _ONE_RANGE.fullmatch(header.strip(" \t"))
+    if found is None:
+        return None
+    first, last = found["first"], found["last"]
+    if not first:
+        return _suffix(last, size_bytes)
+    begin = int(first)
+    end = min(int(last) + 1, size_bytes) if last else size_bytes
+    if last and int(last) < begin:
+        return None
+    if begin >= size_bytes:
+        raise Unsatisfiable
+    return Span(begin, end)
+
+
+def still_holds(if_range: str | None, tag: str) -> bool:
+    """Whether a range may be served: there is no `If-Range`, or it is the strong `tag` of the file.
+
+    A date never holds: what is served has none.
+    """
+    return if_range is None or if_range.strip(" \t") == f'"{tag}"'
+
+
+def has_strong(header: str, tag: str) -> bool:
+    """Whether an `If-Match` header names `tag`, by strong comparison, or any file."""
+    return header.strip(" \t") == "*" or (tag, False) in _tags(header)
+
+
+def has_weak(header: str, tag: str) -> bool:
+    """Whether an `If-None-Match` header names `tag`, by weak comparison, or any file."""
+    return header.strip(" \t") == "*" or any(tag == found for found, _ in _tags(header))
+
+
+def _suffix(last: str, size_bytes: int) -> Span | None:
+    if not last:
+        return None
+    length = min(int(last), size_bytes)
+    if length == 0:
+        raise Unsatisfiable
+    return Span(size_bytes - length, size_bytes)
+
+
+def _tags(header: str) -> list[tuple[str, bool]]:
+    """The tags of a list, each with whether it is weak."""
+    return [(found["tag"], found["weak"] is not None) for found in _TAG.finditer(header[:TAGS_MAX_LENGTH])]
+
+
+NAME_MAX_LENGTH = 180
+
+_UNWANTED = re.compile(r"[^A-Za-z0-9._+@ -]+", re.ASCII)
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.ASCII | re.IGNORECASE)
+
+
+def attachment(name: str) -> str:
+    """The `Content-Disposition` under which a file called `name` is saved: never a path, a device or a second header.
+
+    A name beyond ASCII is also sent whole, percent-encoded, without what is not a letter, a digit or `._+@ -`.
+    """
+    plain = safe_name(name)
+    header = f'attachment; filename="{plain}"'
+    wide = _cut("".join(character if _is_harmless(character) else "_" for character in name))
+    return header if wide == plain or not wide else f"{header}; filename*=UTF-8''{quote(wide, safe='')}"
+
+
+def safe_name(name: str) -> str:
+    """The nearest name to `name` that every file system takes as it is."""
+    return _cut(_UNWANTED.sub("_", name)) or "download"
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether `name` can stand in a listing from which people and programs make files."""
+    return safe_name(name) == name
+
+
+def _cut(name: str) -> str:
+    stem, dot, ending = name.strip(" ").rpartition(".")
+    if len(name) > NAME_MAX_LENGTH and dot and 0 < len(ending) <= 10:
+        name = f"{stem[: NAME_MAX_LENGTH - len(ending) - 1]}.{ending}"
+    clean = name[:NAME_MAX_LENGTH].lstrip(". -").rstrip(". ")
+    return f"_{clean}" if _DEVICE.fullmatch(clean) else clean
+
+
+def _is_harmless(character: str) -> bool:
+    return character.isalnum() or character in "._+@ -"
+
 
 STREAMS_KEY = "organ_streams"
 THREADS = 12
@@ -290,3 +408,83 @@ def _pieces(source: ByteSource) -> Iterator[bytes]:
     for view in source:
         for begin in range(0, len(view), PIECE_BYTES):
             yield bytes(view[begin : begin + PIECE_BYTES])
+
+
+COUNTING_KEY = "organ_counting"
+FLUSH_SECONDS = 10.0
+
+
+class Downloads:
+    """What this process has counted and not yet added to the catalog."""
+
+    def __init__(self, catalog: Catalog, logger: Logger, seconds: float = FLUSH_SECONDS) -> None:
+        self._catalog = catalog
+        self._logger = logger
+        self._seconds = seconds
+        self._counted: Counter[tuple[int, str]] = Counter()
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+
+    def count(self, model_id: int) -> None:
+        """A model was fetched just now."""
+        with self._lock:
+            self._counted[model_id, now().date().isoformat()] += 1
+            self._wait()
+
+    def flush(self) -> None:
+        """Add what was counted to the catalog; what cannot be added is kept for the next time."""
+        with self._writing:
+            with self._lock:
+                counted, self._counted = self._counted, Counter()
+            if not counted:
+                return
+            try:
+                with self._catalog.writing() as session:
+                    add_downloads(session, counted)
+            except OrganError as error:
+                self._logger.warning("%d downloads could not be counted yet: %s", counted.total(), error)
+                with self._lock:
+                    self._counted += counted
+
+    def _wait(self) -> None:
+        """Let a thread write in a while; one is enough."""
+        if self._timer is None:
+            self._timer = threading.Timer(self._seconds, self._due)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _due(self) -> None:
+        with self._lock:
+            self._timer = None
+        self.flush()
+        with self._lock:
+            if self._counted:
+                self._wait()
+
+
+def count_downloads(app: Flask, registry: Registry) -> None:
+    """Let `app` count what it hands out."""
+    app.extensions[COUNTING_KEY] = Downloads(registry.catalog, app.logger)
+
+
+def counter_of(model_id: int | None) -> Callable[[], None] | None:
+    """What to call when the last byte of that model was taken, after the request; None where nothing is counted."""
+    downloads: Downloads | None = current_app.extensions.get(COUNTING_KEY)
+    if model_id is None or downloads is None or settings().read_only:
+        return None
+    meters: Meters = current_app.extensions[METRICS_KEY]
+
+    def count() -> None:
+        meters.downloads.inc()
+        downloads.count(model_id)
+
+    return count
+
+
+def worker_exit(_server: object, worker: Any) -> None:
+    """gunicorn's hook: a process that ends adds what it has counted."""
+    app = getattr(worker, "wsgi", None)
+    downloads = app.extensions.get(COUNTING_KEY) if isinstance(app, Flask) else None
+    if downloads is not None:
+        downloads.flush()

@@ -1,18 +1,141 @@
-"""What manifest.json says, and how it is written: a line for each tensor and metadata entry, for people and diffs."""
+"""manifest.json: what it says, how it is written, and reading ours exactly and that of other tools tolerantly."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from organs.ingest.directory.layout import FORMAT, FORMAT_VERSION, HEADER_FILE
-from organs.ingest.directory.metadata import Entry
+from organs.ingest.directory.layout import (
+    FORMAT,
+    FORMAT_VERSION,
+    GGUF_SUFFIX,
+    HEADER_FILE,
+    MANIFEST_FILE,
+    path_segments,
+)
+from organs.ingest.directory.metadata import Entry, check_key, key_value
 from organs.registry.anatomy import place_of
-from organs.registry.digest import Digest
-from organs.registry.gguf import KeyValue, TensorSpec
+from organs.registry.digest import Digest, parse_digest
+from organs.registry.errors import BadDigest, BadDirectory, UnsupportedDType
+from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name
+from organs.registry.gguf.read import FIELDS_MAX
+from organs.registry.gguf.types import KEY_MAX_BYTES, SIZE_MAX
+
+REASONS_MAX = 20
+"""How many are spelled out; a hostile folder has no limit of its own."""
+TEXT_MAX_LENGTH = 1024
+
+
+@dataclass(slots=True)
+class Reasons:
+    """Why something is refused."""
+
+    found: list[str] = field(default_factory=list)
+    more: int = 0
+
+    def add(self, reason: str) -> None:
+        """One more; those beyond the limit are only counted."""
+        if len(self.found) < REASONS_MAX:
+            self.found.append(reason)
+        else:
+            self.more += 1
+
+    def raise_if_any(self, path: str) -> None:
+        """Raise BadDirectory for `path` with all of them."""
+        if self.found:
+            raise BadDirectory(path, [*self.found, *([f"and {self.more} more"] if self.more else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The fields of one JSON object. Each method gives the value, or None when it is absent or was refused.
+
+    `lenient`: an optional field of another kind counts as absent, because another tool may mean something else by it.
+    """
+
+    values: dict[str, Any]
+    where: str
+    reasons: Reasons
+    lenient: bool = False
+
+    def text(self, key: str, *, required: bool = False, longest: int = TEXT_MAX_LENGTH) -> str | None:
+        """A printable string."""
+        value = self.values.get(key)
+        if isinstance(value, str) and len(value) <= longest and value.isprintable():
+            return value
+        self._refuse(key, f"a printable text of at most {longest} characters", required=required)
+        return None
+
+    def whole(self, key: str, *, required: bool = False) -> int | None:
+        """A whole number from 0 to the largest size of a file."""
+        value = self.values.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= SIZE_MAX:
+            return value
+        self._refuse(key, "a whole number, not negative and below 2^63", required=required)
+        return None
+
+    def digest(self, key: str) -> Digest | None:
+        """A SHA-256 digest."""
+        value = self.values.get(key)
+        try:
+            if isinstance(value, str):
+                return parse_digest(value)
+        except BadDigest:
+            pass
+        self._refuse(key, "a SHA-256 digest", required=False)
+        return None
+
+    def numbers(self, key: str) -> tuple[int, ...] | None:
+        """A list of whole numbers."""
+        value = self.values.get(key)
+        if isinstance(value, list) and all(isinstance(one, int) and not isinstance(one, bool) for one in value):
+            return tuple(value)
+        self._refuse(key, "a list of whole numbers", required=False)
+        return None
+
+    def objects(self, key: str, most: int) -> Sequence[Fields]:
+        """A list of at most `most` objects."""
+        value = self.values.get(key)
+        if isinstance(value, list) and len(value) > most:
+            self.reasons.add(f"{self.where}{key} has {len(value)} entries; at most {most} are read")
+            return ()
+        if isinstance(value, list) and all(isinstance(one, dict) for one in value):
+            return [
+                Fields(one, f"{self.where}{key}[{number}].", self.reasons, self.lenient)
+                for number, one in enumerate(value)
+            ]
+        self._refuse(key, "a list of objects", required=False)
+        return ()
+
+    def object(self, key: str) -> Fields | None:
+        """An object."""
+        value = self.values.get(key)
+        if isinstance(value, dict):
+            return Fields(value, f"{self.where}{key}.", self.reasons, self.lenient)
+        self._refuse(key, "an object", required=False)
+        return None
+
+    def check_measures(self, key: str) -> None:
+        """An object of numbers and nulls."""
+        value = self.values.get(key)
+        if not isinstance(value, dict) or not all(_is_number(one) for one in value.values()):
+            self._refuse(key, "an object of numbers", required=False)
+
+    def _refuse(self, key: str, wanted: str, *, required: bool) -> None:
+        if self.values.get(key) is None:
+            if required:
+                self.reasons.add(f"{self.where}{key} is missing")
+        elif required or not self.lenient:
+            self.reasons.add(f"{self.where}{key} is not {wanted}")
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+
 
 TENSORS_MAX = 65_536
 GGUF_FILES_MAX = 4_096
@@ -171,3 +294,317 @@ def _comma(number: int, items: Sequence[object]) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+KNOWN_TYPES = {
+    "general.alignment": "uint32",
+    "general.file_type": "uint32",
+    "general.quantization_version": "uint32",
+    "general.base_model.count": "uint32",
+    "adapter.lora.alpha": "float32",
+    "split.no": "uint16",
+    "split.count": "uint16",
+    "split.tensors.count": "int32",
+    "tokenizer.ggml.tokens": "array of string",
+    "tokenizer.ggml.merges": "array of string",
+    "tokenizer.ggml.scores": "array of float32",
+    "tokenizer.ggml.token_type": "array of int32",
+}
+KNOWN_BEGINNINGS = (("tokenizer.ggml.add_", "bool"),)
+KNOWN_ENDINGS = (
+    ("_epsilon", "float32"),
+    (".freq_base", "float32"),
+    (".freq_base_swa", "float32"),
+    (".scaling.factor", "float32"),
+    ("_scale", "float32"),
+    ("_softcapping", "float32"),
+    ("_token_id", "uint32"),
+)
+
+_INTEGERS = (
+    ("int32", -(2**31), 2**31 - 1),
+    ("uint32", 0, 2**32 - 1),
+    ("int64", -(2**63), 2**63 - 1),
+    ("uint64", 0, 2**64 - 1),
+)
+
+
+def plain_key_value(key: str, value: Any) -> KeyValue:
+    """The entry for a plain JSON value; raises ValueError when GGUF has nothing for it."""
+    check_key(key)
+    if isinstance(value, dict) and {"type", "value"} <= value.keys() and isinstance(value["type"], str):
+        return key_value(key, value["type"], value["value"])
+    known = _known_type(key)
+    if known is not None:
+        try:
+            return key_value(key, known, _loosened(known, value))
+        except ValueError:
+            pass  # a key may be known and used otherwise: then by what the value is
+    return key_value(key, _type_of(value), value)
+
+
+def _known_type(key: str) -> str | None:
+    if key in KNOWN_TYPES:
+        return KNOWN_TYPES[key]
+    for beginning, kind in KNOWN_BEGINNINGS:
+        if key.startswith(beginning):
+            return kind
+    return next((kind for ending, kind in KNOWN_ENDINGS if key.endswith(ending)), None)
+
+
+def _loosened(kind: str, value: Any) -> Any:
+    """`value` as whole number or truth where other tools wrote 32.0 or 1."""
+    if kind == "bool" and value in (0, 1):
+        return bool(value)
+    if "int" in kind and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return _smallest([value], ("uint32", "int32", "uint64", "int64"))
+    if isinstance(value, float):
+        return _float_type([value])
+    if isinstance(value, list):
+        return "array of " + _element_type(value)
+    raise ValueError("neither text, a number, true or false, nor a list of one of these")
+
+
+def _element_type(values: list[Any]) -> str:
+    if all(isinstance(one, str) for one in values):
+        return "string"
+    if all(isinstance(one, bool) for one in values):
+        return "bool"
+    if any(isinstance(one, bool) for one in values):
+        raise ValueError("a list of several kinds")
+    if all(isinstance(one, int) for one in values):
+        return _smallest(values, ("int32", "uint32", "int64", "uint64"))
+    if all(isinstance(one, int | float) for one in values):
+        return _float_type(values)
+    raise ValueError("a list of several kinds, or of what GGUF has no type for")
+
+
+def _smallest(values: list[int], order: tuple[str, ...]) -> str:
+    ranges = {name: (low, high) for name, low, high in _INTEGERS}
+    low, high = min(values), max(values)
+    for name in order:
+        if ranges[name][0] <= low and high <= ranges[name][1]:
+            return name
+    raise ValueError("a whole number of more than 64 bits")
+
+
+def _float_type(values: list[float]) -> str:
+    largest = max((abs(one) for one in values if math.isfinite(one)), default=0.0)
+    return "float32" if largest <= 3.4e38 else "float64"
+
+
+TENSOR_MAPS = ("tensors", "tensor_map", "organs")
+"""Where a tensor map is looked for, in this order."""
+PADDINGS_MAX = TENSORS_MAX + 1
+"""One behind the header, and one behind each tensor."""
+
+
+def parse_manifest(values: Any, path: str, default_name: str) -> Manifest:
+    """What the parsed JSON of a manifest says; `default_name` is for a GGUF that has none in it.
+
+    Raises BadDirectory for `path` with everything that is wrong.
+    """
+    reasons = Reasons()
+    if not isinstance(values, dict):
+        reasons.add(f"{MANIFEST_FILE} is no JSON object")
+        reasons.raise_if_any(path)
+    own = values.get("format") == FORMAT
+    fields = Fields(values, "", reasons, lenient=not own)
+    if own and values.get("version") != FORMAT_VERSION:
+        reasons.add(f"its version is {str(values.get('version'))[:20]!r}; this program reads version {FORMAT_VERSION}")
+        reasons.raise_if_any(path)
+    notes: list[str] = []
+    files = tuple(_files(fields, notes)) if own and "files" in values else (_single_file(fields, default_name, notes),)
+    tensors = tuple(_tensors(fields, len(files)))
+    _check_unique(tensors, files, reasons)
+    reasons.raise_if_any(path)
+    return Manifest(files, tensors, tuple(notes))
+
+
+def _files(fields: Fields, notes: list[str]) -> Iterator[GgufEntry]:
+    found = fields.objects("files", GGUF_FILES_MAX)
+    if not found:
+        fields.reasons.add("files has 0 entries that can be read; one is needed")
+    if fields.values.get("header_file") not in (None, HEADER_FILE):
+        fields.reasons.add(f"header_file is not {HEADER_FILE}")
+    for one in found:
+        name = one.text("name", required=True) or ""
+        if name and not _is_file_name(name):
+            one.reasons.add(f"{one.where}name is no plain name of a GGUF file: {name[:80]!r}")
+        one.whole("alignment")
+        readable, pairs = _metadata(one, notes)
+        header = one.object("header")
+        yield GgufEntry(
+            name=name,
+            size_bytes=one.whole("size_bytes", required=header is not None),
+            sha256=one.digest("sha256"),
+            header=None if header is None else _stretch(header),
+            paddings=tuple(_paddings(one)),
+            readable=readable,
+            pairs=pairs,
+        )
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        return len(path_segments(name)) == 1 and name.lower().endswith(GGUF_SUFFIX)
+    except ValueError:
+        return False
+
+
+def _stretch(fields: Fields) -> Stretch:
+    offset, size = fields.whole("offset_bytes", required=True), fields.whole("size_bytes", required=True)
+    return Stretch(offset or 0, size or 0)
+
+
+def _paddings(fields: Fields) -> Iterator[Padding]:
+    for one in fields.objects("padding", PADDINGS_MAX):
+        kept = one.object("kept")
+        offset = one.whole("offset_bytes", required=True)
+        if kept is None:
+            one.reasons.add(f"{one.where}kept is missing")
+        else:
+            yield Padding(offset or 0, _stretch(kept))
+
+
+def _single_file(fields: Fields, name: str, notes: list[str]) -> GgufEntry:
+    """The one GGUF of a manifest without `files`: metadata, and where it lacks them architecture and model name."""
+    _readable, pairs = _metadata(fields, notes)
+    said = {pair if isinstance(pair, str) else pair.key for pair in pairs}
+    more = []
+    for key, value in (("general.architecture", _architecture(fields)), ("general.name", _model_name(fields))):
+        if value is not None and key not in said:
+            more.append(KeyValue(key, ValueType.STRING, value))
+    return GgufEntry(name, pairs=(*more, *pairs))
+
+
+def _architecture(fields: Fields) -> str | None:
+    model = fields.values.get("model")
+    inside = model.get("architecture") if isinstance(model, dict) else None
+    return fields.text("architecture") or (inside if isinstance(inside, str) and inside.isprintable() else None)
+
+
+def _model_name(fields: Fields) -> str | None:
+    model = fields.values.get("model")
+    found = model.get("name") if isinstance(model, dict) else model
+    return found if isinstance(found, str) and found.isprintable() else None
+
+
+def _metadata(fields: Fields, notes: list[str]) -> tuple[tuple[dict[str, Any], ...] | None, tuple[KeyValue | str, ...]]:
+    """The entries, as they are readable if that is their form, and as they are to be written."""
+    value = fields.values.get("metadata")
+    if isinstance(value, dict):
+        return None, tuple(_plain_pairs(fields, value, notes))
+    entries = fields.objects("metadata", FIELDS_MAX)
+    pairs: dict[str, KeyValue | str] = {}
+    for entry in entries:
+        pair = _pair(entry)
+        key = pair if isinstance(pair, str) else pair.key
+        if key in pairs:
+            fields.reasons.add(f"{entry.where}key stands twice: {key[:80]!r}")
+        pairs[key] = pair
+    readable = tuple(dict(entry.values) for entry in entries) if isinstance(value, list) else None
+    return readable, tuple(pairs.values())
+
+
+def _plain_pairs(fields: Fields, values: dict[str, Any], notes: list[str]) -> Iterator[KeyValue]:
+    for key, value in list(values.items())[:FIELDS_MAX]:
+        try:
+            yield plain_key_value(key, value)
+        except ValueError as error:
+            sentence = f"metadata {key[:80]!r}: {error}"
+            if fields.lenient:
+                notes.append(f"left out: {sentence}")
+            else:
+                fields.reasons.add(sentence)
+
+
+def _pair(entry: Fields) -> KeyValue | str:
+    """An entry to be written, or its key alone where the value is left out; the empty text when it was refused."""
+    key = entry.text("key", required=True, longest=KEY_MAX_BYTES)
+    kind = entry.text("type", required=True)
+    if key is None or kind is None:
+        return ""
+    try:
+        check_key(key)
+        return key_value(key, kind, entry.values["value"]) if "value" in entry.values else key
+    except ValueError as error:
+        entry.reasons.add(f"{entry.where}value of {key[:80]!r}: {error}")
+        return ""
+
+
+def _tensors(fields: Fields, file_count: int) -> Iterator[TensorEntry]:
+    found = next((fields.values[key] for key in TENSOR_MAPS if isinstance(fields.values.get(key), list | dict)), None)
+    if found is None:
+        fields.reasons.add(f"{MANIFEST_FILE} has no tensor map")
+        return
+    if len(found) > TENSORS_MAX:
+        fields.reasons.add(f"{len(found)} tensors; at most {TENSORS_MAX} are read")
+        return
+    for number, one in enumerate(_items(found)):
+        entry = Fields(one, f"tensors[{number}].", fields.reasons, fields.lenient) if isinstance(one, dict) else None
+        if entry is None:
+            fields.reasons.add(f"tensors[{number}] is no object")
+            continue
+        name, file = entry.text("name", required=True), entry.text("file", required=True)
+        gguf = entry.whole("gguf") or 0
+        if gguf >= file_count:
+            fields.reasons.add(f"{entry.where}gguf is {gguf}; there are {file_count} files")
+        _check_rest(entry)
+        if file is not None:
+            _check_path(entry, file)
+        yield TensorEntry(name or "", file or "", gguf, entry.digest("sha256"))
+
+
+def _items(found: list[Any] | dict[str, Any]) -> Iterator[Any]:
+    if isinstance(found, list):
+        yield from found
+        return
+    for name, one in found.items():
+        yield {"name": name, **one} if isinstance(one, dict) else {"name": name, "file": one}
+
+
+def _check_path(entry: Fields, file: str) -> None:
+    try:
+        path_segments(file)
+    except ValueError as error:
+        entry.reasons.add(f"{entry.where}file is {error}: {file[:80]!r}")
+
+
+def _check_rest(entry: Fields) -> None:
+    """Fields that are for reading only are held to their kind all the same, where they are ours."""
+    if entry.lenient:
+        return
+    for key in ("type", "tower", "slot"):
+        entry.text(key)
+    for key in ("block", "size_bytes", "offset_bytes"):
+        entry.whole(key)
+    entry.numbers("shape")
+    entry.check_measures("measures")
+    dtype = entry.text("dtype")
+    try:
+        if dtype is not None:
+            dtype_by_name(dtype)
+    except UnsupportedDType as error:
+        entry.reasons.add(f"{entry.where}dtype: {error}")
+
+
+def _check_unique(tensors: tuple[TensorEntry, ...], files: tuple[GgufEntry, ...], reasons: Reasons) -> None:
+    for what, values in (
+        ("tensor", [tensor.name for tensor in tensors]),
+        ("file", [tensor.file for tensor in tensors]),
+        ("GGUF", [file.name for file in files]),
+    ):
+        for value, times in Counter(values).items():
+            if times > 1 and value:
+                reasons.add(f"the {what} {value[:80]!r} stands {times} times in the manifest")

@@ -1,23 +1,31 @@
-"""The kind `compose`: a recipe to a registered chimera. What grafts and purifies alone are faces of it."""
+"""The kinds `compose`, `graft` and `purify`: a recipe to a registered chimera."""
 
 from __future__ import annotations
 
 import json
 
-from organs.ingest.jobs.arguments import check_members, text_or_none
-from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
-from organs.registry.catalog.queries.accounts import contributor_by_name
+from organs.ingest.jobs.kind import (
+    WORK,
+    JobKind,
+    Tell,
+    Values,
+    check_members,
+    text_or_none,
+)
+from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.models import check_model_name
-from organs.registry.catalog.queries.quota import check_model_fits
 from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.compose.build import (
+    check_own,
+    chimera_name,
+    make,
+)
 from organs.registry.compose.cost import Budget, check_recipe
-from organs.registry.compose.library import RegisteredLibrary
-from organs.registry.compose.making import check_own, chimera_name, make
+from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.writing import recipe_values
+from organs.registry.compose.recipe_io import read_recipe, recipe_values
 from organs.registry.errors import BadInput
 from organs.registry.registry import Registry
 
@@ -100,7 +108,7 @@ def _check_quota(registry: Registry, plan: Plan, contributor: str) -> None:
         check_model_fits(session, owner, registry.settings.quota_bytes, plan.size_bytes)
 
 
-def _checked(arguments: Values) -> Values:
+def _check_compose(arguments: Values) -> Values:
     check_members(arguments, ("recipe", "recipe_text", "plan"))
     digest = text_or_none(arguments, "plan", DIGEST_LENGTH)
     text = text_or_none(arguments, "recipe_text", RECIPE_TEXT_MAX_LENGTH)
@@ -120,5 +128,39 @@ def _recipe(arguments: Values) -> Recipe:
 
 _NOTES = {"compute": "computing organs", "hash": "hashing the file", "write": "writing the file"}
 
-COMPOSE = JobKind("compose", WORK, _checked, make_kept, plan_kept)
+COMPOSE = JobKind("compose", WORK, _check_compose, make_kept, plan_kept)
 """Takes `recipe`, an object, or `recipe_text`, YAML; gives `model`, `lock`, `address` and more."""
+
+
+_OF_GRAFT = {"donor": "from", "type": "type", "slot": "slot", "blocks": "blocks"}
+"""Arguments, and what they are called in a graft of a recipe."""
+_RECIPE_MEMBERS = ("base", "name", "accept")
+
+
+def _check_graft(arguments: Values) -> Values:
+    check_members(arguments, (*_RECIPE_MEMBERS, *_OF_GRAFT))
+    graft = {key: arguments[name] for name, key in _OF_GRAFT.items() if name in arguments}
+    recipe = {name: arguments[name] for name in _RECIPE_MEMBERS if name in arguments}
+    return waiting(read_recipe(json.dumps(recipe | {"grafts": [graft]})))
+
+
+GRAFT = JobKind("graft", WORK, _check_graft, make_kept, plan_kept)
+"""Takes `base` and `donor`, `type`, `slot` and `blocks` as a recipe does, `name` and `accept`; gives what `compose`
+does."""
+
+
+_OF_STEP = ("method", "keep", "where", "type", "slot", "blocks")
+_RECIPE_NAMES = {"model": "base", "name": "name", "encode": "encode", "accept": "accept"}
+"""Arguments, and what they are called in a recipe."""
+
+
+def _check_purify(arguments: Values) -> Values:
+    check_members(arguments, (*_RECIPE_NAMES, *_OF_STEP))
+    step = {name: arguments[name] for name in _OF_STEP if name in arguments}
+    recipe = {key: arguments[name] for name, key in _RECIPE_NAMES.items() if name in arguments}
+    return waiting(read_recipe(json.dumps(recipe | {"purify": step})))
+
+
+PURIFY = JobKind("purify", WORK, _check_purify, make_kept, plan_kept)
+"""Takes `model`, `method`, `keep`, `where`, `type`, `slot` and `blocks` as a recipe does, `name`, `encode` and
+`accept`; gives what `compose` does."""

@@ -1,11 +1,12 @@
-"""What a kind of job is."""
+"""What a kind of job is, and how its arguments are checked: they come from outside as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from organs.registry.errors import BadInput
 from organs.registry.registry import Registry
 
 WORK, VALIDATE, INTAKE = "work", "validate", "intake"
@@ -48,3 +49,31 @@ class JobKind:
     """The checked arguments held against the registry before they are kept: what is not there, cannot be done, or may
     not be by the contributor of that name is told at once. Raises OrganError; it must be quick, and read no more than
     the catalog and headers."""
+
+
+def check_members(arguments: Values, known: Sequence[str]) -> None:
+    """Raise BadInput for members that are not `known`, which would otherwise be ignored."""
+    strange = sorted(repr(name[:80]) for name in arguments if name not in known)
+    if strange:
+        takes = ", ".join(known) or "none"
+        raise BadInput(f"there is no argument {', '.join(strange[:10])} here; there is {takes}")
+
+
+def text_or_none(arguments: Values, name: str, most: int) -> str | None:
+    """The text `name`, of at most `most` characters; None where it is left out. Raises BadInput."""
+    value = arguments.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 0 < len(value) <= most:
+        raise BadInput(f"{name} is to be a text of 1 to {most:,} characters")
+    return value
+
+
+def whole_number(arguments: Values, name: str, default: int, least: int, most: int) -> int:
+    """The whole number `name`, `default` where it is left out. Raises BadInput."""
+    value = arguments.get(name)
+    if value is None:
+        return default
+    if type(value) is not int or not least <= value <= most:
+        raise BadInput(f"{name} is to be a whole number from {least:,} to {most:,}")
+    return value

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
 
-from organs.ingest.jobs.arguments import check_members, text_or_none
-from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
+from organs.ingest.jobs.kind import (
+    WORK,
+    JobKind,
+    Tell,
+    Values,
+    check_members,
+    text_or_none,
+)
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.models import model_by_name, placements_of
 from organs.registry.catalog.tables import Placement

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from organs.ingest.jobs.arguments import check_members, text_or_none, whole_number
-from organs.ingest.jobs.kind import WORK, JobKind, Tell, Values
+from organs.ingest.jobs.kind import (
+    WORK,
+    JobKind,
+    Tell,
+    Values,
+    check_members,
+    text_or_none,
+    whole_number,
+)
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from organs.registry.registry import Registry

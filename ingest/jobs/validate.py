@@ -8,17 +8,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from organs.ingest.jobs.arguments import check_members, text_or_none, whole_number
 from organs.ingest.jobs.kind import VALIDATE as LANE
-from organs.ingest.jobs.kind import JobKind, Tell, Values
+from organs.ingest.jobs.kind import (
+    JobKind,
+    Tell,
+    Values,
+    check_members,
+    text_or_none,
+    whole_number,
+)
 from organs.registry.catalog.queries.composing import chimera_of, model_by_text
-from organs.registry.compose.trying import report_values, try_chimera
 from organs.registry.errors import BadInput, NotComposedHere
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.registry import Registry
 from organs.registry.validation.comparison import Event
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.reading import TOKENS_DEFAULT, TOKENS_MIN
+from organs.registry.validation.run import (
+    report_values,
+    try_chimera,
+)
+from organs.registry.validation.runtime import (
+    TOKENS_DEFAULT,
+    TOKENS_MIN,
+)
 from organs.registry.validation.texts import BUILT_IN_NAMES, built_in_texts
 
 TOKENS_LEAST, TOKENS_MOST = TOKENS_MIN, 512

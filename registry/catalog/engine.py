@@ -1,8 +1,4 @@
-"""Engines and sessions: one way to read, one way to write, and the schema brought up to date.
-
-Readers see a consistent snapshot and cannot change anything. Writers take SQLite's write lock when they begin, so
-that two of them wait for each other instead of failing halfway.
-"""
+"""Engines and sessions: one way to read, one way to write, limits on queries, and copies of a live database."""
 
 from __future__ import annotations
 
@@ -10,20 +6,78 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from sqlalchemy import URL, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, DatabaseError
 from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
 
-from organs.registry.catalog.limits import limited
 from organs.registry.catalog.memory import MEMORY_KEY, VERSION_KEY, Memory, Versions
-from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
+from organs.registry.errors import Busy, CatalogError, DiskFull, NotAllowed, OrganError, StoreUnwritable, TooSlow
+
+SEARCH_SECONDS = 2.0
+COUNTS_SECONDS = 0.5
+"""Of the counts beside a search, which may be left out."""
+STEPS = 200_000
+"""Of SQLite's machine, from one look at the clock to the next: some milliseconds. A quick question takes fewer."""
+
+_LIMIT_KEY = "limit"
+_POSTGRESQL_CANCELED = "57014"
+
+
+@contextmanager
+def limited(session: Session, seconds: float) -> Iterator[None]:
+    """Stop the statement that `session` is at when the block has taken `seconds`; then TooSlow is raised.
+
+    The session goes on after that. Inside another such block the earlier end holds. PostgreSQL gives each statement
+    that time.
+    """
+    outer: tuple[float, float] | None = session.info.get(_LIMIT_KEY)
+    own = (monotonic() + seconds, seconds)
+    limit = own if outer is None else min(outer, own)
+    session.info[_LIMIT_KEY] = limit
+    connection = session.connection()
+    _set(connection, limit)
+    try:
+        if connection.dialect.name == "postgresql":
+            with session.begin_nested():  # a statement that was stopped spoils its transaction, up to here
+                yield
+        else:
+            yield
+    except DatabaseError as error:
+        if _was_stopped(error):
+            raise TooSlow(limit[1]) from error
+        raise
+    finally:
+        session.info[_LIMIT_KEY] = outer
+        if not connection.closed:
+            _set(connection, outer)
+
+
+def _set(connection: Connection, limit: tuple[float, float] | None) -> None:
+    if connection.dialect.name == "sqlite":
+        raw: Any = connection.connection.driver_connection
+        if limit is None:
+            raw.set_progress_handler(None, 0)
+        else:
+            until = limit[0]
+            raw.set_progress_handler(lambda: monotonic() > until, STEPS)
+    elif connection.dialect.name == "postgresql":
+        left = 0 if limit is None else max(1, int(1000 * (limit[0] - monotonic())))
+        connection.execute(text(f"SET LOCAL statement_timeout = {left}"))
+
+
+def _was_stopped(error: DatabaseError) -> bool:
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code == sqlite3.SQLITE_INTERRUPT or getattr(error.orig, "sqlstate", None) == _POSTGRESQL_CANCELED
+
 
 BUSY_TIMEOUT_MS = 30_000
 STATEMENTS_MAX = 2000
@@ -280,3 +334,63 @@ def _make_database(database: Path) -> None:
         os.close(os.open(database, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, PRIVATE_FILE))
     except OSError as error:
         raise StoreUnwritable(f"{database} cannot be made: {error.strerror}") from error
+
+
+OWN_FILES = ("-wal", "-shm", "-journal")
+"""What SQLite keeps beside a database while it is open."""
+
+
+def write_snapshot(catalog: Catalog, path: Path) -> None:
+    """Write what is committed now to the new file `path`; raises NotAllowed for what is no SQLite, DiskFull."""
+    if not can_snapshot(catalog):
+        raise NotAllowed("only an SQLite database can be copied while it is served")
+    with translated(), catalog.reader.connect() as connection:
+        source = connection.connection.driver_connection
+        assert isinstance(source, sqlite3.Connection)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))  # SQLite would let everybody read it
+            with closing(sqlite3.connect(path)) as target:
+                source.backup(target)
+                target.execute("PRAGMA journal_mode = DELETE")  # as it is copied it would want a log beside it
+        except sqlite3.DatabaseError as error:
+            raise DatabaseError("the copy of the database", None, error) from error
+
+
+def can_snapshot(catalog: Catalog) -> bool:
+    """Whether its database can be copied so."""
+    return bool(catalog.reader.dialect.name == "sqlite")
+
+
+def open_snapshot(path: Path) -> Catalog:
+    """The database in `path`, which nobody else uses, without a log beside it; whoever opens it closes it."""
+    engine = create_engine(f"sqlite:///{path.as_posix()}", creator=lambda: _connect(path), poolclass=NullPool)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    return Catalog(engine, engine)
+
+
+def settle(path: Path) -> None:
+    """Bring what stands beside the database in `path` into it, if there is one: then another can take its place.
+
+    What is left beside it would be taken for a part of that other one. Raises Busy while somebody has it open.
+    """
+    if not any(path.with_name(path.name + ending).exists() for ending in OWN_FILES):
+        return
+    if path.exists():
+        with translated():
+            try:
+                with closing(_connect(path, wait_ms=0)) as connection:
+                    connection.execute("PRAGMA journal_mode = DELETE")
+            except sqlite3.DatabaseError as error:
+                raise DatabaseError("the older database", None, error) from error
+    for ending in OWN_FILES:
+        beside = path.with_name(path.name + ending)
+        if beside.exists() and path.exists():
+            raise Busy(f"{path} is open in another process")
+        beside.unlink(missing_ok=True)
+
+
+def _connect(path: Path, wait_ms: int = BUSY_TIMEOUT_MS) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level=None)
+    for pragma in (f"busy_timeout = {wait_ms}", "foreign_keys = ON", "synchronous = FULL"):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection

@@ -1,14 +1,35 @@
-"""What goes into the catalog, as values: made by whoever ingests, written by `register`."""
+"""Values that ingest and composing hand to `register`: models, files, organs, and what their owners may change."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from organs.registry.anatomy import Place
-from organs.registry.catalog.actions import Action
+from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest
 from organs.registry.measure import Measurement
 from organs.registry.names import ModelName
+
+TITLE_MAX = 200
+LICENSE_MAX = 96
+DESCRIPTION_MAX = 4096
+TAGS_MAX = 20
+TAG_MAX = 48
+BASE_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """What is to be changed. None leaves as it is; an empty text, or no tags, says that nothing is said any more."""
+
+    title: str | None = None
+    description: str | None = None
+    """Markdown."""
+    license: str | None = None
+    """An SPDX expression, `LicenseRef-` and a name, or `other`."""
+    tags: tuple[str, ...] | None = None
+    base: str | None = None
+    """The model that it was made from, `namespace/name`, or what it is called elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

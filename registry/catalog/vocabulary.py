@@ -1,8 +1,9 @@
-"""The words that columns may hold, and what every supported database takes as text."""
+"""The words that columns may hold, the actions of the event log, the bins of θ, and which texts databases accept."""
 
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 
 from organs.registry.anatomy import OrganType, Tower
 from organs.registry.errors import BadValue
@@ -56,3 +57,50 @@ def checked_text(text: str, what: str, limit: int = TEXT_MAX) -> str:
     if len(text) > limit:
         raise BadValue(f"{what} has {len(text)} characters; {limit} are allowed")
     return text
+
+
+class Action(StrEnum):
+    """Something that is done; at most 32 characters."""
+
+    INGEST = "ingest"
+    COMPOSE = "compose"
+    SUBMIT = "submit"
+    """Bytes to be looked at, and then a model that is registered in quarantine."""
+    FAIL_CHECKS = "fail checks"
+    """What was submitted is not taken; nobody was asked."""
+    WITHDRAW = "withdraw"
+    APPROVE = "approve"
+    REFUSE = "refuse"
+    PUBLISH = "publish"
+    EDIT = "edit"
+    QUARANTINE = "quarantine"
+    YANK = "yank"
+    RESTORE = "restore"
+    REMOVE = "remove"
+    REMOVE_WITHDRAWN = "remove withdrawn"
+    """A model that nobody had seen, because its contributor no longer wanted it."""
+    SET_ASIDE = "set aside blob"
+    """Stored bytes were found wrong or missing."""
+    TAKE_BACK = "take back blob"
+    """Stored bytes that were set aside are right again."""
+    ADD_CONTRIBUTOR = "add contributor"
+    SUSPEND_CONTRIBUTOR = "suspend contributor"
+    RESUME_CONTRIBUTOR = "resume contributor"
+    SET_QUOTA = "set quota"
+    CREATE_TOKEN = "create token"  # noqa: S105  # what is done, no token
+    REVOKE_TOKEN = "revoke token"  # noqa: S105
+    LOG_IN = "log in"
+
+
+BIN_DEGREES = 5
+THETA_MAX_DEGREES = 90
+UNMEASURED = -1
+"""The bin of what has no θ."""
+
+
+def theta_bin(theta: float | None) -> int:
+    """The lower edge of the bin of `theta`, in degrees; 90 counts into the last bin."""
+    if theta is None:
+        return UNMEASURED
+    lower = int(theta // BIN_DEGREES) * BIN_DEGREES
+    return max(0, min(lower, THETA_MAX_DEGREES - BIN_DEGREES))

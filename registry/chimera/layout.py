@@ -17,7 +17,10 @@ from organs.registry.chimera.plan import FilePlan, PlannedSlice, check_assemblab
 from organs.registry.chimera.stream import FileStream
 from organs.registry.errors import CorruptBlob
 from organs.registry.gguf import Header, HeaderSource, TensorSpec, encode_header, padded, read_header
-from organs.registry.gguf.shards import cut, whole_metadata
+from organs.registry.gguf.split import (
+    cut,
+    whole_metadata,
+)
 from organs.registry.store import BlobStore
 
 

@@ -11,8 +11,11 @@ from organs.registry.chimera.stream import FileStream
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob
 from organs.registry.store import BlobStore
-from organs.registry.store.files import Files
-from organs.registry.store.placing import UnplacedFile, placed
+from organs.registry.store.files import (
+    Files,
+    UnplacedFile,
+    placed,
+)
 
 Progress = Callable[[int], None]
 

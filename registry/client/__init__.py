@@ -1,19 +1,25 @@
 """A registry elsewhere, over HTTP.
 
-    address      where it is: an origin and a path, and who may be sent a token
-    refusals     answers that say no, as the errors of `registry.errors`
-    connection   `Connection`: requests with timeouts, bounds and retries; a token that goes nowhere else
-    tokens       the tokens that `organ login` keeps
-    shape        what answers must look like
-    names        names from elsewhere as parts of addresses and paths
-    partial, fetching, checking    a file onto the disk: gone on with, whole or not at all, and what it holds
-    heads, cutting    the header of a file that is elsewhere; a file that comes, cut into shards
-    jobs         what is asked for, waited for, told
-    answers, planned    answers as the values that scripts get of any registry
-    compared, reported    two models side by side; reports, as the documents that a folder gives
-    composing    recipes that are planned and made there
-    remote       `RemoteRegistry`, with the interface of `Registry`
-    locked       the file of a lock, of the organs that are there
+    address     where a registry is: an origin, which is scheme, host and port
+    refusals    answers that say no, as the errors that the same question raises here
+    connection  requests to one registry elsewhere
+    tokens      the tokens for registries elsewhere
+    shape       the shapes of answers: what a registry elsewhere says is looked at before it is used
+    names       names from a registry elsewhere as parts of addresses and of paths
+    jobs        what a registry elsewhere does as a job: asked for, waited for, told
+    composing   composing in a registry elsewhere
+    remote      `RemoteRegistry`: a registry elsewhere, with the interface of `Registry`
+    locked      the file of a lock, made here of what a registry elsewhere has
+    answers     answers of a registry elsewhere to the values that scripts get of any
+    checking    what a fetched file holds, where its own digest does not prove it
+    compared    two models of a registry elsewhere side by side
+    cutting     a model from elsewhere in shards: its whole file is fetched and checked, then cut here
+    fetching    a file from a registry elsewhere onto the disk
+    heads       the header of a file that is elsewhere: only its beginning is fetched
+    partial     a file that is still being fetched
+    planned     what a registry elsewhere says that a recipe comes to, as values
+    reported    reports of a registry elsewhere, as the documents that a folder gives
+    shown       what a registry elsewhere shows, as plain values that are checked
 
 `Connection` knows nothing of models: what stands on it does.
 """

@@ -251,7 +251,7 @@ def _placed(values: Values, model: Values) -> FoundOrgan:
 
 
 def _recipe(values: Values) -> Recipe:
-    from organs.registry.compose.reading import read_recipe
+    from organs.registry.compose.recipe_io import read_recipe
 
     try:
         return read_recipe(json.dumps(values, ensure_ascii=False), "the recipe that the registry gives")

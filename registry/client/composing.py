@@ -15,17 +15,27 @@ from organs.registry.client.jobs import done
 from organs.registry.client.names import gguf_path
 from organs.registry.client.planned import PlannedOrgan, check_planned, findings, planned_organs, prediction
 from organs.registry.client.shape import Members, Values, check, digest, flag, text, whole
-from organs.registry.compose.building import RecipeBuilder
-from organs.registry.compose.finding import Finding, refusals, unaccepted
+from organs.registry.compose.api import RecipeBuilder
+from organs.registry.compose.build import (
+    Made,
+    Progress,
+)
+from organs.registry.compose.findings import (
+    Finding,
+    counted,
+    refusals,
+    unaccepted,
+)
 from organs.registry.compose.lock import Lock, parse_lock
-from organs.registry.compose.making import Made, Progress
-from organs.registry.compose.phrases import counted
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.writing import recipe_values
+from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.digest import Digest
 from organs.registry.errors import BadLock, BadRecipe, BadReply, NotComposable, NotFound
-from organs.registry.store.files import Files
-from organs.registry.store.placing import check_room, placing_error
+from organs.registry.store.files import (
+    Files,
+    check_room,
+    placing_error,
+)
 
 if TYPE_CHECKING:
     from organs.registry.compose.prediction import Prediction

@@ -15,8 +15,14 @@ from organs.registry.client.heads import fetch_head
 from organs.registry.digest import Digest
 from organs.registry.errors import BadReply
 from organs.registry.gguf import ByteSource, Header, padded, read_header
-from organs.registry.gguf.shards import Shard, cut
-from organs.registry.store.placing import UnplacedFile, placed
+from organs.registry.gguf.split import (
+    Shard,
+    cut,
+)
+from organs.registry.store.files import (
+    UnplacedFile,
+    placed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,7 @@ def file_in_shards(
     shard_bytes: int,
     sleep: Callable[[float], None] = time.sleep,
 ) -> FileInShards | None:
-    """What `file` is cut into, as by `registry.gguf.shards.cut`; None where it is not cut at all.
+    """What `file` is cut into, as by `registry.gguf.split.cut`; None where it is not cut at all.
 
     Nothing but its header is fetched. Raises NotAssemblable for too many shards, BadReply, Unreachable.
     """

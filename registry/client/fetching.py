@@ -13,8 +13,11 @@ from organs.registry.client.connection import Connection, Reply
 from organs.registry.client.partial import PartialFile, partial_file, partial_path
 from organs.registry.digest import Digest
 from organs.registry.errors import BadReply, Busy, TooMany, Unreachable
-from organs.registry.store.files import Files
-from organs.registry.store.placing import check_room, placing_error
+from organs.registry.store.files import (
+    Files,
+    check_room,
+    placing_error,
+)
 
 Progress = Callable[[int], None]
 """Told of bytes that have come, or are there from an earlier attempt; below zero for those that come once more."""

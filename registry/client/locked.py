@@ -17,8 +17,7 @@ from organs.registry.client.names import told_name
 from organs.registry.client.partial import PartialFile, partial_file
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.shape import Each, Members, check, digest
-from organs.registry.compose.lock import Lock, LockedTensor
-from organs.registry.compose.locked import sound_header
+from organs.registry.compose.lock import Lock, LockedTensor, sound_header
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadReply, NotAssemblable, NotFound, Unreachable
 from organs.registry.gguf import padded

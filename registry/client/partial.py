@@ -12,8 +12,11 @@ from pathlib import Path
 
 from organs.registry.digest import Digest
 from organs.registry.errors import Busy, StoreUnwritable
-from organs.registry.store.files import Files
-from organs.registry.store.placing import check_room, placing_error
+from organs.registry.store.files import (
+    Files,
+    check_room,
+    placing_error,
+)
 
 READ_BYTES = 1024 * 1024
 

@@ -20,9 +20,11 @@ from organs.registry.client.shape import (
     whole,
     word,
 )
-from organs.registry.compose.finding import Finding, Severity
-from organs.registry.compose.prediction import Effect, Prediction
-from organs.registry.compose.survival import Group
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+)
+from organs.registry.compose.prediction import Effect, Group, Prediction
 from organs.registry.errors import BadReply
 
 _CHANGED: Members = {

@@ -173,7 +173,7 @@ def one_job(connection: Connection, job: int, *, cancel: bool = False) -> Values
 
 
 def validated(connection: Connection, chimera: str, tokens: int, tell: Tell | None = None) -> Values:
-    """Have a chimera run there, and wait for the verdict, as `registry.compose.trying.report_values` has it."""
+    """Have a chimera run there, and wait for the verdict, as `registry.validation.run.report_values` has it."""
     values = done(connection, "/validations", {"chimera": chimera, "tokens": tokens}, tell)
     check(values, REPORT, "job.result")
     return values

@@ -1,26 +1,424 @@
-"""What fits what, and why not: all findings on two models, on a set of replacements, or on an adapter, all at once.
-
-Nothing is read but headers, vocabularies and what the catalog knows of the organs: shapes, dtypes, digests,
-fingerprints, θ. The table of codes is in docs/recipes.md.
-"""
+"""Whether organs of one model work in another: all findings on a pair of models, or on a set of replacements."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from organs.registry.anatomy import OrganType
-from organs.registry.compose.adaptation import check_adapter
-from organs.registry.compose.changes import already_equal, changes
-from organs.registry.compose.differences import Taken, differences
-from organs.registry.compose.facts import Facts, facts_of
-from organs.registry.compose.finding import Finding, Severity
+from organs.registry.anatomy import OrganType, Tower
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+    counted,
+)
 from organs.registry.compose.fitting import is_dtype_refused, kept, misfits, misplaced, odd_weights
 from organs.registry.compose.licences import combined_licence
-from organs.registry.compose.parent import Parent
-from organs.registry.compose.relatedness import relatedness
-from organs.registry.compose.replacement import Replacement, by_donor
+from organs.registry.compose.lora import check_adapter
+from organs.registry.compose.models import (
+    Facts,
+    Parent,
+    Part,
+    PerBlock,
+    Replacement,
+    Value,
+    by_donor,
+    facts_of,
+)
+from organs.registry.lineage import CLOSE, Kinship, Organ, Similarity, Slot, similarity
 from organs.registry.relatives.findings import withdrawal_sentence
+
+SHOWN_MAX = 6
+"""Differing keys that a sentence names."""
+NUMBERS_SHOWN = 8
+TEXT_SHOWN = 60
+TOLERANCE = 1e-6
+"""Relative; a float32 that was written as decimal text and read again is closer."""
+
+Values = Mapping[str, Value | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What is taken from a donor: of which types, and in which blocks of the text tower."""
+
+    types: frozenset[OrganType]
+    blocks: frozenset[int]
+
+    @classmethod
+    def of(cls, replacements: Iterable[Replacement]) -> Taken:
+        """What `replacements`, all of one donor, take."""
+        places = [one.before.place for one in replacements]
+        blocks = {place.block for place in places if place.block is not None and place.tower is Tower.TEXT}
+        return cls(frozenset(place.type for place in places), frozenset(blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One kind of difference, and whom it concerns."""
+
+    severity: Severity
+    code: str
+    types: frozenset[OrganType]
+    """It counts only where one of these is taken; empty for whatever is taken."""
+    values: Callable[[Facts], Values]
+    """What is compared, by key; what one of the two does not say (None) is no difference."""
+    sentence: str
+    """With {donor}, {base} and {figures}."""
+
+
+def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> list[Finding]:
+    """One finding for each kind of difference that concerns what is `taken`; `labels` are the base's and the donor's.
+
+    Models of two architectures are not compared any further.
+    """
+    if base.architecture is None or base.architecture != donor.architecture:
+        return [_of_architectures(base, donor, labels)]
+    rules = [rule for rule in _RULES if not rule.types or rule.types & taken.types]
+    return [finding for rule in rules if (finding := _applied(rule, base, donor, taken, labels)) is not None]
+
+
+def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Finding:
+    ours, theirs = (facts.architecture or "no architecture that it names" for facts in (base, donor))
+    sentence = f"{labels[1]} is of {theirs}, {labels[0]} of {ours}: no organ of one has its place in the other."
+    return Finding(Severity.REFUSE, "architecture-differs", sentence, "general.architecture", labels[0], labels[1])
+
+
+def _applied(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> Finding | None:
+    ours, theirs = rule.values(base), rule.values(donor)
+    figures = []
+    for key in sorted(ours.keys() & theirs.keys()):
+        one, other = (_in_blocks(value, taken.blocks) for value in (ours[key], theirs[key]))
+        if one is not None and other is not None and not _equal(one, other):
+            figures.append((key, f"{key} {_shown(other)}, not {_shown(one)}"))
+    if not figures:
+        return None
+    more = [f"{len(figures) - SHOWN_MAX} more"] if len(figures) > SHOWN_MAX else []
+    listed = "; ".join([text for _, text in figures[:SHOWN_MAX]] + more)
+    sentence = rule.sentence.format(base=labels[0], donor=labels[1], figures=listed)
+    return Finding(rule.severity, rule.code, sentence, _field(figures[0][0], base), labels[0], labels[1])
+
+
+def _field(key: str, facts: Facts) -> str:
+    """The metadata key that `key` stands for; empty where it stands for none."""
+    if key.startswith(("general.", "tokenizer.")):
+        return key
+    return "" if " " in key else f"{facts.architecture}.{key}"
+
+
+def _in_blocks(value: Value | None, blocks: frozenset[int]) -> Value | None:
+    """Of numbers that stand one a block, those of `blocks`; all where none of them is meant."""
+    if not isinstance(value, tuple):
+        return value
+    numbers = [value[block] for block in sorted(blocks) if block < len(value)] or value
+    return numbers[0] if len(set(numbers)) == 1 else tuple(numbers)
+
+
+def _equal(first: Value, second: Value) -> bool:
+    if isinstance(first, float) or isinstance(second, float):
+        both = [value for value in (first, second) if isinstance(value, int | float)]
+        return len(both) == 2 and math.isclose(*both, rel_tol=TOLERANCE)
+    return first == second
+
+
+def _shown(value: Value) -> str:
+    if isinstance(value, tuple):
+        more = ["…"] if len(value) > NUMBERS_SHOWN else []
+        return f"[{', '.join([str(number) for number in value[:NUMBERS_SHOWN]] + more)}]"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)[:TEXT_SHOWN]
+
+
+def _heads(facts: Facts) -> Values:
+    return {
+        **dict(facts.mixing),
+        "attention.head_count": facts.head_count,
+        "attention.head_count_kv": facts.head_count_kv,
+        "attention.key_length": facts.key_length,
+        "attention.value_length": facts.value_length,
+    }
+
+
+def _rope(facts: Facts) -> Values:
+    return {"rope.dimension_count": facts.rope_dimensions, "rope.dimension_sections": facts.rope_sections}
+
+
+def _windows(facts: Facts) -> Values:
+    pattern: PerBlock | None = facts.window_pattern
+    return {"attention.sliding_window": facts.window or 0, "attention.sliding_window_pattern": pattern}
+
+
+def _rope_scaling(facts: Facts) -> Values:
+    usual: dict[str, Value] = {"rope.scaling.type": "none", "rope.scaling.factor": 1.0}
+    return {**usual, **dict(facts.rope_settings), "factors in a tensor": facts.rope_factors or "none"}
+
+
+def _tied(facts: Facts) -> Values:
+    return {"output matrix": None if facts.tied_embeddings is None else ("its own", "tied")[facts.tied_embeddings]}
+
+
+def _tokenizer(facts: Facts) -> Values:
+    return {
+        "digest of tokens": facts.vocabulary[:12] if facts.vocabulary else "none",
+        "number of tokens": facts.vocabulary_size,
+        "tokenizer.ggml.model": facts.tokenizer_model,
+        "tokenizer.ggml.pre": facts.tokenizer_pre,
+    }
+
+
+def _scale(facts: Facts) -> Values:
+    known = {"block_count": facts.block_count, "embedding_length": facts.embedding_length}
+    said = all(value is not None for value in known.values())
+    return known if said else {**known, "general.size_label": facts.size_label}
+
+
+_ANY: frozenset[OrganType] = frozenset()
+_SKELETON, _ORGAN, _EMBED = (frozenset({kind}) for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED))
+
+_RULES = (
+    _Rule(
+        *(Severity.REFUSE, "heads-differ", _SKELETON, _heads),
+        "Attention is divided otherwise in {donor} than in {base}, so it would load and babble: {figures}.",
+    ),
+    _Rule(
+        *(Severity.REFUSE, "rope-differs", _SKELETON, _rope),
+        "Positions are turned into other parts of attention in {donor} than in {base}: {figures}.",
+    ),
+    _Rule(
+        *(Severity.REFUSE, "window-differs", _SKELETON, _windows),
+        "Attention looks back over another window in {donor} than in {base}, 0 for all: {figures}.",
+    ),
+    _Rule(
+        *(Severity.REFUSE, "experts-differ", _ORGAN, lambda facts: dict(facts.experts)),
+        "Experts are laid out or chosen otherwise in {donor} than in {base}: {figures}.",
+    ),
+    _Rule(
+        *(Severity.REFUSE, "tied-embeddings", _EMBED, _tied),
+        "The way back to tokens is made otherwise in {donor} than in {base}, so their embeddings cannot be exchanged: "
+        "{figures}.",
+    ),
+    _Rule(
+        *(Severity.WARN, "tokenizer-differs", _EMBED, _tokenizer),
+        "Embeddings go by the numbers of tokens, and {donor} numbers them otherwise than {base}: {figures}.",
+    ),
+    _Rule(
+        *(Severity.WARN, "other-scale", _ANY, _scale),
+        "{donor} is of the family of {base} but of another size: {figures}.",
+    ),
+    _Rule(
+        *(Severity.WARN, "rope-base-differs", _ANY, lambda facts: {"rope.freq_base": facts.rope_base}),
+        "{donor} was trained with positions that turn at another speed than those of {base}: {figures}.",
+    ),
+    _Rule(
+        *(Severity.WARN, "rope-scaling-differs", _ANY, _rope_scaling),
+        "{donor} stretches positions otherwise than {base}, whose way the chimera will have: {figures}.",
+    ),
+    _Rule(
+        *(Severity.WARN, "epsilon-differs", _ANY, lambda facts: {"norm epsilon": facts.epsilon}),
+        "{donor} was trained with norms of another epsilon than {base}: {figures}.",
+    ),
+    _Rule(
+        *(Severity.WARN, "context-differs", _ANY, lambda facts: {"context_length": facts.context_length}),
+        "{donor} was made for another context length than {base}, whose length the chimera will have: {figures}.",
+    ),
+    _Rule(
+        *(Severity.WARN, "activation-differs", _ORGAN, lambda facts: dict(facts.activations)),
+        "The feed-forward organs of {donor} work with another activation than those of {base}: {figures}.",
+    ),
+)
+
+
+_ORGANS = ("organ", "organs")
+
+
+def changes(base: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """Information about all replacements together; nothing where there are none.
+
+    `changed-share`, `size-changes` (where the size does), `theta-changes` (one a type), and `dtype-differs`.
+    """
+    changed = [one for one in replacements if one.changes]
+    if not replacements:
+        return
+    yield _share(base, changed)
+    before, after = (sum(part.size_bytes for part in parts) for parts in _both(changed))
+    if before != after:
+        total = sum(part.size_bytes for part in base.parts)
+        sentence = f"The tensors will take {total - before + after:,} bytes where those of {base.label} take {total:,}."
+        yield _info("size-changes", sentence, base, ())
+    dtypes = Counter((one.before.dtype.name, one.after.dtype.name) for one in changed)
+    other = {pair: count for pair, count in dtypes.items() if pair[0] != pair[1]}
+    if other:
+        listed = ", ".join(f"{count} from {ours} to {theirs}" for (ours, theirs), count in sorted(other.items()))
+        names = [one.before.name for one in changed if one.before.dtype != one.after.dtype]
+        yield _info("dtype-differs", f"{counted(len(names), *_ORGANS)} will change dtype: {listed}.", base, names)
+    yield from _thetas(base, changed)
+
+
+def already_equal(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """`already-equal`: organs of one donor that are the base's own, byte for byte."""
+    names = [one.before.name for one in replacements if not one.changes]
+    if names:
+        sentence = (
+            f"{counted(len(names), *_ORGANS)} of {donor.label} would change nothing: {base.label} has the very same."
+        )
+        yield Finding(Severity.INFO, "already-equal", sentence, base=base.label, donor=donor.label, organs=tuple(names))
+
+
+def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
+    elements = math.fsum(part.spec.elements for part in base.parts)
+    share = math.fsum(one.before.spec.elements for one in changed) / elements if elements else 0.0
+    of_all = f"{len(changed)} of {len(base.parts)} organs"
+    sentence = f"{of_all} of {base.label} will change, {share:.1%} of its parameters."
+    return _info("changed-share", sentence, base, [one.before.name for one in changed])
+
+
+def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
+    """The mean θ of all organs of each type that is touched, before and after, where the two figures differ."""
+    after = {one.before.name: one.after for one in changed}
+    for kind in OrganType:
+        if all(one.before.place.type is not kind for one in changed):
+            continue
+        parts = [part for part in base.parts if part.place.type is kind]
+        ours, theirs = _mean_theta(parts), _mean_theta(after.get(part.name, part) for part in parts)
+        if ours is not None and theirs is not None and f"{ours:.1f}" != f"{theirs:.1f}":
+            names = [one.before.name for one in changed if one.before.place.type is kind]
+            sentence = f"The mean θ of type {kind.value} will be {theirs:.1f}°, where {base.label} has {ours:.1f}°."
+            yield Finding(Severity.INFO, "theta-changes", sentence, kind.value, base.label, organs=tuple(names))
+
+
+def _mean_theta(parts: Iterable[Part]) -> float | None:
+    thetas = [part.theta for part in parts if part.theta is not None]
+    return math.fsum(thetas) / len(thetas) if thetas else None
+
+
+def _both(changed: Sequence[Replacement]) -> tuple[list[Part], list[Part]]:
+    return [one.before for one in changed], [one.after for one in changed]
+
+
+def _info(code: str, sentence: str, base: Parent, organs: Sequence[str]) -> Finding:
+    return Finding(Severity.INFO, code, sentence, base=base.label, organs=tuple(organs))
+
+
+Compared = Mapping[Slot, Organ]
+_MATRICES = ("matrix", "matrices")
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """The matrices of one type in one block, before and after."""
+
+    replacements: list[Replacement]
+    found: Similarity
+
+    @property
+    def kind(self) -> str:
+        return self.replacements[0].before.place.type.value
+
+    @property
+    def names(self) -> list[str]:
+        return [one.before.name for one in self.replacements]
+
+
+def relatedness(base: Parent, donor: Parent, replacements: Sequence[Replacement]) -> Iterator[Finding]:
+    """What is to be said of the lineage of what one donor gives; nothing where it changes nothing, or nothing fits.
+
+    `unrelated-lineage` (warn) where a block's matrices of a type are no more alike than chance; `lineage-unknown`
+    (warn) where they cannot be compared; else `related-lineage` (info) with the figure, and the types as its field.
+    Where nothing but vectors is taken, which tell nothing, the two models are compared as wholes.
+    """
+    changed = [one for one in replacements if one.fits and one.changes]
+    judged = _judged(changed)
+    if changed and not judged:
+        yield from _as_wholes(base, donor, changed)
+        return
+    foreign = [one for one in judged if one.found.kinship is Kinship.UNRELATED]
+    unknown = [one for one in judged if one.found.kinship is Kinship.INCOMPARABLE]
+    kin = [one for one in judged if one.found.kinship in (Kinship.CLOSE, Kinship.KIN)]
+    if foreign:
+        yield _of_strangers(base, donor, foreign)
+    if unknown:
+        yield _of_unknown(base, donor, _names(unknown))
+    if kin:
+        yield _of_kin(base, donor, kin)
+
+
+def _of_strangers(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
+    mean, count = _mean(judged)
+    sentence = (
+        f"The mean correlation of {counted(count, *_MATRICES)} of {donor.label} with those of {base.label} that they "
+        f"would replace is {mean:.2f}: they are not related. Strangers have 0.00, fine-tunes {CLOSE} and more, and "
+        "grafts from strangers gave garbage."
+    )
+    return _finding(Severity.WARN, "unrelated-lineage", sentence, base, donor, _names(judged))
+
+
+def _of_unknown(base: Parent, donor: Parent, names: Sequence[str]) -> Finding:
+    sentence = (
+        f"Whether {donor.label} and {base.label} are related cannot be told for {counted(len(names), *_MATRICES)} that "
+        "would be replaced: there are no fingerprints to compare."
+    )
+    return _finding(Severity.WARN, "lineage-unknown", sentence, base, donor, names)
+
+
+def _of_kin(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
+    mean, count = _mean(judged)
+    lowest = min(value for one in judged for value in [one.found.mean] if value is not None)
+    sentence = (
+        f"The mean correlation of {counted(count, *_MATRICES)} of {donor.label} with those of {base.label} that they "
+        f"would replace is {mean:.3f}, and {lowest:.3f} in the block that differs most: they are related."
+    )
+    kinds = ", ".join(dict.fromkeys(one.kind for one in judged))
+    return replace(_finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged)), field=kinds)
+
+
+def _judged(changed: Sequence[Replacement]) -> list[_Judged]:
+    """The changed matrices by type and block, compared."""
+    groups: dict[tuple[str, str, int | None], list[Replacement]] = {}
+    for one in changed:
+        if one.before.organ.is_matrix:
+            place = one.before.place
+            groups.setdefault((place.type.value, place.tower.value, place.block), []).append(one)
+    return [_Judged(group, _compared(group)) for group in groups.values()]
+
+
+def _compared(group: Sequence[Replacement]) -> Similarity:
+    before = {one.before.slot: one.before.organ for one in group}
+    return similarity(before, {one.before.slot: one.after.organ for one in group})
+
+
+def _as_wholes(base: Parent, donor: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
+    found = similarity(_organs(base), _organs(donor))
+    if found.kinship is not Kinship.UNRELATED:
+        return
+    sentence = (
+        f"{donor.label} and {base.label} are not related: the mean correlation of {found.organ_count} matrices is "
+        f"{found.mean or 0.0:.2f}, where strangers have 0.00 and fine-tunes {CLOSE} and more."
+    )
+    names = [one.before.name for one in changed]
+    yield _finding(Severity.WARN, "unrelated-lineage", sentence, base, donor, names)
+
+
+def _organs(parent: Parent) -> Compared:
+    return {part.slot: part.organ for part in parent.parts}
+
+
+def _mean(judged: Sequence[_Judged]) -> tuple[float, int]:
+    """The mean correlation over all organs that were compared, and how many these are."""
+    values = [value for one in judged for value in one.found.by_organ.values()]
+    return sum(values) / len(values), len(values)
+
+
+def _names(judged: Sequence[_Judged]) -> list[str]:
+    return [name for one in judged for name in one.names]
+
+
+def _finding(
+    severity: Severity, code: str, sentence: str, base: Parent, donor: Parent, organs: Sequence[str]
+) -> Finding:
+    return Finding(severity, code, sentence, base=base.label, donor=donor.label, organs=tuple(organs))
+
 
 __all__ = [
     "TypeFit",

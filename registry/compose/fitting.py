@@ -7,10 +7,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from organs.registry.anatomy import OUTPUT_MATRIX, Group, OrganType, Place, Tower, group_of
 from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
-from organs.registry.compose.finding import Finding, Severity
-from organs.registry.compose.parent import Parent, Part
-from organs.registry.compose.phrases import counted, listed, runs
-from organs.registry.compose.replacement import Replacement, effective_shape
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+    counted,
+    listed,
+    runs,
+)
+from organs.registry.compose.models import (
+    Parent,
+    Part,
+    Replacement,
+    effective_shape,
+)
 
 _PLACES = ("place", "places")
 

@@ -1,8 +1,4 @@
-"""The lock: what a chimera is, as a small canonical document. Its SHA-256 is the chimera's id.
-
-It names the base's header and every tensor by digest, and what changes in the metadata; no models, no queries, no
-steps. With the bytes that it names it gives the same file on every machine.
-"""
+"""The lock: what a chimera is, as a small canonical document. Its SHA-256 is the chimera's identity."""
 
 from __future__ import annotations
 
@@ -13,18 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from organs.registry.digest import Digest, digest_of, parse_digest
-from organs.registry.errors import BadDigest, BadLock, UnsupportedDType
+from organs.registry.errors import BadDigest, BadGguf, BadLock, NotAssemblable, UnsupportedDType
 from organs.registry.gguf import (
     ByteSource,
     Header,
+    HeaderSource,
     KeyValue,
     TensorSpec,
     ValueType,
     carry_over,
     dtype_by_name,
     encode_header,
+    padded,
+    read_header,
 )
-from organs.registry.gguf.types import DIMENSIONS_MAX, KEY_MAX_BYTES, NAME_MAX_BYTES, SIZE_MAX
+from organs.registry.gguf.tokenizer import tokenizer_reasons
+from organs.registry.gguf.types import ALIGNMENT_KEY, DIMENSIONS_MAX, KEY_MAX_BYTES, NAME_MAX_BYTES, SIZE_MAX
 from organs.registry.gguf.write import Metadata
 
 LOCK_KEY = "organ_registry.lock"
@@ -195,3 +195,25 @@ def _key(key: Any) -> str:
     if not (isinstance(key, str) and key.isascii() and key.isprintable() and 0 < len(key) <= KEY_MAX_BYTES):
         raise ValueError(f"a key is 1 to {KEY_MAX_BYTES} characters of printable ASCII")
     return key
+
+
+def sound_header(base: Header, source: ByteSource, lock: Lock) -> tuple[bytes, int]:
+    """The header of the file that `lock` describes, with its padding, and the size of that file.
+
+    `base` is the base's header, read from `source`. Raises BadLock for a lock that describes no sound file,
+    NotAssemblable where loaders must not be given it.
+    """
+    name = f"the lock {lock.id[:12]}"
+    if any(entry.key == ALIGNMENT_KEY for entry in lock.sets):
+        raise BadLock(f"{name} changes the alignment of its base")
+    data = locked_header(base, source, lock)
+    size_bytes = len(data) + sum(padded(one.spec.size_bytes, base.alignment) for one in lock.tensors)
+    found = HeaderSource(data, size_bytes, name)
+    try:
+        header = read_header(found)
+    except BadGguf as error:
+        raise BadLock(f"{name} describes no sound file: {error.field}: {error.reason}") from error
+    assert header.data_offset == len(data), "the padding is part of what was written"
+    if reasons := tokenizer_reasons(found, header):
+        raise NotAssemblable(name, reasons)
+    return data, size_bytes

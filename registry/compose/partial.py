@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.queries.relatives import models_by_id, parents_of
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.library import parts_of
-from organs.registry.compose.phrases import listed
+from organs.registry.compose.findings import listed
+from organs.registry.compose.models import effective_shape, parts_of
 from organs.registry.compose.recipe import Graft, Recipe, Selection
-from organs.registry.compose.replacement import effective_shape
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import TensorSpec
 

@@ -1,9 +1,14 @@
-"""A recipe as values: what a person asked for, in names and words. What it comes to is the lock."""
+"""The recipe: what a person wants composed, in names and words.
+
+The catalog keeps it as JSON (`kept_recipe`). What it resolves to is the lock (`registry.compose.lock`).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from organs.registry.anatomy import Place
 from organs.registry.transform import PurifyMethod as PurifyMethod
@@ -114,3 +119,36 @@ def matches_slot(slot: str, pattern: str) -> bool:
 
 def _within(block: int, ranges: Sequence[BlockRange]) -> bool:
     return any(first <= block <= last for first, last in ranges)
+
+
+def kept_text(recipe: Recipe) -> str:
+    """`recipe` as JSON."""
+    return json.dumps(asdict(recipe), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def kept_recipe(text: str) -> Recipe:
+    """The recipe that was kept as `text`."""
+    values: dict[str, Any] = json.loads(text)
+    return Recipe(
+        base=values["base"],
+        grafts=tuple(Graft(**one | {"selection": _selection(one)}) for one in values["grafts"]),
+        adapters=tuple(AdapterMerge(**one) for one in values["adapters"]),
+        purify=tuple(
+            Purification(**one | {"selection": _selection(one), "method": PurifyMethod(one["method"])})
+            for one in values["purify"]
+        ),
+        encode=values["encode"],
+        accept=tuple(values["accept"]),
+        metadata=tuple(MetadataChange(one["key"], _value(one["value"])) for one in values["metadata"]),
+        name=values["name"],
+    )
+
+
+def _selection(step: dict[str, Any]) -> Selection:
+    kept = step["selection"]
+    blocks = tuple((first, last) for first, last in kept["blocks"])
+    return Selection(tuple(kept["types"]), tuple(kept["slots"]), blocks)
+
+
+def _value(kept: Any) -> Any:
+    return tuple(kept) if isinstance(kept, list) else kept

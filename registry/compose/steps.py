@@ -13,11 +13,18 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from organs.registry.compose.document import DIGITS_MAX, NUMBER_PATTERN
-from organs.registry.compose.fields import SHOWN_MAX, Reasons, quoted, shown_key
-from organs.registry.compose.reading import read_recipe
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.writing import Value, recipe_values
+from organs.registry.compose.recipe_io import (
+    DIGITS_MAX,
+    NUMBER_PATTERN,
+    SHOWN_MAX,
+    Reasons,
+    Value,
+    quoted,
+    read_recipe,
+    recipe_values,
+    shown_key,
+)
 from organs.registry.errors import BadRecipe
 
 STEPS_MAX = 64

@@ -1,16 +1,14 @@
 """The GGUF container, pure: bytes in, values out, and back to the same bytes.
 
-    types       value types, dtypes with their block sizes, the limits
-    source      where bytes come from (a protocol; files are opened elsewhere)
-    cursor      a bounded window over a source
-    header      Header, Field, TensorInfo: what a file says
-    read        the strict reader
-    write       the exact writer
-    pieces      the values that are kept by themselves, and all as text for reading
-    split       several shards as one model
-    shards      one model as several shards
-    tokenizer   oddities of a vocabulary that crash loaders
-    quants      values of a tensor type and back, by the `gguf` package's kernels
+    types      the vocabulary of GGUF
+    source     where bytes come from: anything with a name, a size and reads at an offset
+    header     what the front of a GGUF file says, as values
+    read       the strict reader: from the bytes of a file to a `Header`, or one BadGguf
+    write      the exact writer: metadata and tensors to the bytes of a GGUF file, version 3
+    pieces     a header in pieces: which of its values are large enough to be kept by themselves
+    split      split GGUF: shards `NAME-00001-of-00003.gguf` that together are one model
+    tokenizer  vocabularies that crash loaders
+    quants     values of a tensor type, and back
 
 Header, metadata, tensor, alignment, padding and shard mean what the GGUF specification says.
 """

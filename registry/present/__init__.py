@@ -1,26 +1,32 @@
 """Rows as plain values: the one shape that page, JSON and command show.
 
-models      models as lines of a list, a model with all that is shown of it, the registry in figures
-registered  a model as a value for scripts
-organs      an organ with its measurements and places
-search      a page of organs, with counts
-lookup      which digests are here
-meanings    what each reading means, in words
-comparison  two models side by side, and what became of each organ
-relatives   the lineage of a model
-kinship     families of models
-depth       θ along the blocks of a model
-facts       what a header says, as short texts
-card        a model as a README
-changes     findings, and changed organs in short
-plan        what a recipe comes to: findings, sizes, and every organ that changes
-chimera     a chimera: how it came to be, what was predicted and shown, how to use it
-chimeras    chimeras as lines of a list, one by its lock
-compatibility  whether the organs of one model fit into another
-composing   what is shown while a chimera is put together: cells, candidates, adapters, models that fit
-script      a recipe as lines of Python
-usage       the lines that run a chimera, or write its file
-jobs        what was asked for and takes long
-values      the type of what is shown
-text        sizes, counts and degrees as people read them
+models          models as plain values
+registered      a registered model as a value for scripts
+organs          organs as plain values
+search          searches as plain values
+lookup          many organs at once as plain values: by digest, and those of a model in pages
+meanings        what each reading means, for whoever meets it for the first time
+comparison      two models side by side as plain values
+relatives       the lineage of a model as plain values
+kinship         families of models as plain values
+depth           θ along the depth of a model as plain values
+facts           what a header and its organs say of a model, as short texts
+card            a model as a README for those who download it
+changes         what plans and chimeras have in common as plain values
+plan            a plan as plain values
+chimera         a chimera as plain values
+chimeras        chimeras as plain values
+compatibility   whether the organs of one model fit into another, type by type, as plain values
+composing       what is shown while a chimera is put together, as plain values
+script          a recipe as lines of Python, step by step
+usage           how to use a chimera: a Modelfile, the line for llama.cpp
+jobs            jobs as plain values: a line of a list, and one with all that is known of it
+values          the shape of everything that is shown
+text            numbers as people read them, for those who show rows
+accounts        contributors, their accounts and their tokens as plain values
+administration  what administrators are shown, as plain values
+events          the event log as plain values
+published       what became of a model after it was published, as plain values
+submissions     submissions as plain values, for their contributors
+uploads         uploads as plain values, for their contributor
 """

@@ -9,11 +9,19 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.accounts import token_by_public_id
-from organs.registry.catalog.queries.belongings import UploadsUnderWay, models_of, submissions_of, uploads_under_way
-from organs.registry.catalog.queries.contributors import Works, WorksPage, visible_models_of
+from organs.registry.catalog.queries.accounts import (
+    Quota,
+    UploadsUnderWay,
+    Works,
+    WorksPage,
+    models_of,
+    quota_of,
+    submissions_of,
+    token_by_public_id,
+    uploads_under_way,
+    visible_models_of,
+)
 from organs.registry.catalog.queries.models import composed_among
-from organs.registry.catalog.queries.quota import Quota, quota_of
 from organs.registry.catalog.tables import Contributor, Model, Submission, Token
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.present.models import model_summary

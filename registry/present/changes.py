@@ -6,7 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 
-from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+)
 from organs.registry.present.values import Values
 
 ACTS = ("grafted", "adapter", "purified")

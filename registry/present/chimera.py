@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.composing import (
     chimera_of,
     computations_in,
@@ -16,14 +17,19 @@ from organs.registry.catalog.queries.composing import (
 )
 from organs.registry.catalog.queries.models import files_of, metadata_of, placements_of
 from organs.registry.catalog.queries.published import is_reachable
-from organs.registry.catalog.queries.verdicts import verdicts_of
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.catalog.tables import Chimera, Model, ModelFile, Placement, Verdict
-from organs.registry.compose.finding import Finding, Severity
-from organs.registry.compose.keeping import kept_recipe
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+)
 from organs.registry.compose.licences import combined_licence
-from organs.registry.compose.writing import recipe_values, recipe_yaml
+from organs.registry.compose.recipe import kept_recipe
+from organs.registry.compose.recipe_io import (
+    recipe_values,
+    recipe_yaml,
+)
 from organs.registry.present.card import card
 from organs.registry.present.changes import ACTS, changes_values, findings_values
 from organs.registry.present.relatives import withdrawn_findings

@@ -6,11 +6,9 @@ import json
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lock
+from organs.registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lock, newest_verdicts
 from organs.registry.catalog.queries.composing import chimera_of
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.removed import withdrawn_models
-from organs.registry.catalog.queries.verdicts import newest_verdicts
+from organs.registry.catalog.queries.models import model_by_name, withdrawn_models
 from organs.registry.catalog.tables import Chimera, Model, Verdict
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name

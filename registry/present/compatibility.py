@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from organs.registry.compose.compatibility import check_pair, fit_by_type
-from organs.registry.compose.parent import Parent
+from organs.registry.compose.models import Parent
 from organs.registry.present.plan import findings_values
 from organs.registry.present.values import Values
 

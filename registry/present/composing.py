@@ -10,17 +10,22 @@ from statistics import fmean
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType
-from organs.registry.catalog.queries.candidates import CellOrgan, cell_organs
+from organs.registry.catalog.queries.composing import (
+    CellOrgan,
+    cell_organs,
+)
 from organs.registry.catalog.queries.fitting import FittingModels, likenesses
-from organs.registry.catalog.queries.model_search import search_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.relatives import models_by_id
-from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.compose.compatibility import check_adapter
-from organs.registry.compose.finding import Severity
-from organs.registry.compose.library import Library
-from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.findings import Severity
+from organs.registry.compose.models import (
+    Library,
+    Parent,
+    Part,
+)
 from organs.registry.compose.plan import PlannedPart
 from organs.registry.errors import TooCostly
 from organs.registry.lineage import Organ, Similarity, Slot, similarity

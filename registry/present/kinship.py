@@ -18,8 +18,8 @@ from organs.registry.catalog.queries.relatives import (
     unregistered_parents,
 )
 from organs.registry.catalog.tables import Model
+from organs.registry.lineage import Groups
 from organs.registry.present.values import Values
-from organs.registry.relatives.groups import Groups
 
 FAMILY_MIN = 2
 """Members from which on a family is listed."""

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.blobs import reachable_digests
-from organs.registry.catalog.queries.lookup import reachable_organs
-from organs.registry.catalog.queries.placements import placements_page
+from organs.registry.catalog.queries.organs import placements_page, reachable_organs
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.present.models import placed_values

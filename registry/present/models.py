@@ -8,10 +8,8 @@ from dataclasses import asdict
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.edits import LICENSE_MAX
+from organs.registry.catalog.queries.accounts import contributor_name
 from organs.registry.catalog.queries.composing import chimera_of
-from organs.registry.catalog.queries.contributors import contributor_name
-from organs.registry.catalog.queries.model_search import ModelPage
 from organs.registry.catalog.queries.models import (
     composed_among,
     dtype_counts,
@@ -21,14 +19,19 @@ from organs.registry.catalog.queries.models import (
     placements_of,
     type_means,
 )
-from organs.registry.catalog.queries.totals import running_totals, visible_bytes
+from organs.registry.catalog.queries.reports import (
+    running_totals,
+    visible_bytes,
+)
+from organs.registry.catalog.queries.search import ModelPage
+from organs.registry.catalog.records import LICENSE_MAX
 from organs.registry.catalog.search.fields import CHIMERA
 from organs.registry.catalog.tables import Model, ModelMetadata, Placement
 from organs.registry.catalog.vocabulary import shown_text
-from organs.registry.compose.header import LICENCE_KEY
-from organs.registry.compose.keeping import kept_recipe
 from organs.registry.compose.licences import differing_licence
-from organs.registry.compose.writing import recipe_values
+from organs.registry.compose.metadata import LICENCE_KEY
+from organs.registry.compose.recipe import kept_recipe
+from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.present.facts import facts
 from organs.registry.present.relatives import lineage_values
 from organs.registry.present.values import Values

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.compose.making import chimera_name
-from organs.registry.compose.parent import Parent
+from organs.registry.compose.build import chimera_name
+from organs.registry.compose.models import Parent
 from organs.registry.compose.plan import Plan, PlannedPart
 from organs.registry.gguf import padded
 from organs.registry.present.changes import ACTS, changes_values, findings_values

@@ -83,7 +83,7 @@ class RegisteredModel:
         """The recipe as text; None of a model that came in as a file."""
         if self.recipe is None:
             return None
-        from organs.registry.compose.writing import recipe_yaml
+        from organs.registry.compose.recipe_io import recipe_yaml
 
         return recipe_yaml(self.recipe)
 
@@ -133,7 +133,7 @@ def registered_value(session: Session, model: Model) -> RegisteredModel:
     chimera = chimera_of(session, model.id)
     recipe = None
     if chimera is not None:
-        from organs.registry.compose.keeping import kept_recipe
+        from organs.registry.compose.recipe import kept_recipe
 
         recipe = kept_recipe(chimera.recipe)
     return RegisteredModel(

@@ -9,8 +9,8 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.composing import chimera_of
+from organs.registry.catalog.queries.models import withdrawn_models
 from organs.registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
-from organs.registry.catalog.queries.removed import withdrawn_models
 from organs.registry.catalog.tables import Lineage, Model
 from organs.registry.lineage import CLOSE, is_another_encoding, similarity
 from organs.registry.present.values import Values

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from organs.registry.catalog.register.uploads import CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES
+from organs.registry.catalog.register.submissions import (
+    CHUNK_LEAST_BYTES,
+    CHUNK_MOST_BYTES,
+)
 from organs.registry.catalog.tables import Upload
 from organs.registry.present.values import Values
 

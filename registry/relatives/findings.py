@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from organs.registry.lineage import CLOSE, Kinship
+from organs.registry.lineage import CLOSE, Groups, Kinship
 from organs.registry.relatives.declared import folded
-from organs.registry.relatives.groups import Groups
 
 NAMES_SHOWN = 3
 SELF_RELATIONS = ("quantized", "relative")

@@ -1,20 +1,12 @@
 """Reports: what was measured, in tables that explain themselves to somebody who has never heard of θ.
 
-    document     the shape of a report: sections with their words; nothing in it knows how it is shown
-    words        what the numbers mean and do not mean, said once
-    spread       mean, deviation and quartiles of a set of angles
-    line         a straight line through points, and how far it can be trusted
-    families     models that share weights count as one
-    caution      what to be careful with in the θ of a single tensor
-    overview     the report on a whole registry
-    ranking      its section on the order of models
-    scale        its section on θ against size
-    dissection   the report on one model
-    kin          its sections on the relatives of that model
-    types        the section on the types of tensors, of either
-    organs       sections on single tensors: highest, lowest, odd ones
-    markdown     a report as Markdown that is readable in raw form
-    sheet        one section as CSV, harmless for spreadsheets
+    document    the shape of a report: sections of numbers with the words that explain them
+    words       what the numbers of a report mean, in words for a first reader
+    overview    the report on a whole registry
+    dissection  the report on one model: what it is made of, what it shares, how its organs read
+    formats     a report as Markdown that is harmless whatever names are in it
+    sections    the sections that reports are made of
+    statistics  quartiles, a line through points by least squares
 
 `spread`, `line`, `families` and `caution` are pure. The numbers come from `reports` and `dissections` in
 `registry.catalog.queries`.

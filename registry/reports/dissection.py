@@ -6,24 +6,26 @@ import json
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.dissections import (
+from organs.registry.catalog.queries.reports import (
     BlockMeans,
     Stored,
     blocks_of,
     count_blocks,
     dtypes_of,
+    matrix_figures,
     methods_of,
     stored_of,
 )
-from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.catalog.queries.shared_organs import shared_of
 from organs.registry.catalog.tables import Model
 from organs.registry.present.text import size_text
-from organs.registry.reports.caution import bits_of
 from organs.registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
-from organs.registry.reports.kin import relatives_tables
-from organs.registry.reports.organs import odd_table, organ_table
-from organs.registry.reports.types import types_table
+from organs.registry.reports.sections import (
+    odd_table,
+    organ_table,
+    relatives_tables,
+    types_table,
+)
 from organs.registry.reports.words import (
     BLOCKS,
     CLOSING,
@@ -34,6 +36,7 @@ from organs.registry.reports.words import (
     NO_TENSORS,
     OPENING,
     WELLS,
+    bits_of,
 )
 
 BLOCKS_MAX = 1000

@@ -9,14 +9,12 @@ from organs.registry.catalog.queries.reports import (
     kinds_of_models,
     lowest_thetas_of_models,
     matrix_figures,
+    running_totals,
+    visible_bytes,
 )
-from organs.registry.catalog.queries.totals import running_totals, visible_bytes
-from organs.registry.reports.caution import caution
 from organs.registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
-from organs.registry.reports.ranking import ranking_table
-from organs.registry.reports.scale import scale_tables
-from organs.registry.reports.types import types_table
-from organs.registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WELLS
+from organs.registry.reports.sections import ranking_table, scale_tables, types_table
+from organs.registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WELLS, caution
 
 ROWS_DEFAULT = 50
 """Rows of a table of models, unless told otherwise."""

@@ -1,11 +1,9 @@
 """The blob store: immutable bytes named by the SHA-256 of their plain form.
 
-    codec    plain bytes to stored bytes and back, in chunks, pure
-    files    the operating system's calls
-    direct   new files written past the page cache
-    local    files in a folder, written so that a crash leaves all or nothing
-    placing  files of other kinds, at the place that a person names
-    blobs    BlobStore: put, read, verify
+    codec  how plain bytes become stored bytes and come back, pure: bytes in, bytes out
+    files  the system calls of the store, which tests can record and fail
+    local  blobs as files in a local folder
+    blobs  blobs: put in chunk by chunk, read back whole or in part, every chunk checked
 
 Rows about blobs are the catalog's. A row is written only after `finish` has returned.
 """

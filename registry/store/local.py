@@ -1,12 +1,10 @@
-"""Blobs as files in a local folder: `ab/<sha256>.<nonce>`, written so that a crash leaves either all of one or none.
-
-A name is used once and never again, so removing one can never hit a file that was written later. What a crash leaves
-behind lies in `tmp/` or has no row; the sweep removes both.
-"""
+"""Blobs as files in a local folder: `ab/<sha256>.<nonce>`, written so that a crash leaves each whole or absent."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import mmap
 import os
 import re
 import secrets
@@ -19,8 +17,98 @@ from pathlib import Path
 
 from organs.registry.digest import Digest
 from organs.registry.errors import Busy, CorruptBlob, DiskFull
-from organs.registry.store.direct import AlignedBuffers, DirectWriter
 from organs.registry.store.files import PRIVATE_FILE, Buffer, Files, make_durable_folder, translated
+
+ALIGNMENT = 4096
+"""What every file system's direct writes are content with."""
+BUFFER_BYTES = 4 * 1024 * 1024
+
+
+class AlignedBuffers:
+    """Page-aligned buffers that go round: fresh memory is slow at its first touch. Safe from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free: list[mmap.mmap] = []
+
+    def get(self) -> mmap.mmap:
+        """A buffer of `BUFFER_BYTES`."""
+        with self._lock:
+            return self._free.pop() if self._free else mmap.mmap(-1, BUFFER_BYTES)
+
+    def give_back(self, buffer: mmap.mmap) -> None:
+        """It may be used again."""
+        with self._lock:
+            self._free.append(buffer)
+
+
+class DirectWriter:
+    """Appends behind a front of `front_bytes` that is written last. Raises OSError as `files` does."""
+
+    def __init__(self, files: Files, descriptor: int, buffers: AlignedBuffers, front_bytes: int) -> None:
+        self._files = files
+        self._descriptor = descriptor
+        self._buffers = buffers
+        self._buffer: mmap.mmap | None = buffers.get()
+        self._filled = 0
+        self._offset = -(-front_bytes // ALIGNMENT) * ALIGNMENT
+        """Where the buffer will be written."""
+        self._front = bytearray(self._offset)
+        self._front_filled = front_bytes
+
+    def append(self, pieces: Sequence[Buffer]) -> None:
+        """Write `pieces` one after another."""
+        for piece in pieces:
+            view = memoryview(piece).cast("B")
+            view = self._into_front(view)
+            while view:
+                view = self._into_buffer(view)
+
+    def finish(self, front: Buffer) -> None:
+        """Write what is left, then `front`, which has the announced size. The caller syncs."""
+        self._front[: len(front)] = front
+        size = self._front_filled if self._front_filled < len(self._front) else self._offset + self._filled
+        if self._filled:
+            self._flush()
+        self._offset = 0
+        rest = memoryview(self._front)
+        while rest:
+            rest = self._into_buffer(rest)
+        if self._filled:
+            self._flush()
+        self._files.truncate(self._descriptor, size)
+        self.close()
+
+    def close(self) -> None:
+        """Give the buffer back; safe to call twice."""
+        if self._buffer is not None:
+            self._buffers.give_back(self._buffer)
+            self._buffer = None
+
+    def _into_front(self, view: memoryview) -> memoryview:
+        room = len(self._front) - self._front_filled
+        taken = view[:room]
+        self._front[self._front_filled : self._front_filled + len(taken)] = taken
+        self._front_filled += len(taken)
+        return view[room:] if room else view
+
+    def _into_buffer(self, view: memoryview) -> memoryview:
+        assert self._buffer is not None
+        taken = view[: BUFFER_BYTES - self._filled]
+        self._buffer[self._filled : self._filled + len(taken)] = taken
+        self._filled += len(taken)
+        if self._filled == BUFFER_BYTES:
+            self._flush()
+        return view[len(taken) :]
+
+    def _flush(self) -> None:
+        assert self._buffer is not None
+        padded = -(-self._filled // ALIGNMENT) * ALIGNMENT
+        with memoryview(self._buffer) as whole, whole[:padded] as block:
+            self._files.write_direct(self._descriptor, block, self._offset)
+        self._offset += self._filled
+        self._filled = 0
+
 
 FREE_MARGIN_BYTES = 16 * 1024 * 1024
 """Left on the disk for the database and everybody else."""
@@ -252,3 +340,81 @@ def _lock(descriptor: int, path: Path) -> None:
         raise Busy("another sweep of this store is running") from error
     except OSError as error:
         raise translated(error, path) from error
+
+
+STEP_BYTES = 64 * 1024 * 1024
+PLAIN_STEP_BYTES = 1024 * 1024
+_NOT_HERE = {errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP}
+"""What systems say that cannot copy from file to file by themselves."""
+
+
+def has_copy(target: LocalStore, file: str, size_bytes: int) -> bool:
+    """Whether `target` has that file, and it is a file of that size."""
+    try:
+        descriptor = target.files.open_to_read(target.path(file))
+    except (OSError, CorruptBlob):
+        return False
+    try:
+        return target.files.size(descriptor) == size_bytes
+    finally:
+        target.files.close(descriptor)
+
+
+def copy_blob(source: LocalStore, target: LocalStore, file: str, size_bytes: int) -> None:
+    """Copy that file, replacing what `target` has of that name.
+
+    Raises MissingBlob, CorruptBlob where it has another size, DiskFull, StoreUnwritable, StoreError.
+    """
+    path = source.path(file)
+    try:
+        descriptor = source.files.open_to_read(path)
+    except OSError as error:
+        raise translated(error, path) from error
+    try:
+        found = source.files.size(descriptor)
+        if found != size_bytes:
+            raise CorruptBlob(path.name, f"{found} bytes are stored, the catalog says {size_bytes}")
+        _place(descriptor, target, file, size_bytes)
+    finally:
+        source.files.close(descriptor)
+
+
+def _place(source: int, target: LocalStore, file: str, size_bytes: int) -> None:
+    place, files = target.path(file), target.files
+    temporary = target.root / "tmp" / f"{place.name}.{secrets.token_hex(4)}"
+    try:
+        descriptor = files.create(temporary)
+        try:
+            _copy_bytes(source, descriptor, size_bytes, place)
+            files.make_read_only(descriptor)
+            files.sync(descriptor)
+        finally:
+            files.close(descriptor)
+        target.make_folder_of(place)
+        files.rename(temporary, place)
+        files.sync_folder(place.parent)
+    except BaseException as error:
+        with suppress(OSError):  # placed already, or never made
+            files.unlink(temporary)
+        if isinstance(error, OSError):
+            raise translated(error, place) from error
+        raise
+
+
+def _copy_bytes(source: int, target: int, size_bytes: int, place: Path) -> None:
+    done = 0
+    by_system = hasattr(os, "copy_file_range")
+    while done < size_bytes:
+        if by_system:
+            try:
+                copied = os.copy_file_range(source, target, min(STEP_BYTES, size_bytes - done), done, done)
+            except OSError as error:
+                if error.errno not in _NOT_HERE:
+                    raise
+                by_system = False
+                continue
+        else:
+            copied = os.pwrite(target, os.pread(source, min(PLAIN_STEP_BYTES, size_bytes - done), done), done)
+        if copied == 0:
+            raise CorruptBlob(place.name, f"it ends at byte {done}, {size_bytes} are due")
+        done += copied

@@ -1,12 +1,9 @@
 """Transforming, pure: organs' bytes in, a new organ's bytes out, in order and in bounded memory.
 
-    compute     `computed`, the entry point: adapters added, purified, encoded
-    plain       an organ as it comes in, and its values by the window
-    adapters    low-rank adapters: whether they fit, and their sum
-    purify      what is taken out of a window of values: spectral and fractal
-    restore     mean and standard deviation as they were, after encoding too
-    encode      which tensor type a computed organ is written as, and writing it
-    sums        sums and moments that are equal on every processor
+    compute   a computed organ, as bytes in order: adapters added, then purified, then encoded
+    adapters  low-rank adapters (LoRA)
+    purify    purification: weak frequencies or details without a parent are removed; mean and
+    values    the values of an organ, window by window, and writing computed values as a tensor type
 
 A *window* is up to 2^20 consecutive values of an organ, the unit of all work here. Every result is equal to the last
 byte on every x86 processor with one numpy; `docs/design/purification.md` tells how.
@@ -14,9 +11,8 @@ byte on every x86 processor with one numpy; `docs/design/purification.md` tells 
 
 from organs.registry.transform.adapters import Adapter, misfit
 from organs.registry.transform.compute import Computation, computed
-from organs.registry.transform.encode import encoded_dtype
-from organs.registry.transform.plain import Plain
 from organs.registry.transform.purify import Purification, PurifyMethod, purified
+from organs.registry.transform.values import Plain, encoded_dtype
 
 METHOD = "t1"
 """The name of all that is computed here. A change that gives other bytes is a new method."""

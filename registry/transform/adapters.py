@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf.quants import Floats
-from organs.registry.transform.plain import WINDOW_ELEMENTS, Plain, Window
+from organs.registry.transform.values import (
+    WINDOW_ELEMENTS,
+    Plain,
+    Window,
+)
 
 RANK_MAX = 4096
 ROW_MAX_ELEMENTS = 1 << 22

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from organs.registry.gguf.types import DType
 from organs.registry.transform.adapters import Adapter, merged_rows
-from organs.registry.transform.encode import encoded
-from organs.registry.transform.plain import Plain, Window, in_windows
-from organs.registry.transform.purify import Purification
-from organs.registry.transform.restore import purified_and_encoded
+from organs.registry.transform.purify import Purification, purified_and_encoded
+from organs.registry.transform.values import (
+    Plain,
+    Window,
+    encoded,
+    in_windows,
+)
 
 
 @dataclass(frozen=True, slots=True)

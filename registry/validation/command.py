@@ -35,7 +35,15 @@ from typing import Any
 from organs.registry.errors import BadSetting
 from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_confined
 from organs.registry.validation.llama import model_files
-from organs.registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
+from organs.registry.validation.runtime import (
+    Failure,
+    FailureKind,
+    NoRuntime,
+    Reading,
+    Request,
+    Say,
+    Score,
+)
 
 TEMPLATE_MAX_LENGTH = 4096
 LINE_MAX_BYTES = 64 * 1024

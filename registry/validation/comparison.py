@@ -1,18 +1,23 @@
-"""A chimera beside its base, its donors and its control, each read by one runtime, and the verdict. Files only."""
+"""A chimera beside its base, its donors and its control, each read by one runtime, and the verdict."""
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
 
 from organs.registry.digest import Digest, digest_of
-from organs.registry.errors import BadInput, OrganError
-from organs.registry.validation.cache import MemoryCache, ScoreCache, ScoreKey
-from organs.registry.validation.candidate import Candidate, file_candidate, length_that_fits
-from organs.registry.validation.control import write_control
-from organs.registry.validation.reading import (
+from organs.registry.errors import BadInput, DiskFull, OrganError, StoreUnwritable, UnsupportedDType
+from organs.registry.gguf import quants
+from organs.registry.gguf.types import DType
+from organs.registry.validation.runtime import (
     TEXTS_MAX,
     TOKENS_DEFAULT,
     TOKENS_MAX,
@@ -26,10 +31,190 @@ from organs.registry.validation.reading import (
     Runtime,
     Score,
 )
-from organs.registry.validation.surprise import paired_error
 from organs.registry.validation.texts import Text
-from organs.registry.validation.verdict import TextScores, Verdict, judge
-from organs.registry.validation.weights import grafted_organs, has_chat_template, is_feed_forward
+from organs.registry.validation.verdict import TextScores, Verdict, judge, paired_error
+from organs.registry.validation.weights import (
+    CHUNK_BYTES,
+    OpenFile,
+    Weights,
+    files_digest,
+    grafted_organs,
+    has_chat_template,
+    is_feed_forward,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model to be read, which need not lie in a file before it is."""
+
+    digest: Digest
+    """Of its content, by which its scores are kept."""
+    placed: Callable[[], AbstractContextManager[Path]]
+    """Its file (of a split set the first), for as long as it is read."""
+    context_tokens: int | None = None
+    """How long a text its header says that it can be given; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How many tokens of each text are scored; `remark` says why, in a sentence, where fewer than were asked for."""
+
+    tokens: int
+    remark: str | None = None
+
+
+def file_candidate(path: Path) -> Candidate:
+    """The model in the file `path`; reads it, for its digest. Raises BadSource, BadGguf, BadSplit."""
+    return Candidate(files_digest(path), lambda: nullcontext(path), context_tokens(path))
+
+
+def context_tokens(path: Path) -> int | None:
+    """What the header of the model in `path` says of its context. Raises BadSource, BadGguf, BadSplit."""
+    with Weights(path) as weights:
+        header = weights.headers[0]
+        return header.integer(f"{header.architecture}.context_length")
+
+
+def length_that_fits(asked: int, chimera: Candidate, base: Candidate, donors: Sequence[Candidate]) -> Length:
+    """As many of the `asked` tokens as all of them can be given: one less than the smallest context has.
+
+    The first token of a text is given and not scored. A donor that cannot take enough to be scored at all is not asked:
+    it is only shown. Raises BadInput where that is the case of the chimera or its base.
+    """
+    named = (("the chimera", chimera), ("its base", base))
+    known = [(whose, one.context_tokens) for whose, one in named if one.context_tokens is not None]
+    for whose, context in known:
+        if context <= TOKENS_MIN:
+            raise BadInput(f"{whose} has a context of {context} tokens, in which no {TOKENS_MIN} tokens can be scored")
+    contexts = [context for _, context in known]
+    contexts += [one.context_tokens for one in donors if one.context_tokens and one.context_tokens > TOKENS_MIN]
+    smallest = min(contexts, default=None)
+    if smallest is None or asked < smallest:
+        return Length(asked)
+    said = f"{asked} tokens a text were asked for; the smallest context among these models has {smallest}"
+    return Length(smallest - 1, f"{said}, so {smallest - 1} were scored at most.")
+
+
+_NO_RANGE_COPY = {errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+def write_control(model: Path, names: Iterable[str], target: Path) -> None:
+    """Write to `target`, which must not exist, a copy of the file `model` in which the tensors `names` are zero bytes.
+
+    Zeroed ranges are holes where the file system has them; what is kept is shared with `model` where it can, copied
+    otherwise. Nothing is left behind by a failure. Raises BadInput for a name that is not in the file and for a split
+    set, UnsupportedDType where zero bytes are not known to mean zeros, DiskFull, StoreUnwritable, BadSource, BadGguf.
+    """
+    with Weights(model) as weights:
+        if len(weights.files) > 1:
+            raise BadInput(f"{model.name}: a control is made from a single file, not from a split set")
+        spans = sorted(_zeroed(weights, names))
+        try:
+            _write(weights.files[0], spans, target)
+        except OSError as error:
+            kind = DiskFull if error.errno in _FULL else StoreUnwritable
+            raise kind(f"{target}: the control cannot be written: {error.strerror}") from error
+
+
+def zero_bytes_mean_zero(dtype: DType) -> bool:
+    """Whether a tensor of zero bytes is a tensor of zeros: asked of the kernel that reads it; no kernel, no.
+
+    Quantised blocks are a scale times whole numbers, and the scale of zero bytes is 0; every dtype that can be read
+    here is like that, and a test asks each.
+    """
+    if not quants.can_dequantize(dtype):
+        return False
+    return not np.any(quants.decode(bytes(dtype.block_bytes), dtype))
+
+
+def _zeroed(weights: Weights, names: Iterable[str]) -> Iterator[tuple[int, int]]:
+    """Where the tensors `names` begin and end."""
+    for name in dict.fromkeys(names):
+        spot = weights.spots.get(name)
+        if spot is None:
+            raise BadInput(f"{weights.files[0].name}: there is no tensor {name[:80]!r} to zero")
+        if not zero_bytes_mean_zero(spot.info.dtype):
+            raise UnsupportedDType(f"{name}: it is not known here what zero bytes mean in {spot.info.dtype.name}")
+        yield spot.offset, spot.offset + spot.info.size_bytes
+
+
+def _write(source: OpenFile, zeroed: list[tuple[int, int]], target: Path) -> None:
+    descriptor = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.ftruncate(descriptor, source.size_bytes)
+        position = 0
+        for begin, end in zeroed:
+            _copy(source, descriptor, position, begin)
+            position = end
+        _copy(source, descriptor, position, source.size_bytes)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(target)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _copy(source: OpenFile, descriptor: int, begin: int, end: int) -> None:
+    """Copy the bytes from `begin` to `end` to the same place, inside the kernel where it can."""
+    while begin < end:
+        copied = _copy_range(source.descriptor, descriptor, begin, end - begin)
+        if not copied:
+            data = source.read_at(begin, min(CHUNK_BYTES, end - begin))
+            copied = os.pwrite(descriptor, data, begin)
+        begin += copied
+
+
+def _copy_range(source: int, target: int, offset: int, size: int) -> int:
+    """How many bytes the kernel copied; 0 where it cannot."""
+    if not hasattr(os, "copy_file_range"):  # macOS
+        return 0
+    try:
+        return os.copy_file_range(source, target, size, offset, offset)
+    except OSError as error:
+        if error.errno in _NO_RANGE_COPY:
+            return 0
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreKey:
+    """What a score depends on."""
+
+    model: Digest
+    """Of the model's files, or of what a control is made from."""
+    text: Digest
+    tokens: int
+    runtime: str
+    """`Runtime.identity`."""
+
+
+class ScoreCache(Protocol):
+    """Keeps scores. A score that was put may be forgotten; one that is given back is the one that was put."""
+
+    def get(self, key: ScoreKey) -> Score | None:
+        """The score under `key`; its `text` is the name that the text had when it was put."""
+        ...
+
+    def put(self, key: ScoreKey, score: Score) -> None:
+        """Keep `score` under `key`."""
+        ...
+
+
+@dataclass(slots=True)
+class MemoryCache:
+    """Keeps scores as long as it lives."""
+
+    scores: dict[ScoreKey, Score] = field(default_factory=dict)
+
+    def get(self, key: ScoreKey) -> Score | None:
+        return self.scores.get(key)
+
+    def put(self, key: ScoreKey, score: Score) -> None:
+        self.scores[key] = score
+
 
 DONORS_MAX = 16
 CONTROL_FILE = "control.gguf"

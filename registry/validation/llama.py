@@ -15,9 +15,20 @@ from typing import Any
 
 from organs.registry.errors import BadSource
 from organs.registry.sandbox.process import Limits, Result, Sandbox, plain_text, run_python
-from organs.registry.validation.reading import Failure, FailureKind, NoRuntime, Reading, Request, Say, Score
-from organs.registry.validation.session import LOOPBACK
-from organs.registry.validation.surprise import estimate, kept
+from organs.registry.validation.probe import LOOPBACK
+from organs.registry.validation.runtime import (
+    Failure,
+    FailureKind,
+    NoRuntime,
+    Reading,
+    Request,
+    Say,
+    Score,
+)
+from organs.registry.validation.verdict import (
+    estimate,
+    kept,
+)
 
 PACKAGE = "xllamacpp"
 EXTRA = "validate"

@@ -1,11 +1,10 @@
-"""The program that runs llama.cpp in a confined child: a request as JSON on stdin, what was found as lines of JSON.
+"""Talks to llama.cpp inside the confined child, through `xllamacpp`'s server on a loopback port with a key of its own.
 
-    {"model": PATH, "adapters": [[PATH, SCALE], ...], "texts": [TEXT, ...], "tokens": 128, "threads": 1,
-     "chat": false, "wall_seconds": 600, "port": 40123}
-
-The lines, as they come: `{"say": WORDS}` · `{"loaded": true}` · `{"surprises": [NUMBER, ...]}` for each text, in
-order · `{"written": TEXT, "chat": BOOLEAN}` · `{"done": true}`. In place of what should follow: `{"missing": WORDS}`
-where there is no `xllamacpp`, `{"refused": WORDS}` where llama.cpp said no.
+The exact probability of every token of a text is had in one request: a grammar of token numbers forces the model to
+write the text, and the server tells the probability that each written token had before the grammar. (Asking at each
+position for the whole vocabulary gives the same numbers, hundreds of times slower.) Where a token is only a part of a
+character no grammar takes it: such positions are asked for one by one, and where the server withholds the token's
+probability, because its bytes end in the middle of a character, with the whole vocabulary and another token forced.
 """
 
 from __future__ import annotations
@@ -13,12 +12,191 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from organs.registry.validation.session import Refused, Session
+CONTEXT_MIN = 512
+CONTEXT_STEP = 256
+CONTEXT_SPARE = 64
+WRITTEN_TOKENS = 40
+ANSWER_MAX_BYTES = 256 * 1024 * 1024
+FORCED = 1e4
+"""Added to a token's logit, so that it is the one that is taken."""
+LOG_ERRORS = 1
+PLAIN_TEMPLATE = "chatml"
+WHOLE = "a"
+"""A text that every vocabulary has a token of whole characters for."""
+LOOPBACK = "127.0.0.1"
+PROMPT = "The file is opened for reading, and "
+QUESTION = "What is a file?"
+
+
+class Refused(Exception):
+    """llama.cpp said no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token of the vocabulary by its number, and whether its piece is whole characters."""
+
+    id: int
+    is_whole: bool
+
+
+class Session:
+    """A loaded model; `close` it. Raises Refused where it cannot be loaded, ImportError without `xllamacpp`."""
+
+    def __init__(
+        self,
+        model: str,
+        adapters: Sequence[tuple[str, float]],
+        *,
+        tokens: int,
+        threads: int,
+        wall_seconds: float,
+        port: int = 0,
+        chat: bool = False,
+    ) -> None:
+        import xllamacpp
+
+        self._key = secrets.token_hex()
+        parameters = _parameters(xllamacpp, tokens, threads, self._key)
+        parameters.hostnames, parameters.port = [LOOPBACK], port
+        if not chat:
+            parameters.chat_template = PLAIN_TEMPLATE  # the model's own, which may not parse, is left alone
+        parameters.model.path = model
+        parameters.lora_adapters = [_adapter(xllamacpp, path, scale) for path, scale in adapters]
+        try:
+            self._server = xllamacpp.Server(parameters)
+        except RuntimeError as error:
+            raise Refused(str(error)) from error
+        address = self._server.listening_address.removeprefix("http://")
+        self._connection = http.client.HTTPConnection(address, timeout=wall_seconds)
+        self._vocabulary = int(self._ask("GET", "/v1/models")["data"][0]["meta"]["n_vocab"])
+        self._whole = next(token.id for token in reversed(self.tokens(WHOLE)) if token.is_whole)
+
+    def close(self) -> None:
+        """Hang up; the model goes with the session."""
+        self._connection.close()
+
+    def tokens(self, text: str) -> list[Token]:
+        """The tokens of `text`, behind the one that begins a text if the model has one; no other special ones."""
+        request = {"content": text, "add_special": False, "parse_special": False, "with_pieces": True}
+        own = self._ask("POST", "/tokenize", request)["tokens"]
+        special = {**request, "content": "", "add_special": True}
+        begin = self._ask("POST", "/tokenize", special)["tokens"][:1]
+        return [Token(int(token["id"]), isinstance(token["piece"], str)) for token in [*begin, *own]]
+
+    def surprises(self, tokens: Sequence[Token]) -> list[float]:
+        """−ln of the probability of each token after the first, given those before it."""
+        found: list[float] = []
+        while len(found) + 1 < len(tokens):
+            start = len(found) + 1
+            end = start
+            while end < len(tokens) and tokens[end].is_whole:
+                end += 1
+            run = self._forced(tokens, start, end) if end > start else None
+            found += run or [self._one(tokens, position) for position in range(start, max(end, start + 1))]
+        return found
+
+    def write(self, *, chat: bool) -> str:
+        """A prompt, or a question by way of the model's chat template, and what the model makes of it."""
+        request: dict[str, Any] = {"temperature": 0, "repeat_penalty": 1.2}
+        if chat:
+            message = [{"role": "user", "content": QUESTION}]
+            answer = self._ask(
+                "POST", "/v1/chat/completions", {**request, "messages": message, "max_tokens": WRITTEN_TOKENS}
+            )
+            return f"{QUESTION}\n{answer['choices'][0]['message'].get('content') or ''}"
+        answer = self._ask("POST", "/completion", {**request, "prompt": PROMPT, "n_predict": WRITTEN_TOKENS})
+        return f"{PROMPT}{answer['content']}"
+
+    def _forced(self, tokens: Sequence[Token], start: int, end: int) -> list[float] | None:
+        """The surprises from `start` to `end` in one request, or None where the server cannot be forced so."""
+        wanted = [token.id for token in tokens[start:end]]
+        request = {
+            "prompt": [token.id for token in tokens[:start]],
+            "n_predict": len(wanted),
+            "n_probs": 1,
+            "temperature": 0,
+            "cache_prompt": True,
+            "grammar": "root ::= " + " ".join(f"<[{number}]>" for number in wanted),
+        }
+        try:
+            written = self._ask("POST", "/completion", request).get("completion_probabilities", [])
+        except Refused:
+            return None
+        if [token["id"] for token in written] != wanted:
+            return None
+        return [_surprise(token) for token in written]
+
+    def _one(self, tokens: Sequence[Token], position: int) -> float:
+        """The surprise at `position`: the token itself is forced, or, where that tells nothing, a whole one."""
+        wanted = tokens[position].id
+        for forced, told in ((wanted, 1), (self._whole, self._vocabulary)):
+            request = {
+                "prompt": [token.id for token in tokens[:position]],
+                "n_predict": 1,
+                "n_probs": told,
+                "temperature": 0,
+                "cache_prompt": True,
+                "logit_bias": [[forced, FORCED]],
+            }
+            written = self._ask("POST", "/completion", request).get("completion_probabilities", [])
+            scores = [written[0], *written[0]["top_logprobs"]] if written else []
+            found = next((score for score in scores if score["id"] == wanted), None)
+            if found is not None:
+                return _surprise(found)
+        raise Refused(f"llama.cpp does not tell the probability of token {wanted}")
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        data = None if body is None else json.dumps(body)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {self._key}"}
+        self._connection.request(method, path, data, headers)
+        response = self._connection.getresponse()
+        raw = response.read(ANSWER_MAX_BYTES)
+        try:
+            answer = json.loads(raw)
+        except ValueError as error:
+            raise Refused(f"no JSON from {path}") from error
+        if response.status != http.client.OK or not isinstance(answer, dict):
+            message = answer.get("error", {}) if isinstance(answer, dict) else {}
+            reason = message.get("message") if isinstance(message, dict) else None
+            raise Refused(str(reason or f"status {response.status} from {path}"))
+        return answer
+
+
+def _parameters(xllamacpp: Any, tokens: int, threads: int, key: str) -> Any:
+    parameters = xllamacpp.CommonParams()
+    parameters.n_ctx = -(-max(CONTEXT_MIN, tokens + CONTEXT_SPARE) // CONTEXT_STEP) * CONTEXT_STEP
+    parameters.n_parallel = 1
+    parameters.n_gpu_layers = 0  # a driver wants more address space than we give
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
+    parameters.n_threads_http = 2
+    parameters.cache_ram_mib = 0
+    parameters.warmup = False
+    parameters.fit_params = False
+    parameters.check_tensors = True  # weights that are not numbers load otherwise, and babble
+    parameters.verbosity = LOG_ERRORS  # the real reason of a refusal stands in the log alone
+    parameters.api_keys = [key]
+    return parameters
+
+
+def _adapter(xllamacpp: Any, path: str, scale: float) -> Any:
+    adapter = xllamacpp.CommonAdapterLoraInfo()
+    adapter.path, adapter.scale = path, scale
+    return adapter
+
+
+def _surprise(token: Mapping[str, Any]) -> float:
+    """JSON has no infinities: the server writes null, and the lowest float for what is impossible."""
+    logprob = token.get("logprob")
+    return float("inf") if not isinstance(logprob, int | float) else -float(logprob)
+
 
 REQUEST_MAX_BYTES = 64 * 1024 * 1024
 

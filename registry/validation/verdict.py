@@ -1,26 +1,4 @@
-"""From perplexities to a verdict on a chimera. Pure.
-
-With p the chimera's perplexity, p0 its base's, pz the control's (the chimera with the grafted feed-forward organs
-zeroed), and r = (ln pz − ln p) / (ln pz − ln p0) the share recovered, per text; the first rule that holds on any text
-decides, so each is asked of the text that is worst for it:
-
-    broken      it does not load, or p is not finite, or p > 3 p0
-    undecided   pz < 1.05 p0: the grafted blocks are too weak to tell
-    inert       r < 0.2: the graft carries nothing
-    degraded    p > 1.25 p0
-    gains       p < 0.98 p0 on some text
-    coherent    none of these
-
-Edges:
-- A text on which base or chimera have no perplexity, or the base none that is finite and above 0, cannot be compared:
-  `undecided`, unless another text says `broken`.
-- Without a control (no feed-forward organ was grafted, or the control did not run) weak and inert grafts cannot be told
-  from good ones: the verdict is made of the other rules, and its reason says so. Where nothing was grafted at all
-  there is nothing to tell.
-- The rules ask for the perplexities alone. How sure the difference of p and p0 is stands beside them, and where the
-  text that decides is within two standard errors of no difference, the reason says that it may be chance.
-- r is None where pz ≤ p0: there is nothing to recover. An infinite pz is the limit: r is 1.
-"""
+"""From the log-probabilities of tokens to perplexities, and from perplexities to a verdict. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +7,98 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from organs.registry.validation.figures import change_text, figure
+KEPT_DIGITS = 4
+"""Decimals of a surprise that are kept: 0.0001 nats are a hundredth of a percent of a perplexity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A perplexity, its standard error (None where it cannot be told), and the number of tokens behind it."""
+
+    perplexity: float
+    standard_error: float | None
+    tokens: int
+
+
+def estimate(surprises: Sequence[float]) -> Estimate:
+    """The perplexity of `surprises`: exp of their mean, each the negative natural logarithm of a token's probability.
+
+    The standard error is that of the mean surprise (with n − 1), carried over by the delta method: the derivative of
+    exp at the mean is the perplexity itself. A surprise that is not finite makes the perplexity infinite, and so does
+    one that is too large for a float; neither has a standard error.
+    """
+    assert surprises
+    count = len(surprises)
+    if not all(map(math.isfinite, surprises)):
+        return Estimate(math.inf, None, count)
+    try:
+        mean = math.fsum(surprises) / count
+        perplexity = math.exp(mean)
+    except OverflowError:
+        return Estimate(math.inf, None, count)
+    if count == 1:
+        return Estimate(perplexity, None, count)
+    variance = sum((surprise - mean) * (surprise - mean) for surprise in surprises) / (count - 1)
+    error = perplexity * math.sqrt(variance / count)
+    return Estimate(perplexity, error if math.isfinite(error) else None, count)
+
+
+def kept(surprises: Sequence[float]) -> tuple[float, ...] | None:
+    """`surprises`, rounded, to be kept beside their perplexity; None where one of them is not finite."""
+    if not all(map(math.isfinite, surprises)):
+        return None
+    return tuple(round(surprise, KEPT_DIGITS) for surprise in surprises)
+
+
+def paired_error(first: Sequence[float] | None, second: Sequence[float] | None) -> float | None:
+    """The standard error of the difference of two mean surprises of the same tokens, in nats, which is ln p - ln p'.
+
+    Token by token: s / sqrt(n), with s the standard deviation of the differences (with n - 1). What makes a token hard
+    for both cancels, so it is far smaller than the errors of the two perplexities suggest. None where one of them is
+    not known, where they are of texts in different tokens, and of less than two tokens.
+    """
+    if first is None or second is None or len(first) != len(second) or len(first) < 2:
+        return None
+    count = len(first)
+    differences = [one - other for one, other in zip(first, second, strict=True)]
+    mean = sum(differences) / count
+    variance = sum((difference - mean) * (difference - mean) for difference in differences) / (count - 1)
+    error = math.sqrt(variance / count)
+    return error if math.isfinite(error) else None
+
+
+TIMES_FROM = 10.0
+"""One perplexity against another from here on is told as a multiple, below as a percentage."""
+FINE_BELOW = 0.01
+"""A percentage whose standard error is less than this is told with a decimal."""
+
+
+def figure(perplexity: float) -> str:
+    """A perplexity for people: `26.7`, `13,056`, `1.2e+30`."""
+    if perplexity >= 1e9:
+        return f"{perplexity:.1e}"
+    return f"{perplexity:,.0f}" if perplexity >= 1000 else f"{perplexity:.1f}"
+
+
+def change_text(ratio: float, ratio_error: float) -> str:
+    """One perplexity over another, and the standard error of that, for people: `−6% ± 3%`, `513.6 ± 60.1 times`."""
+    if ratio >= TIMES_FROM:
+        return f"{figure(ratio)} ± {figure(ratio_error)} times"
+    digits = 1 if ratio_error < FINE_BELOW else 0
+    change = round(100.0 * (ratio - 1.0), digits) + 0.0  # no negative zero
+    return f"{change:+.{digits}f}% ± {100.0 * ratio_error:.{digits}f}%".replace("-", "−")
+
+
+def lengths_text(lengths: Sequence[tuple[str, int | None]], most: int) -> str:
+    """How many tokens were scored of each text, by its name; `most` is told where a runtime does not say.
+
+    `128 tokens of code, 97 tokens of prose`.
+    """
+    return ", ".join(
+        f"{tokens} tokens of {name}" if tokens is not None else f"{most} tokens of {name} at most"
+        for name, tokens in lengths
+    )
+
 
 BROKEN_FROM = 3.0
 WEAK_BELOW = 1.05

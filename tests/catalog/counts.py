@@ -9,10 +9,13 @@ from contextlib import contextmanager
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.bins import theta_bin
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.queries.reports import (
+    counted_totals,
+    running_totals,
+)
 from organs.registry.catalog.tables import Chimera, FacetCount, Lineage, Model, Placement
+from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 

@@ -9,9 +9,16 @@ from pathlib import Path
 import pytest
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.accounts import Account, account_by_session, account_by_token, contributor_by_name
-from organs.registry.catalog.queries.contributors import contributors_page, works_of
-from organs.registry.catalog.queries.quota import quota_of, used_bytes
+from organs.registry.catalog.queries.accounts import (
+    Account,
+    account_by_session,
+    account_by_token,
+    contributor_by_name,
+    contributors_page,
+    quota_of,
+    used_bytes,
+    works_of,
+)
 from organs.registry.catalog.register.accounts import (
     SESSIONS_MAX,
     TOKENS_MAX,
@@ -24,7 +31,7 @@ from organs.registry.catalog.register.accounts import (
     set_contributor_state,
     set_quota,
 )
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.registry import Registry

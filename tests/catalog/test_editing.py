@@ -9,18 +9,17 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.ingest.describing import read_edits
-from organs.registry.catalog.edits import Edits
-from organs.registry.catalog.queries.model_search import search_models
-from organs.registry.catalog.queries.search import search_organs
+from organs.ingest.contributions.description import read_edits
+from organs.registry.catalog.queries.search import search_models, search_organs
+from organs.registry.catalog.records import Edits
 from organs.registry.catalog.register.editing import edit_model
 from organs.registry.catalog.register.states import hide_model, remove_model
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.tables import Event, Lineage, Model
-from organs.registry.compose.expressions import wrong_with_licence
-from organs.registry.compose.library import RegisteredLibrary
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.licences import wrong_with_licence
+from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadValue, Conflict
 from organs.registry.present.relatives import lineage_values
 from organs.registry.registry import Registry

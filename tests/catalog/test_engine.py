@@ -15,7 +15,7 @@ from sqlalchemy import event, select, text
 from sqlalchemy.exc import OperationalError
 
 from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, translated
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.tables import Contributor, FacetCount, Organ
 from organs.registry.catalog.upsert import insert_or_add

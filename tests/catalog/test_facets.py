@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from sqlalchemy import select
 
-from organs.registry.catalog.bins import theta_bin
 from organs.registry.catalog.queries import planning
-from organs.registry.catalog.queries import spread as spread_module
+from organs.registry.catalog.queries import search as spread_module
 from organs.registry.catalog.register.facets import count_placements
 from organs.registry.catalog.search import FacetCounts, parse_query
 from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
+from organs.registry.catalog.vocabulary import theta_bin
 from organs.registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place

@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.catalog.queries import fitting, planning
-from organs.registry.catalog.queries.bases import base_of
-from organs.registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
+from organs.registry.catalog.queries.fitting import FittingModels, TypeFit, base_of, fitting_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.search import SearchPage
 from organs.registry.catalog.search.cursor import PAGE_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import text
 
-from organs.registry.catalog.limits import limited
+from organs.registry.catalog.engine import limited
 from organs.registry.errors import TooSlow
 from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import drawn, place
@@ -72,7 +72,7 @@ def many(registry: Registry) -> Registry:
 
 
 def test_a_search_that_takes_too_long_is_stopped(many: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("organs.registry.catalog.limits.STEPS", 1)
+    monkeypatch.setattr("organs.registry.catalog.engine.STEPS", 1)
     with pytest.raises(TooSlow):
         many.search_page("type:organ", search_seconds=0.0)
 
@@ -82,7 +82,7 @@ def test_counts_that_take_too_long_leave_a_page_with_what_is_known_anyway_and_ar
 ) -> None:
     asked = "spectral>=0.1 type:organ"
     with monkeypatch.context() as patched:
-        patched.setattr("organs.registry.catalog.limits.STEPS", 1)
+        patched.setattr("organs.registry.catalog.engine.STEPS", 1)
         page, counts = many.search_page(asked, counts_seconds=0.0)
     assert page == many.search(asked)
     assert counts is not None

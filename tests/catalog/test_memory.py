@@ -17,8 +17,8 @@ from sqlalchemy import select, text
 
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.memory import Memory, remembered
-from organs.registry.catalog.queries import rollup
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.queries import facets
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Contributor
 from organs.registry.registry import Registry
@@ -28,7 +28,7 @@ from tests.catalog.search.oracle import expected_organs
 ADD_A_NAME = """
 import sys
 from organs.registry.registry import Registry
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 with Registry.open(sys.argv[1]) as registry, registry.catalog.writing() as session:
     contributor_id(session, sys.argv[2])
 """
@@ -249,7 +249,7 @@ def test_more_facets_than_are_held_are_asked_of_the_database_with_the_same_resul
 ) -> None:
     held = few.search_page(asked)
     few.catalog.memory.forget()
-    monkeypatch.setattr(rollup, "FACETS_MAX", 0)
+    monkeypatch.setattr(facets, "FACETS_MAX", 0)
     assert few.search_page(asked) == held
 
 

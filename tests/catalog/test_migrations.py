@@ -24,7 +24,10 @@ from organs import migrations
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.engine import open_catalog
 from organs.registry.catalog.queries.accounts import account_by_token
-from organs.registry.catalog.queries.totals import counted_totals, running_totals
+from organs.registry.catalog.queries.reports import (
+    counted_totals,
+    running_totals,
+)
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
 from organs.registry.catalog.tables import Base, Contributor, Model
 from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew

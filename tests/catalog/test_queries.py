@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import insert, update
 
 from organs.registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, reachable_digests
-from organs.registry.catalog.queries.lookup import reachable_organs
 from organs.registry.catalog.queries.models import (
     count_models,
     ingest_of,
@@ -18,8 +17,11 @@ from organs.registry.catalog.queries.models import (
     visible_model_with_digest,
     visible_models,
 )
-from organs.registry.catalog.queries.organs import organs_by_prefix
-from organs.registry.catalog.queries.totals import Totals, running_totals
+from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_organs
+from organs.registry.catalog.queries.reports import (
+    Totals,
+    running_totals,
+)
 from organs.registry.catalog.tables import Blob, Model, Organ, Placement
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import Ambiguous, BadDigest, NotFound

@@ -18,8 +18,8 @@ from bench.populated import populate
 from bench.search import COUNTED, QUERIES
 from organs.registry.catalog.queries import planning
 from organs.registry.catalog.queries.fitting import fitting_models
-from organs.registry.catalog.queries.model_search import search_models
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

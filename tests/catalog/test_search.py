@@ -12,7 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from organs.registry.catalog.queries import alike, planning
+from organs.registry.catalog.queries import (
+    planning,
+    search,
+)
 from organs.registry.catalog.register.facets import count_placements
 from organs.registry.catalog.search import FoundOrgan, parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX
@@ -341,7 +344,7 @@ def test_a_comparison_that_was_cut_off_says_so_and_began_with_the_same_block(
     text = f"like:{digest(organ)}"
     assert registry.search(text).notes == ()
     comparable = [number for number in placed.prints if number % 4 == 3]
-    monkeypatch.setattr(alike, "COMPARED_MAX", len(comparable))
+    monkeypatch.setattr(search, "COMPARED_MAX", len(comparable))
     page = registry.search(text)
     assert {one.block for one in page} == {3}
     assert page.notes == (

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.catalog.queries.model_search import ModelPage, search_models
+from organs.registry.catalog.queries.search import (
+    ModelPage,
+    search_models,
+)
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.errors import BadQuery
 from organs.registry.registry import Registry

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from organs.ingest.publishing import publish_model
+from organs.ingest.service import publish_model
 from organs.registry.anatomy import OrganType, Place, Tower
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.blobs import unneeded
 from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.queries.model_search import search_models
 from organs.registry.catalog.queries.models import files_of, parts_of, placements_of
 from organs.registry.catalog.queries.published import removed_with_digest
+from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
 from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.register.states import hide_model, remove_model, show_model

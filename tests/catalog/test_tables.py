@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Column, Integer, String, delete, insert, select, text
 from sqlalchemy.exc import StatementError
 
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import (
     Base,
     Blob,

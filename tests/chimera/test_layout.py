@@ -24,7 +24,9 @@ from organs.registry.gguf import (
     ValueType,
     padded,
     read_header,
-    shards,
+)
+from organs.registry.gguf import (
+    split as shards,
 )
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

@@ -195,11 +195,11 @@ def test_a_reader_that_stops_early_ends_us_quietly(filled: Organ) -> None:
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     script = (
         "import signal, sys\n"
-        "from organs.cli import look, main\n"
+        "from organs.cli import main, show\n"
         "def wait(*_arguments, **_options):\n"
         "    print('waiting', flush=True)\n"
         "    signal.pause()\n"
-        "look.search_models = wait\n"
+        "show.search_models = wait\n"
         "sys.argv = ['organ', 'models']\n"
         "main.main()\n"
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.submissions.findings import NONFINITE
-from organs.registry.compose.expressions import wrong_with_licence
+from organs.ingest.contributions.findings import NONFINITE
+from organs.registry.compose.licences import wrong_with_licence
 from organs.registry.tokens import new_token
 from tests.cli.running import Ended, Organ
 from tests.client.scripted import as_json

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli.querying import _MINUS_TERM
+from organs.cli.arguments import _MINUS_TERM
 from organs.registry.digest import digest_of
 from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, Row, digest, drawn, place

@@ -7,7 +7,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from organs.cli.tables import FOLDED_MIN, folded, table_lines
+from organs.cli.console import (
+    FOLDED_MIN,
+    folded,
+    table_lines,
+)
 
 NAME = "local/Zoo-A-2M-Branch-v1.0-Q8_0@1"
 TENSOR = "blk.0.attn_norm.weight"

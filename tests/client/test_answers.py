@@ -21,7 +21,7 @@ from organs.registry.client.shape import Shape, check
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.registry import Registry
 from organs.registry.reports.document import Column, Kind, Report, Table
-from organs.registry.reports.markdown import markdown
+from organs.registry.reports.formats import markdown
 from tests.client.scripted import Answer, as_json, scripted
 
 STRANGE: tuple[Any, ...] = (None, -1, 2**70, 1e400, float("nan"), True, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "0x0")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from organs.cli.arguments import INSTEAD
 from organs.cli.composing import Asked
 from organs.cli.fetching import fetch_files
-from organs.cli.place import INSTEAD
 from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token

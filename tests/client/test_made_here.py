@@ -16,7 +16,7 @@ from organs.registry.client.fetching import TRIES, FileToFetch
 from organs.registry.client.locked import LockedFile, fetch_locked, file_of_parts
 from organs.registry.client.partial import partial_path
 from organs.registry.client.remote import RemoteRegistry
-from organs.registry.compose.builder import Composition
+from organs.registry.compose.api import Composition
 from organs.registry.compose.lock import Lock
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadReply, NotAssemblable, Unreachable

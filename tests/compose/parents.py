@@ -9,8 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from organs.registry.anatomy import OrganType, place_of
-from organs.registry.compose.parent import Parent, Part
-from organs.registry.compose.replacement import Replacement
+from organs.registry.compose.models import (
+    Parent,
+    Part,
+    Replacement,
+)
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
 from organs.registry.gguf.quants import can_quantize, quantize

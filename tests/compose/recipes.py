@@ -7,8 +7,7 @@ import string
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
-from organs.registry.compose.codes import WARNINGS
-from organs.registry.compose.overrides import FIXED_KEYS, FIXED_PREFIXES, WHOLE_MAX, WHOLE_MIN
+from organs.registry.compose.findings import WARNINGS
 from organs.registry.compose.recipe import (
     ENCODINGS,
     AdapterMerge,
@@ -19,7 +18,13 @@ from organs.registry.compose.recipe import (
     Recipe,
     Selection,
 )
-from organs.registry.compose.selecting import TYPES
+from organs.registry.compose.recipe_io import (
+    FIXED_KEYS,
+    FIXED_PREFIXES,
+    TYPES,
+    WHOLE_MAX,
+    WHOLE_MIN,
+)
 
 MISREAD = (
     "no",

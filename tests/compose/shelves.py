@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from organs.registry.catalog.search import FoundOrgan, parse_query
-from organs.registry.compose.parent import Parent, Part
+from organs.registry.compose.models import (
+    Parent,
+    Part,
+)
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import NotFound
 from organs.registry.lineage import Slot
 

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from organs.registry.compose.builder import ChimeraPlan, Composition
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.api import (
+    ChimeraPlan,
+    Composition,
+)
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
@@ -20,6 +22,7 @@ from organs.registry.compose.recipe import (
     Recipe,
     Selection,
 )
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
 from organs.registry.registry import Registry
 from tests.trips import ingest_file, little_model

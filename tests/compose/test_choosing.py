@@ -8,11 +8,18 @@ from functools import cache
 import pytest
 
 from organs.registry.catalog.search import FoundOrgan
-from organs.registry.compose import choosing
-from organs.registry.compose.choosing import Chosen, choose, query_of
-from organs.registry.compose.parent import Parent, Part
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose import planner
+from organs.registry.compose.models import (
+    Parent,
+    Part,
+)
+from organs.registry.compose.planner import (
+    Chosen,
+    choose,
+    query_of,
+)
 from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import CorruptBlob
 from tests.compose.parents import made_up, model_tensors
 from tests.compose.shelves import Shelf, found_organ, registered
@@ -203,7 +210,7 @@ def test_types_that_the_query_leaves_out_are_no_losses() -> None:
 
 
 def test_a_query_that_finds_too_much_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choosing, "LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(planner, "LOOKED_AT_MAX", 3)
     one, two = donor(1), donor(2)
     order = [(one, name) for name in ffn(0)] + [(two, name) for name in ffn(1)]
     made = chosen("[{where: 'type:organ', blocks: 0}]", one, two, order=order)

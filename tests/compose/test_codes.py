@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.compose.codes import WARNINGS
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.findings import WARNINGS
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadRecipe
 
 ROOT = Path(__file__).parents[2]

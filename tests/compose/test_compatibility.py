@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import OrganType, group_of, place_of
 from organs.registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
-from organs.registry.compose.finding import Finding, Severity
-from organs.registry.compose.parent import Parent
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+)
+from organs.registry.compose.models import Parent
 from organs.registry.gguf import KeyValue
 from tests.builders import file_bytes, text
 from tests.compose.parents import (

@@ -16,11 +16,11 @@ from organs.registry.catalog.search import parse
 from organs.registry.catalog.search.parse import LIKELY_MAX, nearest
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
-from organs.registry.compose.library import RegisteredLibrary
+from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe, matches_slot
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import TooCostly
 from organs.registry.registry import Registry
 from tests.homes import Homes, three_models

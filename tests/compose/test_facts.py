@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.compose.facts import PER_BLOCK_MAX, TEXT_MAX, Facts, facts_of
-from organs.registry.compose.vocabulary import CACHED_MAX, vocabulary_digest
+from organs.registry.compose.models import (
+    CACHED_MAX,
+    PER_BLOCK_MAX,
+    TEXT_MAX,
+    Facts,
+    facts_of,
+    vocabulary_digest,
+)
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import Field, KeyValue, MemorySource, ValueType
 from organs.registry.gguf.tokenizer import VOCABULARY_MAX_BYTES

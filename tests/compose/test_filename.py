@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from organs.registry.compose.filename import file_stem
+from organs.registry.compose.metadata import file_stem
 from organs.registry.gguf import KeyValue
 from organs.registry.names import name_from_text, parse_model_name
 from tests.builders import unsigned

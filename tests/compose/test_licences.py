@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.compose.finding import Severity
+from organs.registry.compose.findings import Severity
 from organs.registry.compose.licences import TEXT_MAX, Terms, combined_licence, licence_expression, terms_of
 
 FREE = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "unlicense")

@@ -15,8 +15,8 @@ from sqlalchemy import select
 
 from organs.registry.catalog.queries.blobs import BlobRow
 from organs.registry.catalog.tables import Ingest
-from organs.registry.compose import computing
-from organs.registry.compose.builder import ChimeraPlan
+from organs.registry.compose import build
+from organs.registry.compose.api import ChimeraPlan
 from organs.registry.digest import digest_of
 from organs.registry.errors import (
     CorruptBlob,
@@ -277,7 +277,7 @@ def test_a_result_too_large_for_memory_and_for_the_disk_is_told_as_such(
     pair: Registry, out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = set(states(pair))
-    monkeypatch.setattr(computing, "SPOOLED_MAX_BYTES", 1000)
+    monkeypatch.setattr(build, "SPOOLED_MAX_BYTES", 1000)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     with pytest.raises(StoreUnwritable, match="nowhere is no folder that can be written to"):
         plan_of(pair).assemble(out)

@@ -7,11 +7,11 @@ from functools import cache
 
 import pytest
 
-from organs.registry.compose.finding import Severity
-from organs.registry.compose.parent import Parent
+from organs.registry.compose.findings import Severity
+from organs.registry.compose.models import Parent
 from organs.registry.compose.plan import NOT_YET, Plan
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.digest import digest_of
 from organs.registry.errors import NotComposable, NotFound
 from organs.registry.gguf import KeyValue, ValueType

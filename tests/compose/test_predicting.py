@@ -12,13 +12,17 @@ import pytest
 
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.compose.finding import Severity
-from organs.registry.compose.library import RegisteredLibrary
-from organs.registry.compose.making import make
+from organs.registry.compose.build import make
+from organs.registry.compose.findings import Severity
+from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
-from organs.registry.compose.planning import plan_recipe
-from organs.registry.compose.predicting import TRIED, changes_of, predicted
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.planner import (
+    TRIED,
+    changes_of,
+    plan_recipe,
+    predicted,
+)
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 from tests.homes import Homes, shipped

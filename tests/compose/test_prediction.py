@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 
 from bench.quality import auc, spearman
 from organs.registry.anatomy import OrganType
-from organs.registry.compose.parent import Parent
+from organs.registry.compose.models import Parent
 from organs.registry.compose.prediction import (
     LOSS_LIMIT,
     SCORE_MAX,
+    Change,
+    Group,
     Prediction,
     group_loss,
     predict,
     recovered_of,
     score_of,
 )
-from organs.registry.compose.survival import Change, Group
 from tests.compose.parents import CODE, A, B, taken, zoo
 from tests.compose.test_survival import any_changes
 from tests.strategies import PATIENT

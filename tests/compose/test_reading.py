@@ -10,9 +10,11 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from organs.registry.compose import document
-from organs.registry.compose.finding import Finding, Severity
-from organs.registry.compose.reading import parse_blocks, read_recipe, recipe_findings
+from organs.registry.compose import recipe_io
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+)
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
@@ -21,6 +23,11 @@ from organs.registry.compose.recipe import (
     PurifyMethod,
     Recipe,
     Selection,
+)
+from organs.registry.compose.recipe_io import (
+    parse_blocks,
+    read_recipe,
+    recipe_findings,
 )
 from organs.registry.errors import BadInput, BadRecipe
 from tests.compose.bad_recipes import BAD, DIGEST, HINTS
@@ -33,7 +40,7 @@ _KEYS = st.sampled_from(["base", "from", "where", "type", "slot", "blocks", "sor
 @pytest.fixture(params=["SafeLoader", "CSafeLoader"], autouse=True)
 def _each_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything here holds for the parser written in Python and for the one written in C."""
-    monkeypatch.setattr(document, "_LOADER", getattr(yaml, request.param))
+    monkeypatch.setattr(recipe_io, "_LOADER", getattr(yaml, request.param))
 
 
 def reasons(text: str | bytes) -> list[tuple[str, str]]:

@@ -11,8 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import OrganType, place_of
-from organs.registry.compose.parent import Part
-from organs.registry.compose.survival import ENERGY_MAX, Change, Group, groups_of, moved_energy, part_correlation
+from organs.registry.compose.models import Part
+from organs.registry.compose.prediction import (
+    ENERGY_MAX,
+    Change,
+    Group,
+    groups_of,
+    moved_energy,
+    part_correlation,
+)
 from organs.registry.digest import digest_of
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import quantize

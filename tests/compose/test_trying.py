@@ -8,18 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.verdicts import verdicts_of
-from organs.registry.compose.builder import Composition
-from organs.registry.compose.trying import KeptScores, Tried, report_values, try_chimera
+from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 from organs.registry.sandbox.process import Limits
-from organs.registry.validation.cache import ScoreKey
 from organs.registry.validation.command import CommandRuntime
+from organs.registry.validation.comparison import ScoreKey
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.reading import NoVerdict, Runtime, Score
+from organs.registry.validation.run import (
+    KeptScores,
+    Tried,
+    report_values,
+    try_chimera,
+)
+from organs.registry.validation.runtime import (
+    NoVerdict,
+    Runtime,
+    Score,
+)
 from organs.registry.validation.texts import built_in_texts
 from tests.homes import Homes, shipped
 from tests.validation.grafting import script

@@ -24,15 +24,14 @@ from limits import RateLimitItem
 from sqlalchemy import update
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from organs.ingest.jobs.kinds import KINDS
-from organs.ingest.submissions.submit import withdraw
-from organs.ingest.uploads.sessions import cancel
+from organs.ingest.contributions.submissions import withdraw
+from organs.ingest.contributions.uploads import cancel
+from organs.ingest.jobs.queue import KINDS
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.jobs import active_jobs
-from organs.registry.catalog.queries.submissions import open_submissions
-from organs.registry.catalog.queries.uploads import open_uploads
+from organs.registry.catalog.queries.submissions import open_submissions, open_uploads
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Contributor, Submission, Token
 from organs.registry.errors import Conflict, NotFound

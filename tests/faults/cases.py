@@ -20,9 +20,15 @@ from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_after
-from organs.registry.catalog.queries.totals import counted_totals, running_totals
-from organs.registry.catalog.register.blobs import record_blobs
-from organs.registry.catalog.register.ingests import begin_ingest, end_ingest
+from organs.registry.catalog.queries.reports import (
+    counted_totals,
+    running_totals,
+)
+from organs.registry.catalog.register.blobs import (
+    begin_ingest,
+    end_ingest,
+    record_blobs,
+)
 from organs.registry.catalog.tables import Blob, Ingest, Model
 from organs.registry.names import ModelName
 from organs.registry.registry import Registry

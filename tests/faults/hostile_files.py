@@ -26,8 +26,8 @@ from tempfile import TemporaryDirectory
 
 import psutil
 
-from organs.ingest.directory.organfile import encode_head
-from organs.ingest.submissions.submit import OPEN_MAX
+from organs.ingest.contributions.submissions import OPEN_MAX
+from organs.ingest.directory.layout import encode_head
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.registry import Registry

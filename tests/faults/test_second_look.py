@@ -22,8 +22,8 @@ from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.composing import model_by_text
 from organs.registry.catalog.tables import Blob, Event
 from organs.registry.chimera.layout import first_header
+from organs.registry.compose.build import plan_lock
 from organs.registry.compose.lock import Lock, LockedTensor
-from organs.registry.compose.relock import plan_lock
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, NotAssemblable
 from organs.registry.gguf import TensorSpec, dtype_by_name

@@ -13,9 +13,20 @@ import pytest
 from sqlalchemy import select, update
 
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded_blobs
-from organs.registry.catalog.register.blobs import doom_blobs, lease_blobs, mark_corrupt, reclaim_blob, record_blobs
-from organs.registry.catalog.register.ingests import begin_ingest, end_ingest, renew_lease
-from organs.registry.catalog.register.totals import add_to_totals, blob_changes
+from organs.registry.catalog.register.blobs import (
+    begin_ingest,
+    doom_blobs,
+    end_ingest,
+    lease_blobs,
+    mark_corrupt,
+    reclaim_blob,
+    record_blobs,
+    renew_lease,
+)
+from organs.registry.catalog.register.facets import (
+    add_to_totals,
+    blob_changes,
+)
 from organs.registry.catalog.tables import Blob, Ingest, Organ
 from organs.registry.digest import digest_of
 from organs.registry.errors import Busy, MissingBlob, StoreError

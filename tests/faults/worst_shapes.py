@@ -36,18 +36,15 @@ from flask.testing import FlaskClient
 from sqlalchemy import event, insert, select, text
 from sqlalchemy.orm import Session
 
-from organs.ingest import tensor_count
-from organs.ingest.jobs.asking import ask_for
+from organs.ingest import dissect
+from organs.ingest.jobs.queue import ask_for
 from organs.ingest.jobs.runner import Runner
-from organs.ingest.opening import open_files
-from organs.ingest.publishing import publish_model
-from organs.ingest.service import Intake, ingest_files
-from organs.ingest.sources import find_sources
+from organs.ingest.service import Intake, ingest_files, publish_model
+from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.edits import Edits
 from organs.registry.catalog.queries.blobs import names_of_blob, reachable_digests
-from organs.registry.catalog.queries.lookup import reachable_organs
 from organs.registry.catalog.queries.models import files_of, model_by_name
+from organs.registry.catalog.queries.organs import reachable_organs
 from organs.registry.catalog.queries.removing import removal_of
 from organs.registry.catalog.queries.shared_organs import (
     models_in_common,
@@ -55,8 +52,8 @@ from organs.registry.catalog.queries.shared_organs import (
     organ_counts,
     shared_of,
 )
-from organs.registry.catalog.queries.uploads import known_digests
-from organs.registry.catalog.records import ModelRecord, ParentRecord
+from organs.registry.catalog.queries.submissions import known_digests
+from organs.registry.catalog.records import Edits, ModelRecord, ParentRecord
 from organs.registry.catalog.register.editing import edit_model
 from organs.registry.catalog.register.models import register_model
 from organs.registry.catalog.register.states import hide_model, remove_model
@@ -177,7 +174,7 @@ def build(registry: Registry, folder: Path, scale: Scale) -> None:
     `many/model` and `many/twin` have `scale.tensors` different organs, `repeats/model` and `repeats/twin` have one
     organ at `scale.repeats` places, and `common/m0` and so on have that organ and those of a small model.
     """
-    with patch.object(tensor_count, "FREE_TENSORS", 2**20):  # homes that were made before have models like these
+    with patch.object(dissect, "FREE_TENSORS", 2**20):  # homes that were made before have models like these
         _build(registry, folder, scale)
 
 

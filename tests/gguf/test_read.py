@@ -9,7 +9,10 @@ import pytest
 
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import Header, HeaderSource, MemorySource, ValueType, dtype_by_name, read_array, read_header
-from organs.registry.gguf.cursor import WINDOW_BYTES, WINDOW_FIRST_BYTES
+from organs.registry.gguf.read import (
+    WINDOW_BYTES,
+    WINDOW_FIRST_BYTES,
+)
 from organs.registry.gguf.types import EAGER_STRING_MAX_BYTES, VALUE_MAX
 from tests.builders import (
     SparseSource,

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from organs.ingest.pushing import submitting, waiting
+from organs.ingest.contributions import push
 from tests.ingest.pushed_to import FakeRegistry, fake_registry
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
     """A registry in memory, with pushes that wait for next to nothing."""
-    monkeypatch.setattr(waiting, "PAUSE_SECONDS", 0.001)
-    monkeypatch.setattr(submitting, "POLL_SECONDS", 0.001)
+    monkeypatch.setattr(push, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(push, "POLL_SECONDS", 0.001)
     with fake_registry() as running:
         yield running

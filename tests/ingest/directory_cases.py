@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from organs.ingest.directory.contents import file_contents
-from organs.ingest.directory.extract import ExtractReport, extract
-from organs.ingest.directory.organfile import encode_head
-from organs.ingest.opening import open_files
-from organs.ingest.sources import directory_source, find_sources
+from organs.ingest.directory.extract import ExtractReport, extract, file_contents
+from organs.ingest.directory.layout import encode_head
+from organs.ingest.sources import directory_source, find_sources, open_files
 from organs.registry.gguf import TensorSpec
 from tests.trips import little_model
 

@@ -7,8 +7,12 @@ import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from organs.ingest.pushing.remembering import Memory
-from organs.ingest.pushing.service import PushOptions, PushReport, push
+from organs.ingest.contributions.loads import Memory
+from organs.ingest.contributions.push import (
+    PushOptions,
+    PushReport,
+    push,
+)
 from organs.ingest.sources import find_sources
 from tests.builders import file_bytes
 from tests.ingest.pushed_to import FakeRegistry

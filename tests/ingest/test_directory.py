@@ -14,13 +14,18 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from organs.ingest.directory.folder import OPEN_FILES_MAX, Folder, is_organ_directory
-from organs.ingest.directory.layout import DEVICES, organ_files, path_segments, safe_file_name
-from organs.ingest.directory.opening import open_directory
-from organs.ingest.directory.organfile import HEAD_MAX_BYTES, encode_head, parse_head
-from organs.ingest.directory.virtual import VirtualFile
-from organs.ingest.opening import open_files
-from organs.ingest.placing import place_virtual
-from organs.ingest.sources import directory_source, find_sources
+from organs.ingest.directory.layout import (
+    DEVICES,
+    HEAD_MAX_BYTES,
+    encode_head,
+    organ_files,
+    parse_head,
+    path_segments,
+    safe_file_name,
+)
+from organs.ingest.directory.opening import VirtualFile, open_directory
+from organs.ingest.sources import directory_source, find_sources, open_files
+from organs.ingest.transplant import place_virtual
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadSource, DiskFull, OrganError, StoreError
 from organs.registry.gguf import TensorSpec, dtype_by_name

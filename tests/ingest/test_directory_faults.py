@@ -14,14 +14,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from organs.ingest.directory.fields import REASONS_MAX
 from organs.ingest.directory.jsontext import MANIFEST_MAX_BYTES
-from organs.ingest.directory.manifest import TENSORS_MAX
+from organs.ingest.directory.manifest import PADDINGS_MAX, REASONS_MAX, TENSORS_MAX
 from organs.ingest.directory.opening import directory_size_bytes
-from organs.ingest.directory.parse import PADDINGS_MAX
-from organs.ingest.opening import open_files
 from organs.ingest.service import ingest_model
-from organs.ingest.sources import directory_source
+from organs.ingest.sources import directory_source, open_files
 from organs.registry.errors import BadDirectory, BadInput
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.registry import Registry

@@ -12,7 +12,6 @@ from hypothesis import given
 
 from organs.ingest.directory import jsontext
 from organs.ingest.directory import metadata as readable
-from organs.ingest.directory.conventions import plain_key_value
 from organs.ingest.directory.jsontext import (
     DEPTH_MAX,
     KEYS_MAX,
@@ -20,7 +19,7 @@ from organs.ingest.directory.jsontext import (
     Outline,
     parse_json,
 )
-from organs.ingest.directory.manifest import TENSORS_MAX, Measures, WrittenTensor, manifest_lines
+from organs.ingest.directory.manifest import TENSORS_MAX, Measures, WrittenTensor, manifest_lines, plain_key_value
 from organs.ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
 from organs.registry.digest import Digest
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header

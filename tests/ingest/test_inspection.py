@@ -23,11 +23,16 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from organs.ingest.composed import BytesAtHand, ComposedFile, Section
-from organs.ingest.dissect import read_front
-from organs.ingest.submissions import inspection, intake
-from organs.ingest.submissions.inspection import Inspection, InspectorProcess, Stopped
-from organs.ingest.submissions.messages import (
+from organs.ingest.contributions import (
+    inspection,
+    intake,
+)
+from organs.ingest.contributions.inspection import (
+    Inspection,
+    InspectorProcess,
+    Stopped,
+)
+from organs.ingest.contributions.messages import (
     BATCH_ENTRIES,
     JSON_MAX_BYTES,
     BadMessage,
@@ -39,6 +44,12 @@ from organs.ingest.submissions.messages import (
     read_measurement,
     read_range,
     read_refusal,
+)
+from organs.ingest.dissect import read_front
+from organs.ingest.files import (
+    BytesAtHand,
+    ComposedFile,
+    Section,
 )
 from organs.registry.catalog.tables import Fingerprint
 from organs.registry.catalog.tables import Measurement as MeasurementRow
@@ -94,7 +105,7 @@ def own_inspector() -> Path:
     found = [
         Path(f"/proc/{pid}")
         for pid in own
-        if b"organs.ingest.submissions.inspector" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if b"organs.ingest.contributions.inspector" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]
     return found[-1]
 

@@ -15,21 +15,27 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.asking import ask_for
 from organs.ingest.jobs.compose import COMPOSE
-from organs.ingest.jobs.extract import EXTRACT
+from organs.ingest.jobs.extract import (
+    EXTRACT,
+    KEPT_SECONDS,
+    TOTAL_MAX_BYTES,
+    new_pack,
+    pack_file,
+    packs_folder,
+    remove_old_packs,
+)
 from organs.ingest.jobs.kind import Cancelled, Values
-from organs.ingest.jobs.kinds import KINDS
 from organs.ingest.jobs.measure import MEASURE
-from organs.ingest.jobs.packs import KEPT_SECONDS, TOTAL_MAX_BYTES, new_pack, pack_file, packs_folder, remove_old_packs
+from organs.ingest.jobs.queue import KINDS, ask_for
 from organs.ingest.jobs.runner import Runner
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
+from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.jobs import active_jobs, job_by_id
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.verdicts import verdicts_of
 from organs.registry.catalog.tables import Placement
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
 from organs.registry.names import parse_model_name
 from organs.registry.present.jobs import job_result, job_values

@@ -17,11 +17,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from organs.ingest.jobs.asking import ask_for
-from organs.ingest.jobs.holding import Held
 from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell, Values
-from organs.ingest.jobs.kinds import KINDS
-from organs.ingest.jobs.runner import Runner, Told
+from organs.ingest.jobs.queue import KINDS, ask_for
+from organs.ingest.jobs.runner import Held, Runner, Told
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job

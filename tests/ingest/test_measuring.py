@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from organs.ingest.measuring import measure_all, measure_model
-from organs.ingest.opening import source_size_bytes
-from organs.ingest.sources import ModelSource, find_sources
+from organs.ingest.sources import ModelSource, find_sources, source_size_bytes
 from organs.registry.anatomy import OrganType, Place
 from organs.registry.catalog.tables import Measurement, Placement
 from organs.registry.errors import BadGguf, BadSplit

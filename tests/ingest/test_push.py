@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
+from organs.ingest.contributions.loads import (
+    PACKED_MAX_BYTES,
+    Memory,
+    cut,
+    distinct,
+    loads,
+    spans_of,
+)
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
-from organs.ingest.pushing.cutting import cut, spans_of
-from organs.ingest.pushing.loading import PACKED_MAX_BYTES, distinct, loads
-from organs.ingest.pushing.remembering import Memory
+from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.queries.blobs import blobs_by_digest
-from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
 from organs.registry.gguf.pieces import Span

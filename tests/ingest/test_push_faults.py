@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.pushing import waiting
-from organs.ingest.pushing.lanes import in_lanes
+from organs.ingest.contributions import push
+from organs.ingest.contributions.push import in_lanes
 from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
 from tests.client.scripted import CUT, Answer, Asked, as_json
 from tests.ingest.pushed_to import FakeRegistry
@@ -53,7 +53,7 @@ def test_line_84_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeReg
 def test_a_push_that_was_given_up_goes_on_at_the_byte_where_the_registry_is(
     fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting.Patience.__init__, "__defaults__", (0.0,))
+    monkeypatch.setattr(push.Patience.__init__, "__defaults__", (0.0,))
     path = write(tmp_path, large_model())
     fake.fails = lambda asked: CUT if asked.method == "PATCH" and fake.received_bytes > 100_000 else None
     with pytest.raises(Unreachable):
@@ -96,7 +96,7 @@ def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_
 def test_a_no_ends_it_at_once(
     fake: FakeRegistry, tmp_path: Path, answer: Answer, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting.Patience.__init__, "__defaults__", (0.05,))
+    monkeypatch.setattr(push.Patience.__init__, "__defaults__", (0.05,))
     fake.fails = lambda asked: answer if asked.path == "/api/v1/uploads" else None
     with pytest.raises(kind):
         pushed(fake, write(tmp_path, large_model()))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.pushing import remembering
-from organs.ingest.pushing.remembering import Memory
-from organs.ingest.pushing.sending import Misfit
+from organs.ingest.contributions import loads
+from organs.ingest.contributions.loads import Memory
+from organs.ingest.contributions.push import Misfit
 from organs.registry.errors import BadSource
 from tests.client.scripted import Asked
 from tests.ingest.pushed_to import FakeRegistry
@@ -22,7 +22,7 @@ from tests.trips import little_model
 def test_a_file_is_hashed_once(fake: FakeRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, large_model())
     first = pushed(fake, path, dry_run=True)
-    monkeypatch.setattr("organs.ingest.pushing.cutting._hash", None)  # calling it would fail
+    monkeypatch.setattr("organs.ingest.contributions.loads._hash", None)  # calling it would fail
     shown = Shown()
     assert pushed(fake, path, shown, dry_run=True) == first
     assert shown.done_bytes["read"] == path.stat().st_size
@@ -66,7 +66,7 @@ def test_a_place_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> Non
 
 
 def test_the_oldest_memories_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remembering, "ENTRIES_MAX", 8)
+    monkeypatch.setattr(loads, "ENTRIES_MAX", 8)
     memory = Memory(tmp_path / "cache")
     for number in range(11):
         memory.keep_submission("u", "n", str(number), "s")

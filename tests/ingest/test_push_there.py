@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
+from organs.ingest.contributions import push as submitting
+from organs.ingest.contributions.loads import (
+    Memory,
+    cut,
+    distinct,
+    loads,
+)
+from organs.ingest.contributions.push import (
+    PushOptions,
+    PushReport,
+    push,
+)
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
-from organs.ingest.pushing import submitting
-from organs.ingest.pushing.cutting import cut
-from organs.ingest.pushing.loading import distinct, loads
-from organs.ingest.pushing.remembering import Memory
-from organs.ingest.pushing.service import PushOptions, PushReport, push
 from organs.ingest.sources import find_sources
-from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES
+from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
 from organs.registry.catalog.register.accounts import set_quota
 from organs.registry.client.connection import Connection
 from organs.registry.errors import NotAllowed, OverQuota

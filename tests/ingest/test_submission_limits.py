@@ -7,21 +7,34 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from organs.ingest.describing import read_edits
+from organs.ingest.contributions.description import read_edits
+from organs.ingest.contributions.manifest import (
+    BadManifest,
+    parse_stated_metadata,
+)
+from organs.ingest.contributions.submissions import withdraw
+from organs.ingest.contributions.uploads import (
+    Declared,
+    look_up,
+    open_upload,
+    tidy_uploads,
+)
 from organs.ingest.jobs.compose import COMPOSE
-from organs.ingest.submissions.manifest import BadManifest, parse_stated_metadata
-from organs.ingest.submissions.submit import withdraw
-from organs.ingest.uploads.sessions import Declared, look_up, open_upload
-from organs.ingest.uploads.tidying import tidy_uploads
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.edits import Edits
+from organs.registry.catalog.queries.accounts import (
+    PIECE_ROW_BYTES,
+    used_bytes,
+)
 from organs.registry.catalog.queries.jobs import job_by_id
-from organs.registry.catalog.queries.quota import PIECE_ROW_BYTES, used_bytes
 from organs.registry.catalog.queries.submissions import known_contributor_id
-from organs.registry.catalog.register import uploads
+from organs.registry.catalog.records import Edits
+from organs.registry.catalog.register import submissions
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, set_contributor_state, set_quota
-from organs.registry.catalog.register.contributors import contributor_id
-from organs.registry.catalog.register.uploads import remove_expired_upload, renew_uploads
+from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.submissions import (
+    remove_expired_upload,
+    renew_uploads,
+)
 from organs.registry.catalog.tables import Contributor, Submission, Upload
 from organs.registry.digest import digest_of
 from organs.registry.errors import OverQuota
@@ -67,7 +80,7 @@ def test_one_upload_is_promised_to_no_more_models_than_the_quota_holds(registry:
 def test_of_a_contributor_with_too_many_open_submissions_none_is_taken_until_one_is_withdrawn(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.ingest.submissions.submit.OPEN_MAX", 1)
+    monkeypatch.setattr("organs.ingest.contributions.submissions.OPEN_MAX", 1)
     first = asked_for(registry, "ann/one", [whole(registry, "ann", LITTLE)], publish=False)
     other = whole(registry, "ann", little_model("Other"))
     with pytest.raises(OverQuota, match="1 submissions have not ended: publish or withdraw some first"):
@@ -161,7 +174,7 @@ def test_a_pack_counts_with_what_is_noted_of_its_pieces(registry: Registry, monk
     open_upload(registry, owner_id, pack[1])
     with registry.catalog.reading() as session:
         assert used_bytes(session, owner_id) == 2 + 2 * PIECE_ROW_BYTES
-    monkeypatch.setattr(uploads, "PACKED_MAX", 2)
+    monkeypatch.setattr(submissions, "PACKED_MAX", 2)
     with pytest.raises(OverQuota, match="pieces"):
         open_upload(registry, owner_id, pack[0])
     open_upload(registry, owner_id, Declared("piece", 1, digests[0]))

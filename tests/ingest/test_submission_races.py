@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from organs.ingest.submissions import cleanup, submit
-from organs.ingest.submissions.cleanup import remove_uploads_of
-from organs.ingest.submissions.intake import settle_abandoned
-from organs.ingest.submissions.manifest import BadManifest, Manifest
-from organs.ingest.submissions.review import refuse_submission
-from organs.ingest.submissions.serialize import manifest_of
-from organs.ingest.submissions.submit import withdraw
+from organs.ingest.contributions import (
+    submissions,
+)
+from organs.ingest.contributions.intake import settle_abandoned
+from organs.ingest.contributions.manifest import (
+    BadManifest,
+    Manifest,
+)
+from organs.ingest.contributions.submissions import manifest_of, refuse_submission, remove_uploads_of, withdraw
 from organs.registry.catalog.queries.submissions import known_contributor_id, open_submissions
 from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state
 from organs.registry.catalog.register.jobs import cancel_job
@@ -154,8 +156,8 @@ def test_what_a_submission_needs_that_comes_while_uploads_are_forgotten_stays(
         later.append(asked_for(registry, "ann/two", [file]))
         return forget_uploads(*given)
 
-    forget_uploads = cleanup.forget_uploads
-    monkeypatch.setattr(cleanup, "forget_uploads", forget_late)
+    forget_uploads = submissions.forget_uploads
+    monkeypatch.setattr(submissions, "forget_uploads", forget_late)
     assert remove_uploads_of(registry, owner, manifest) == 0
     assert attended(registry, later[0]).row.state == "published"
 
@@ -164,7 +166,7 @@ def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, file, manifest = withdrawn_in_pieces(registry)
-    locate, located = submit.locate, list[object]()
+    locate, located = submissions.locate, list[object]()
 
     def located_before(*given: object) -> object:
         files = locate(*given)  # type: ignore[arg-type]
@@ -173,6 +175,6 @@ def test_a_submission_whose_pieces_go_before_it_is_written_is_told_which(
             assert remove_uploads_of(registry, owner, manifest) == 1
         return files
 
-    monkeypatch.setattr(submit, "locate", located_before)
+    monkeypatch.setattr(submissions, "locate", located_before)
     with pytest.raises(BadManifest, match="send them first"):
         asked_for(registry, "ann/two", [file])

@@ -13,17 +13,36 @@ import pytest
 from sqlalchemy import select
 
 from organs.ingest import dissect
+from organs.ingest.contributions.inspection import (
+    Inspection,
+    Stopped,
+)
+from organs.ingest.contributions.intake import settle_abandoned
+from organs.ingest.contributions.manifest import (
+    PIECES_MAX,
+    BadManifest,
+    StatedMetadata,
+    parse_manifest,
+)
+from organs.ingest.contributions.pieces import (
+    Sources,
+    composed_file,
+    locate,
+)
+from organs.ingest.contributions.submissions import (
+    approve_submission,
+    publish,
+    refuse_submission,
+    withdraw,
+)
 from organs.ingest.jobs.runner import Runner
-from organs.ingest.submissions.inspection import Inspection, Stopped
-from organs.ingest.submissions.intake import settle_abandoned
-from organs.ingest.submissions.manifest import PIECES_MAX, BadManifest, StatedMetadata, parse_manifest
-from organs.ingest.submissions.pieces import Sources, composed_file, locate
-from organs.ingest.submissions.review import approve_submission, refuse_submission
-from organs.ingest.submissions.submit import publish, withdraw
 from organs.registry.catalog.queries.blobs import reachable_digests
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.totals import counted_totals, running_totals
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.queries.reports import (
+    counted_totals,
+    running_totals,
+)
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.partial import partial_recipe

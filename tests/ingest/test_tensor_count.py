@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from organs.ingest import tensor_count
+from organs.ingest import dissect
 from organs.registry.gguf import TensorSpec, ValueType
 from organs.registry.registry import Registry
 from tests.builders import F32, file_bytes, unsigned
@@ -40,7 +40,7 @@ def refused_with(registry: Registry, submission_id: int) -> tuple[str, str]:
 
 
 def test_line_127_thousands_of_one_element_tensors_are_refused_by_their_header(registry: Registry) -> None:
-    tensors = [(TensorSpec(f"t{number}", (1,), F32), bytes(4)) for number in range(tensor_count.FREE_TENSORS + 1)]
+    tensors = [(TensorSpec(f"t{number}", (1,), F32), bytes(4)) for number in range(dissect.FREE_TENSORS + 1)]
     code, sentence = refused_with(registry, asked_for(registry, "eve/many", [whole(registry, "eve", model(tensors))]))
     assert code == "too-many-tensors"
     assert sentence == (
@@ -53,7 +53,7 @@ def test_line_127_thousands_of_one_element_tensors_are_refused_by_their_header(r
 def test_no_model_has_more_tensors_than_the_largest_that_is_accepted(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_count, "TENSORS_MAX", 8)
+    monkeypatch.setattr(dissect, "TENSORS_MAX", 8)
     largest = asked_for(registry, "ann/most", [whole(registry, "ann", model(different(8)))])
     assert attended(registry, largest).row.state == "published"
     over = asked_for(registry, "ann/over", [whole(registry, "ann", model(different(9)))])
@@ -66,7 +66,7 @@ def test_no_model_has_more_tensors_than_the_largest_that_is_accepted(
 def test_a_push_that_names_one_tensor_many_times_is_refused_although_few_bytes_are_sent(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_count, "FREE_TENSORS", 5)
+    monkeypatch.setattr(dissect, "FREE_TENSORS", 5)
     for count, state in ((7, "refused"), (6, "published")):
         data = model(repeated(count))
         begin = len(data) - 4096 * count
@@ -81,7 +81,7 @@ def test_a_push_that_names_one_tensor_many_times_is_refused_although_few_bytes_a
 def test_a_push_of_many_known_tensors_that_are_different_passes(
     registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tensor_count, "FREE_TENSORS", 2)
+    monkeypatch.setattr(dissect, "FREE_TENSORS", 2)
     base = asked_for(registry, "acme/base", [whole(registry, "acme", model(different(12)))])
     assert attended(registry, base).row.state == "published"
     tuned = model([*different(11), weights("own", LARGE, seed=3, dtype="F32")])
@@ -100,7 +100,7 @@ def test_the_tensors_of_all_shards_are_counted_together(registry: Registry, monk
     first = file_bytes([*block_metadata("Split"), unsigned("split.no", 0, ValueType.UINT16), *count], tensors[:3])
     second = file_bytes([unsigned("split.no", 1, ValueType.UINT16), *count], tensors[3:])
     files = {"split-00001-of-00002.gguf": first, "split-00002-of-00002.gguf": second}
-    monkeypatch.setattr(tensor_count, "TENSORS_MAX", 5)
+    monkeypatch.setattr(dissect, "TENSORS_MAX", 5)
     submission_id = asked_for(
         registry, "ann/split", [whole(registry, "ann", data, name) for name, data in files.items()]
     )

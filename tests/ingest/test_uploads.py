@@ -21,26 +21,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from organs.cli.keep import sweep
-from organs.ingest.jobs.runner import Runner
-from organs.ingest.uploads.sessions import (
+from organs.cli.maintenance import sweep
+from organs.ingest.contributions.uploads import (
+    STRAY_AFTER_SECONDS,
+    BytesLost,
     Chunk,
     Declared,
+    Spool,
+    TidyReport,
     WrongOffset,
     cancel,
     finish,
+    forget_uploads,
     is_received,
     look_up,
     open_upload,
     receive,
+    spool_of,
+    tidy_uploads,
 )
-from organs.ingest.uploads.spool import BytesLost, Spool, spool_of
-from organs.ingest.uploads.tidying import STRAY_AFTER_SECONDS, TidyReport, forget_uploads, tidy_uploads
+from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.uploads import SentPiece, finished_upload, known_digests, open_uploads, piece_of
+from organs.registry.catalog.queries.submissions import (
+    SentPiece,
+    finished_upload,
+    known_digests,
+    open_uploads,
+    piece_of,
+)
 from organs.registry.catalog.register.accounts import add_contributor, set_quota
-from organs.registry.catalog.register.uploads import KEPT, PACK_PIECES_MAX, renew_uploads
+from organs.registry.catalog.register.submissions import (
+    KEPT,
+    PACK_PIECES_MAX,
+    renew_uploads,
+)
 from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
@@ -54,7 +69,7 @@ from tests.trips import ingest_file, little_model
 
 DATA = bytes(range(256)) * 40
 HOLDER = (
-    "import sys, pathlib; from organs.ingest.uploads.spool import Spool\n"
+    "import sys, pathlib; from organs.ingest.contributions.uploads import Spool\n"
     "with Spool(pathlib.Path(sys.argv[1])).locked(sys.argv[2]):\n"
     "    print('held', flush=True); sys.stdin.read()"
 )
@@ -356,7 +371,7 @@ def test_an_upload_is_its_senders_alone(registry: Registry, ada: int) -> None:
 def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
     registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_MAX", 4)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 4)
     with registry.catalog.writing() as session:
         set_quota(session, "ada", 3 * len(DATA))
     begun(registry, ada, name="a")
@@ -380,7 +395,7 @@ def test_line_87_more_than_is_allowed_is_refused_before_a_file_is_made(
 def test_a_contributor_keeps_no_more_uploads_than_there_may_be(
     registry: Registry, ada: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.uploads.KEPT_MAX", 2)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.KEPT_MAX", 2)
     sent(registry, ada, b"a")
     sent(registry, ada, b"b")
     with pytest.raises(OverQuota, match="2 uploads are kept"):

@@ -11,19 +11,28 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from organs.ingest.placing import place_virtual
 from organs.ingest.sources import find_sources
-from organs.ingest.transplant import FileLibrary, transplant
-from organs.registry.compose.builder import ChimeraPlan, Composition
-from organs.registry.compose.finding import Severity
+from organs.ingest.transplant import FileLibrary, place_virtual, transplant
+from organs.registry.compose.api import (
+    ChimeraPlan,
+    Composition,
+)
+from organs.registry.compose.findings import Severity
 from organs.registry.compose.recipe import Graft, Recipe, Selection
-from organs.registry.compose.trying import Tried, try_chimera
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
 from organs.registry.registry import Registry
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.reading import Adapter, Reading, Request
+from organs.registry.validation.run import (
+    Tried,
+    try_chimera,
+)
+from organs.registry.validation.runtime import (
+    Adapter,
+    Reading,
+    Request,
+)
 from organs.registry.validation.texts import built_in_texts
 from tests.homes import Homes, shipped
 from tests.journeys.test_round_trip import ZOO_FILES

@@ -12,7 +12,7 @@ import gguf
 import numpy as np
 import pytest
 
-from organs.ingest.tensor_count import FREE_TENSORS
+from organs.ingest.dissect import FREE_TENSORS
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, ValueType, dtype_by_name
 from organs.registry.gguf.types import DTYPES

@@ -13,7 +13,10 @@ from organs.registry.digest import digest_of
 from organs.registry.gguf.quants import dequantize, quantize
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.lineage import correlation
-from organs.registry.measure import FINGERPRINT_BYTES, fingerprint
+from organs.registry.measure import (
+    FINGERPRINT_BYTES,
+    fingerprint,
+)
 from organs.registry.measure.sample import spread
 from tests.strategies import PATIENT
 

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import decode, quantize
 from organs.registry.gguf.types import DTYPES, DType, dtype_by_name
-from organs.registry.measure import Measurement, fingerprint, measure, spectral_reading, summarise, zmeasure
+from organs.registry.measure import (
+    Measurement,
+    fingerprint,
+    measure,
+    spectral_reading,
+    summarise,
+    zmeasure,
+)
 from organs.registry.measure.sample import sample_runs, spectral_patches
 from tests.strategies import PATIENT
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from organs.registry.compose.finding import Finding, Severity
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+)
 from organs.registry.present.changes import changes_values, findings_values
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.relatives.groups import Groups
+from organs.registry.lineage import Groups
 
 NUMBERS = st.integers(0, 12)
 

@@ -16,7 +16,10 @@ from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.lineage import NOISE
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
-from organs.registry.relatives import find_relatives, measured
+from organs.registry.relatives import (
+    find_relatives,
+    resolve,
+)
 from tests.builders import file_bytes, text
 from tests.kin import ingest_bytes, kin_file, kin_tensors, measured_pairs
 from tests.trips import block_metadata, ingest_file, weights
@@ -148,7 +151,7 @@ def test_a_newcomer_with_many_relatives_keeps_the_most_alike(
 ) -> None:
     for number, alike in enumerate((0.5, 0.95, 0.7, 0.99, 0.6)):
         ingest_bytes(registry, tmp_path, f"kin{number}", kin_file("Kin", kin_tensors(alike=alike, other=10 + number)))
-    monkeypatch.setattr(measured, "COMPARED_MAX", 2)
+    monkeypatch.setattr(resolve, "COMPARED_MAX", 2)
     ingest_bytes(registry, tmp_path, "base", FAMILY["base"])
     assert [name for name, _ in found(registry, "base")] == ["kin3", "kin1"]
     assert {pair for pair in measured_pairs(registry) if "base" in pair} == {

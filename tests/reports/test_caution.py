@@ -12,7 +12,12 @@ from gguf.quants import quantize
 
 from organs.registry.gguf import dtype_by_name
 from organs.registry.measure import measure
-from organs.registry.reports.caution import COARSE, FEW, bits_of, caution
+from organs.registry.reports.words import (
+    COARSE,
+    FEW,
+    bits_of,
+    caution,
+)
 
 ZOO = Path(__file__).parents[2] / "examples" / "zoo"
 

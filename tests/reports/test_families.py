@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from organs.registry.reports.families import Member, families_of
+from organs.registry.reports.statistics import (
+    Member,
+    families_of,
+)
 
 
 def test_strangers_are_families_of_one() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.reports.line import fit_line
+from organs.registry.reports.statistics import fit_line
 
 
 def test_points_on_a_line_give_that_line_without_doubt() -> None:

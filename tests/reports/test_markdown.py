@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.reports.document import Column, Fact, Facts, Kind, Report, Table
-from organs.registry.reports.markdown import escaped, markdown
+from organs.registry.reports.formats import (
+    escaped,
+    markdown,
+)
 
 HOSTILE = [
     "<script>alert(1)</script>",

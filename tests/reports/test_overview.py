@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import event, select, update
 
-from organs.registry.catalog.register.totals import repair_totals
+from organs.registry.catalog.register.facets import repair_totals
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.registry import Registry
 from organs.registry.reports.document import Facts, Report

@@ -11,8 +11,12 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.queries.reports import matrix_figures
 from organs.registry.registry import Registry
 from organs.registry.reports.document import Table
-from organs.registry.reports.line import fit_line
-from organs.registry.reports.scale import Point, scale_tables, scale_verdict
+from organs.registry.reports.sections import (
+    Point,
+    scale_tables,
+    scale_verdict,
+)
+from organs.registry.reports.statistics import fit_line
 from tests.trips import ingest_file, little_model
 
 

@@ -9,7 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.reports.sheet import FORMULA_STARTS, sheet, sheet_lines
+from organs.registry.reports.formats import (
+    FORMULA_STARTS,
+    sheet,
+    sheet_lines,
+)
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://example.org")', "-", "=", "\n=1"]
 

@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.reports.spread import Spread, deviation_of_means, mean_of, spread_of
+from organs.registry.reports.statistics import (
+    Spread,
+    deviation_of_means,
+    mean_of,
+    spread_of,
+)
 
 ANGLES = st.lists(st.floats(0, 90), min_size=1, max_size=50)
 

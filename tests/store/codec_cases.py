@@ -22,8 +22,7 @@ from organs.registry.store.codec import (
     parse_head,
 )
 from organs.registry.store.codec.entropy import compress_plane
-from organs.registry.store.codec.layout import Coder
-from organs.registry.store.codec.planes import Bytes
+from organs.registry.store.codec.planes import Bytes, Coder
 
 ALL_CODECS: tuple[Codec, ...] = (*(codec_for(dtype.name) for dtype in DTYPES.values()), BYTES_CODEC)
 CODEC_IDS = [codec.name if codec.dtype is None else codec.dtype.name for codec in ALL_CODECS]

@@ -13,7 +13,10 @@ import zstandard
 from organs.registry.digest import digest_of
 from organs.registry.errors import CorruptBlob
 from organs.registry.store.codec import BYTES_CODEC, codec_for, decode_chunk, encode_chunk, head_size_bytes, parse_head
-from organs.registry.store.codec.frames import BadFrame, check_frame
+from organs.registry.store.codec.entropy import (
+    BadFrame,
+    check_frame,
+)
 from tests.store.codec_cases import forge, load, noise, skewed, store, weights
 
 KIBI, MEBI, GIBI, TEBI = 1 << 10, 1 << 20, 1 << 30, 1 << 40

@@ -14,10 +14,19 @@ from hypothesis import strategies as st
 from organs.registry.errors import EncodingFault
 from organs.registry.gguf.types import DTYPES
 from organs.registry.store.codec import BYTES_CODEC, Codec, chunks, codec_for, encode_chunk
+from organs.registry.store.codec.chunks import (
+    LENT_MIN_BYTES,
+    lend,
+)
 from organs.registry.store.codec.entropy import compress_plane
-from organs.registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, NAME_MAX_BYTES, Coder
-from organs.registry.store.codec.lending import LENT_MIN_BYTES, lend
-from organs.registry.store.codec.planes import Bytes, split_planes
+from organs.registry.store.codec.planes import (
+    CACHE_BLOCK_BYTES,
+    CHUNK_TARGET_BYTES,
+    NAME_MAX_BYTES,
+    Bytes,
+    Coder,
+    split_planes,
+)
 from tests.store.codec_cases import ALL_CODECS, CODEC_IDS, load, noise, skewed, store, weights
 from tests.strategies import PATIENT
 

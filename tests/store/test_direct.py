@@ -15,8 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.store.direct import ALIGNMENT, BUFFER_BYTES, AlignedBuffers, DirectWriter
 from organs.registry.store.files import Buffer, Files
+from organs.registry.store.local import (
+    ALIGNMENT,
+    BUFFER_BYTES,
+    AlignedBuffers,
+    DirectWriter,
+)
 from tests.strategies import PATIENT
 
 DATA = np.random.default_rng(1).bytes(2 * BUFFER_BYTES + 3 * ALIGNMENT)

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from organs.registry.errors import DiskFull, StoreError, StoreUnwritable
-from organs.registry.store.files import Files
-from organs.registry.store.placing import folder_for_placing, placed
+from organs.registry.store.files import (
+    Files,
+    folder_for_placing,
+    placed,
+)
 from tests.faults.cases import SteppedFiles, failing_from, failing_once
 
 NEW = b"new" * 100

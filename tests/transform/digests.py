@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import quantize
 from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed
-from organs.registry.transform.encode import WRITTEN_AS_THEY_ARE
 from organs.registry.transform.purify import cleaned
+from organs.registry.transform.values import WRITTEN_AS_THEY_ARE
 
 COUNT = (1 << 16) + (1 << 12) + 96
 LONGEST = 20

@@ -12,7 +12,7 @@ from organs.registry.errors import BadOrgan
 from organs.registry.gguf import DType
 from organs.registry.transform import Adapter, Computation, misfit
 from organs.registry.transform.adapters import FACTOR_MAX_ELEMENTS, RANK_MAX, ROW_MAX_ELEMENTS, merged_rows
-from organs.registry.transform.plain import WINDOW_ELEMENTS
+from organs.registry.transform.values import WINDOW_ELEMENTS
 from tests.transform.organs import BF16, F16, F32, Q4_0, Q8_0, Values, organ, result, values_in, values_of
 
 HALF_A_STEP = {"F32": 2**-24, "F16": 2**-11, "BF16": 2**-8}

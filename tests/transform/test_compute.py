@@ -10,7 +10,7 @@ import pytest
 
 from organs.registry.errors import BadOrgan
 from organs.registry.transform import Adapter, Computation, Plain, Purification, PurifyMethod, computed, purified
-from organs.registry.transform.plain import WINDOW_ELEMENTS
+from organs.registry.transform.values import WINDOW_ELEMENTS
 from tests.transform.organs import F16, F32, Q8_0, organ, result, values_in, values_of, weights
 
 METHODS = list(PurifyMethod)

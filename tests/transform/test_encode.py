@@ -10,8 +10,13 @@ from organs.registry.gguf import DType, dtype_by_name
 from organs.registry.gguf.quants import can_quantize
 from organs.registry.gguf.types import DTYPES
 from organs.registry.transform import Computation, encoded_dtype
-from organs.registry.transform.encode import WANTED, WRITTEN_AS_THEY_ARE, encoded
-from organs.registry.transform.plain import WINDOW_ELEMENTS, Plain
+from organs.registry.transform.values import (
+    WANTED,
+    WINDOW_ELEMENTS,
+    WRITTEN_AS_THEY_ARE,
+    Plain,
+    encoded,
+)
 from tests.transform.organs import BF16, F16, F32, F64, Q4_0, Q8_0, Reads, organ, result, values_in, values_of, weights
 
 ALIKE = [dtype_by_name(name) for name in WRITTEN_AS_THEY_ARE]

@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 
 from organs.registry.errors import BadOrgan, UnsupportedDType
 from organs.registry.gguf import dtype_by_name
-from organs.registry.transform.plain import WINDOW_ELEMENTS, Plain, in_windows
+from organs.registry.transform.values import (
+    WINDOW_ELEMENTS,
+    Plain,
+    in_windows,
+)
 from tests.transform.organs import F16, F32, F64, Q8_0, Reads, organ, values_of, weights
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from organs.registry.errors import BadOrgan
 from organs.registry.transform import Purification, PurifyMethod, purified
-from organs.registry.transform.plain import WINDOW_ELEMENTS
 from organs.registry.transform.purify import COHERENT, PURIFIED_MIN_VALUES, cleaned
+from organs.registry.transform.values import WINDOW_ELEMENTS
 from tests.transform.organs import Values, correlation, weights
 
 METHODS = list(PurifyMethod)

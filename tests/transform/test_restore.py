@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf import DType, dtype_by_name
 from organs.registry.transform import Computation, Plain, Purification, PurifyMethod
-from organs.registry.transform.encode import WRITTEN_AS_THEY_ARE
-from organs.registry.transform.plain import WINDOW_ELEMENTS
-from organs.registry.transform.restore import HELD, TOLERANCE
+from organs.registry.transform.purify import (
+    HELD,
+    TOLERANCE,
+)
+from organs.registry.transform.values import WINDOW_ELEMENTS, WRITTEN_AS_THEY_ARE
 from tests.transform.organs import F16, F32, F64, Q4_0, Q8_0, Values, correlation, organ, result, values_in, values_of
 from tests.transform.organs import weights as trained
 

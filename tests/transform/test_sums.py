@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.transform.sums import SUMMED_EXACTLY, Moments, moments, total
+from organs.registry.transform.purify import (
+    SUMMED_EXACTLY,
+    Moments,
+    moments,
+    total,
+)
 from tests.transform.organs import weights
 
 

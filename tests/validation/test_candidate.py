@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from organs.registry.errors import BadInput
-from organs.registry.validation.candidate import file_candidate, length_that_fits
+from organs.registry.validation.comparison import (
+    file_candidate,
+    length_that_fits,
+)
 from tests.builders import file_bytes, tensor, text
 from tests.validation.grafting import A
 

@@ -15,7 +15,13 @@ import pytest
 from organs.registry.errors import BadSetting
 from organs.registry.sandbox.process import Limits, Sandbox, run_confined
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.reading import Adapter, FailureKind, NoRuntime, Reading, Request
+from organs.registry.validation.runtime import (
+    Adapter,
+    FailureKind,
+    NoRuntime,
+    Reading,
+    Request,
+)
 from organs.registry.validation.texts import built_in_texts
 from tests.validation.grafting import A, script
 

@@ -9,10 +9,18 @@ from pathlib import Path
 import pytest
 
 from organs.registry.errors import BadGguf, BadInput
-from organs.registry.validation.cache import MemoryCache
-from organs.registry.validation.comparison import Event, Validation, validate_files
+from organs.registry.validation.comparison import Event, MemoryCache, Validation, validate_files
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.reading import Failure, FailureKind, NoRuntime, NoVerdict, Reading, Request, Say, Score
+from organs.registry.validation.runtime import (
+    Failure,
+    FailureKind,
+    NoRuntime,
+    NoVerdict,
+    Reading,
+    Request,
+    Say,
+    Score,
+)
 from organs.registry.validation.texts import built_in_texts
 from organs.registry.validation.verdict import VerdictKind
 from organs.registry.validation.weights import Weights, files_digest, grafted_organs, has_chat_template

@@ -11,8 +11,11 @@ from organs.registry.errors import BadGguf, BadInput, StoreUnwritable, Unsupport
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import can_dequantize, decode
 from organs.registry.gguf.types import DTYPES, DType
-from organs.registry.validation import control
-from organs.registry.validation.control import write_control, zero_bytes_mean_zero
+from organs.registry.validation import comparison
+from organs.registry.validation.comparison import (
+    write_control,
+    zero_bytes_mean_zero,
+)
 from organs.registry.validation.weights import Weights
 from tests.builders import file_bytes, tensor, text
 from tests.validation.grafting import A, feed_forward
@@ -41,7 +44,7 @@ def test_the_named_tensors_are_zero_and_all_else_is_the_same_to_the_last_byte(tm
 def test_a_copy_without_the_kernels_help_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = feed_forward(A)
     write_control(A, names, tmp_path / "fast.gguf")
-    monkeypatch.setattr(control, "_copy_range", lambda *_: 0)
+    monkeypatch.setattr(comparison, "_copy_range", lambda *_: 0)
     write_control(A, names, tmp_path / "slow.gguf")
     assert (tmp_path / "fast.gguf").read_bytes() == (tmp_path / "slow.gguf").read_bytes()
 

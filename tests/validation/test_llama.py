@@ -10,8 +10,15 @@ import pytest
 from organs.registry.gguf import ValueType
 from organs.registry.sandbox.process import Limits
 from organs.registry.validation.llama import LlamaCpp, telling_line
-from organs.registry.validation.reading import Adapter, Failure, FailureKind, NoRuntime, Reading, Request
-from organs.registry.validation.session import Session
+from organs.registry.validation.probe import Session
+from organs.registry.validation.runtime import (
+    Adapter,
+    Failure,
+    FailureKind,
+    NoRuntime,
+    Reading,
+    Request,
+)
 from organs.registry.validation.texts import Text, built_in_texts, read_text
 from tests.builders import array, file_bytes, text
 from tests.validation.grafting import A_F16, LORA, A, feed_forward, with_chat_template, with_f64

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.validation.surprise import KEPT_DIGITS, estimate, kept, paired_error
+from organs.registry.validation.verdict import (
+    KEPT_DIGITS,
+    estimate,
+    kept,
+    paired_error,
+)
 from tests.strategies import PATIENT
 
 

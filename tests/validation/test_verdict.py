@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.validation.figures import change_text, figure, lengths_text
-from organs.registry.validation.verdict import TextScores, Verdict, VerdictKind, judge
+from organs.registry.validation.verdict import (
+    TextScores,
+    Verdict,
+    VerdictKind,
+    change_text,
+    figure,
+    judge,
+    lengths_text,
+)
 from tests.strategies import PATIENT
 
 K = VerdictKind

@@ -10,7 +10,7 @@ from typing import Any
 from flask import Flask
 from flask.testing import FlaskClient
 
-from organs.ingest.jobs.packs import packs_folder
+from organs.ingest.jobs.extract import packs_folder
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import account_by_token, contributor_by_name
 from organs.registry.catalog.queries.composing import chimera_of
@@ -18,17 +18,16 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, open_session
 from organs.registry.catalog.register.jobs import enqueue_job
 from organs.registry.catalog.register.states import hide_model, remove_model
-from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.tables import Job, Model
 from organs.registry.digest import digest_of
 from organs.registry.names import parse_model_name
 from organs.registry.present.jobs import PACK
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
+from organs.web.auth import COOKIE
 from organs.web.forms import COOKIE as FORM_COOKIE
 from organs.web.forms import FIELD
-from organs.web.identity import COOKIE
 from tests.kin import kin_file, kin_tensors
 from tests.trips import ingest_file
 from tests.web.accounts import child_token, form_token, new_token

@@ -13,13 +13,13 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.vocabulary import Action
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.counting import COUNTING_KEY
 from organs.web.rates import SharedCounts
 from organs.web.settings import WebSettings
+from organs.web.streams import COUNTING_KEY
 from tests.homes import DATABASE, Homes
 from tests.web import belongings as ada
 from tests.web.addressing import BODIES, OTHERWISE, READING, arguments, sent

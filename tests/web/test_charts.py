@@ -23,13 +23,28 @@ from organs.registry.store import BlobReader
 from organs.web.app import create_app
 from organs.web.charts import sampling
 from organs.web.charts.depth import DepthLine, DepthPoint, depth_chart
-from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
-from organs.web.charts.dress import POLICY, STYLE, printable
+from organs.web.charts.drawing import (
+    POLICY,
+    STYLE,
+    Axis,
+    Chart,
+    Dot,
+    Line,
+    drawn,
+    printable,
+)
 from organs.web.charts.sampling import sampled_values
 from organs.web.charts.scale import FittedLine, SizedPoint, scale_chart
 from organs.web.charts.types import TypeSpread, types_chart
 from organs.web.charts.weights import Weights, ticks_between, weights_chart, weights_of
-from organs.web.scales import CHANGE_TONES, DARK, LIGHT, SHARE_TONES_DARK, SHARE_TONES_LIGHT, THETA_TONES
+from organs.web.render import (
+    CHANGE_TONES,
+    DARK,
+    LIGHT,
+    SHARE_TONES_DARK,
+    SHARE_TONES_LIGHT,
+    THETA_TONES,
+)
 from tests.builders import file_bytes
 from tests.chimera.test_stream import flip_last, largest_file
 from tests.homes import Homes

@@ -13,18 +13,22 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from organs.ingest.jobs.asking import ask_for
+from organs.ingest.jobs.queue import ask_for
 from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import active_jobs
-from organs.registry.catalog.register.verdicts import add_verdict
+from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.lock import parse_lock
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.pages.donors import changes, legend, marked, marks
-from organs.web.pages.validating import missing_runtime
-from organs.web.pages.verdicts import scored
+from organs.web.pages.anatomy import (
+    changes,
+    legend,
+    marked,
+    marks,
+)
+from organs.web.pages.verdicts import missing_runtime, scored
 from organs.web.settings import WebSettings
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors

@@ -16,11 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.catalog.tables import Job
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.compose.steps import PARAMETERS, read_steps
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.pages.cells import cell_grid, letters
+from organs.web.pages.anatomy import (
+    cell_grid,
+    letters,
+)
 from organs.web.settings import WebSettings
 from tests.builders import file_bytes
 from tests.kin import ingest_bytes, kin_file, kin_tensors

@@ -11,13 +11,16 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.register.downloads import add_downloads
+from organs.registry.catalog.register.models import add_downloads
 from organs.registry.catalog.tables import DailyDownloads, Model
 from organs.registry.errors import Busy
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.counting import COUNTING_KEY, Downloads
 from organs.web.settings import WebSettings
+from organs.web.streams import (
+    COUNTING_KEY,
+    Downloads,
+)
 from tests.builders import text, unsigned
 from tests.faults.cases import Watched
 from tests.trips import ingest_file, little_model

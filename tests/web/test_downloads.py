@@ -15,7 +15,7 @@ from flask.testing import FlaskClient
 from sqlalchemy import update
 from werkzeug.test import TestResponse
 
-from organs.ingest.directory.organfile import parse_head
+from organs.ingest.directory.layout import parse_head
 from organs.registry.catalog.queries.models import model_by_name, placements_of
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.chimera.layout import plan_shards

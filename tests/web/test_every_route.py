@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
-from organs.registry.reports.sheet import FORMULA_STARTS
+from organs.registry.reports.formats import FORMULA_STARTS
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
 from tests.web.pages import parsed
 

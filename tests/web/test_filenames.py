@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.web.contents import public_names, whole_name
-from organs.web.filenames import NAME_MAX_LENGTH, attachment, is_plain_name, safe_name
+from organs.web.streams import (
+    NAME_MAX_LENGTH,
+    attachment,
+    is_plain_name,
+    safe_name,
+)
 
 
 @pytest.mark.parametrize(

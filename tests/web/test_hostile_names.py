@@ -18,18 +18,16 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
-from organs.registry.catalog.register.contributors import contributor_id
-from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.events import contributor_id, record_event
 from organs.registry.catalog.register.states import hide_model, remove_model
-from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.register.submissions import add_submission, add_upload
+from organs.registry.catalog.vocabulary import Action
 from organs.registry.gguf import ValueType
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
-from organs.registry.reports.sheet import FORMULA_STARTS
+from organs.registry.reports.formats import FORMULA_STARTS
 from organs.web.app import create_app
 from organs.web.settings import WebSettings
 from tests.builders import array, file_bytes, text

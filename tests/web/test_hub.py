@@ -13,7 +13,7 @@ from sqlalchemy import select
 from organs.registry.catalog.tables import Model
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.repositories import commit_of
+from organs.web.hub import commit_of
 from tests.builders import file_bytes, text
 from tests.trips import block_tensors, ingest_file, little_model
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK

@@ -30,13 +30,16 @@ from organs.registry.catalog.register.jobs import (
 from organs.registry.errors import QueueFull
 from organs.registry.registry import Registry
 from organs.registry.settings import Settings
-from organs.web import runner
+from organs.web import server
 from organs.web.api.writing import queued
 from organs.web.app import create_app
 from organs.web.downloads import downloads
 from organs.web.pages import pages
-from organs.web.pages.outcomes import outcome, result_links
-from organs.web.runner import RunnerProcess
+from organs.web.pages.jobs import (
+    outcome,
+    result_links,
+)
+from organs.web.server import RunnerProcess
 from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
 from tests.web.live import ROOT, Live, serving
@@ -312,7 +315,7 @@ def test_a_runner_that_ends_again_and_again_is_started_ever_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, moment = Log(), 0.0
-    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: moment))
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: moment))
     process = RunnerProcess(Settings.in_folder(tmp_path), log, ("-c", "raise SystemExit(1)"))
     ended: list[float] = []
     while len(ended) < 8:
@@ -335,7 +338,7 @@ def test_the_runner_opens_the_registry_that_is_served_and_nothing_where_somebody
     )
     code = (
         "import os, sys; from pathlib import Path; from organs.registry.settings import Settings\n"
-        "from tests.web.test_jobs import Log; from organs.web.runner import RunnerProcess\n"
+        "from tests.web.test_jobs import Log; from organs.web.server import RunnerProcess\n"
         f"os.chdir({str(tmp_path / 'here')!r})\n"
         f"process = RunnerProcess(Settings.from_environment(os.environ), Log(), ('-P', '-c', {script!r}))\n"
         "process.look_after(); process.wait()"

@@ -31,7 +31,7 @@ from organs.registry.present.jobs import job_values
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
-from organs.web.identity import COOKIE
+from organs.web.auth import COOKIE
 from organs.web.settings import WebSettings
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 

@@ -18,8 +18,16 @@ from organs.registry.present import kinship
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.charts.kin import branches, family_tree, walk
-from organs.web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, LINE_CHARACTERS, kin_graph, two_lines
+from organs.web.charts.kin import (
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    LINE_CHARACTERS,
+    branches,
+    family_tree,
+    kin_graph,
+    two_lines,
+    walk,
+)
 from organs.web.pages import lineage
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 from tests.trips import block_tensors

@@ -13,8 +13,11 @@ from organs.registry.catalog.register.accounts import open_page_token, open_sess
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
-from organs.web.identity import COOKIE, SECURE_COOKIE
-from organs.web.returning import checked_next
+from organs.web.auth import (
+    COOKIE,
+    SECURE_COOKIE,
+)
+from organs.web.pages.account import checked_next
 from organs.web.settings import WebSettings
 from tests.web.accounts import form_token, logged_in, new_token, send_form
 from tests.web.pages import parsed

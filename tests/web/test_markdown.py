@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.web.markdown import BRACKETS_MAX, MARKS_MAX, NESTING_MAX, markdown
+from organs.web.render import (
+    BRACKETS_MAX,
+    MARKS_MAX,
+    NESTING_MAX,
+    markdown,
+)
 
 TAGS = frozenset(
     ["p", "h3", "h4", "h5", "h6", "ul", "ol", "li", "blockquote", "pre", "code", "em", "strong", "a", "hr", "br"]

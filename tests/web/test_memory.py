@@ -9,9 +9,9 @@ from flask import Flask, request
 from flask.testing import FlaskClient
 
 from organs.registry.registry import Registry
-from organs.web.answers import REGISTRY_KEY
 from organs.web.app import create_app
 from organs.web.memory import ROW_BYTES, TOLD_HEADER, AnswerMemory, _Kept, reveal_headers
+from organs.web.responses import REGISTRY_KEY
 from organs.web.settings import WebSettings
 from tests.trips import ingest_file, little_model
 from tests.web.test_every_route import addresses

@@ -21,9 +21,8 @@ from flask import Flask
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
-from organs.ingest.opening import open_files
 from organs.ingest.service import Intake, ingest_files
-from organs.ingest.sources import find_sources
+from organs.ingest.sources import find_sources, open_files
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.models import placements_of
 from organs.registry.catalog.records import ModelRecord
@@ -32,8 +31,8 @@ from organs.registry.catalog.tables import Model
 from organs.registry.registry import Registry
 from organs.web.api.operation import operations
 from organs.web.app import create_app
-from organs.web.counting import COUNTING_KEY
 from organs.web.forms import FIELD
+from organs.web.streams import COUNTING_KEY
 from tests.cli.running import Organ
 from tests.client.elsewhere import listening
 from tests.homes import Homes

@@ -13,8 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.quota import used_bytes
+from organs.registry.catalog.queries.accounts import contributor_by_name, used_bytes
 from organs.registry.catalog.tables import Upload
 from organs.registry.digest import digest_of
 from organs.registry.registry import Registry

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.web.ranges import HEADER_MAX_LENGTH, Span, Unsatisfiable, asked_span, has_strong, has_weak, still_holds
+from organs.web.streams import (
+    HEADER_MAX_LENGTH,
+    Span,
+    Unsatisfiable,
+    asked_span,
+    has_strong,
+    has_weak,
+    still_holds,
+)
 
 SIZE = 1000
 HUGE = str(2**200)

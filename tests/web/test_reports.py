@@ -13,7 +13,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from organs.registry.registry import Registry
-from organs.registry.reports.markdown import markdown
+from organs.registry.reports.formats import markdown
 from organs.registry.reports.overview import registry_report
 from organs.web.app import create_app
 from organs.web.pages import reports
@@ -136,7 +136,7 @@ def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
     little: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "REPORT_SECONDS", -1.0)
-    monkeypatch.setattr("organs.registry.catalog.limits.STEPS", 1)
+    monkeypatch.setattr("organs.registry.catalog.engine.STEPS", 1)
     for address in ("/reports", "/reports/ranking", "/reports/scale"):
         answer = little.get(address)
         assert answer.status_code == 503

@@ -16,7 +16,7 @@ from organs.registry.catalog.queries.accounts import account_by_session, account
 from organs.registry.catalog.register.accounts import open_page_token, open_session
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token, secret_sha256
-from organs.web.identity import COOKIE
+from organs.web.auth import COOKIE
 from tests.web.accounts import bearing, new_token
 from tests.web.live import PATIENCE_SECONDS, ROOT, Live, serving
 

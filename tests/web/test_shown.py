@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
-from organs.web.shown import (
+from organs.web.render import (
     CHANGE_STEPS,
     GLYPHS,
     SHARE_STEPS,

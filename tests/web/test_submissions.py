@@ -11,10 +11,10 @@ import pytest
 from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
-from organs.ingest.submissions.findings import NONFINITE
-from organs.ingest.submissions.manifest import BODY_MAX_BYTES
+from organs.ingest.contributions.findings import NONFINITE
+from organs.ingest.contributions.manifest import BODY_MAX_BYTES
 from organs.registry.catalog.queries.submissions import submission_by_id
-from organs.registry.compose.expressions import wrong_with_licence
+from organs.registry.compose.licences import wrong_with_licence
 from organs.registry.registry import Registry
 from organs.web.app import create_app
 from tests.builders import file_bytes

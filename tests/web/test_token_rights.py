@@ -21,7 +21,7 @@ from organs.registry.errors import BadToken, NotAllowed
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
-from organs.web.identity import COOKIE
+from organs.web.auth import COOKIE
 from tests.web.accounts import bearing, child_token, form_token, new_token, send_form
 from tests.web.pages import parsed
 

@@ -235,7 +235,7 @@ def test_line_86_what_a_chunk_says_of_itself_is_checked_before_it_is_read(
 def test_line_87_more_than_the_quota_is_refused_by_413_and_too_many_by_429(
     registry: Registry, document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("organs.registry.catalog.register.uploads.OPEN_MAX", 3)
+    monkeypatch.setattr("organs.registry.catalog.register.submissions.OPEN_MAX", 3)
     ada = Sender(create_app(registry).test_client(), token_of(registry, "ada", quota=10_000))
     large = {"kind": "file", "size_bytes": 10_001}
     assert "10,000 are left" in assert_refused(document, ada.ask("POST", body=large), 413, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.catalog.register.verdicts import add_verdict
+from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.pages.verdicts import scored

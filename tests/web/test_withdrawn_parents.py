@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from organs.cli.chimeras import print_chimera
-from organs.cli.shown import print_lineage
-from organs.ingest.publishing import publish_model
+from organs.cli.show import print_chimera, print_lineage
+from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.states import hide_model, remove_model
 from organs.registry.catalog.tables import Model

@@ -1,36 +1,35 @@
 """The API below `/api/v1`, described by the OpenAPI document that is made from its routes.
 
-blueprint    the blueprint and its root
-operation    a route together with its description; what all requests have in common
-writing      the same for what writes or runs something
-parameters   parameters that operations share
-body         a body of JSON, read strictly
-refusals     what is refused, by field
-recipes      a recipe in a body, and what is wrong with one
-root, organs, models, plans, chimeras, reports, jobs   the operations
-accounts, contributors   the operations on accounts and their tokens, and who contributes
-published    the operations on models after they were published
-submissions   the operations on models on their way in
-admin        the operations of administrators
-uploads, declaring   the operations on what is sent, and the body that declares it
-downloads    what is said of downloads, which `web.downloads` serves
-schemas      what answers look like
-examples     real answers, shortened
-document     the OpenAPI document
+blueprint    the blueprint of the API
+operation    a route of the API together with its description
+writing      a route of the API that writes or runs something, together with its description
+refusals     what the API refuses: which field it was, in a sentence
+submissions  submissions: a model of pieces that were sent or are here, looked at, published
+admin        administration: what waits for review, models removed, the event log, contributors
+downloads    downloads in the OpenAPI document
+schemas      what answers look like, as JSON Schemas
+document     the OpenAPI document, made from the routes of the API, with examples
+accounts     the account of the token that is sent, and contributors as everyone sees them
+chimeras     chimeras: a list, one by its lock; made, grafted, purified, validated; where a file is
+jobs         jobs: what waits, runs and has ended; and not any more
+models       models: one, lists, files, comparison, lineage; and editing
+organs       organs: search and its counts, one by digest, many by their digests
+params       the parameters and bodies of requests: bounded, strict JSON, checked field by field
+plans        plans: what a recipe comes to, and whether two models fit, before anything is made
+reports      reports: on the registry, whole or one section, and on one model
+uploads      uploads: which pieces need not be sent, and sessions in which the rest comes
 """
 
 from organs.web.api import (
     accounts,
     admin,
     chimeras,
-    contributors,
+    document,
     jobs,
     models,
     organs,
     plans,
-    published,
     reports,
-    root,
     submissions,
     uploads,
 )
@@ -42,14 +41,12 @@ __all__ = [
     "admin",
     "api",
     "chimeras",
-    "contributors",
+    "document",
     "jobs",
     "models",
     "organs",
     "plans",
-    "published",
     "reports",
-    "root",
     "submissions",
     "uploads",
 ]

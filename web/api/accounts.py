@@ -1,19 +1,39 @@
-"""The account of the token that is sent: contributor, quota, tokens."""
+"""The account of the token that is sent, and contributors as everyone sees them."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from organs.registry.catalog.queries.accounts import (
+    contributors_page,
+    works_of,
+)
 from organs.registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.present.accounts import contributor_values, contributors_values
 from organs.registry.present.values import Values
 from organs.web.accounts import create_own_token, own_account, own_tokens, revoke_own_token
 from organs.web.api.blueprint import ROOT
-from organs.web.api.body import json_body
 from organs.web.api.operation import Parameter, operation
+from organs.web.api.params import (
+    AFTER,
+    LIMIT,
+    json_body,
+)
 from organs.web.api.refusals import Refused
 from organs.web.api.writing import writing_operation
-from organs.web.identity import ANY, TOKENS
+from organs.web.auth import (
+    ANY,
+    TOKENS,
+)
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+)
+from organs.web.responses import (
+    reading,
+    settings,
+)
 
 GROUP = "Contributors"
 CREATED = 201
@@ -93,3 +113,43 @@ def revoke_token(token: str) -> Values:
 
 def _are_scopes(given: list[Any]) -> bool:
     return bool(given) and all(isinstance(one, str) and one in SCOPES for one in given)
+
+
+CONTRIBUTOR = Parameter(
+    "contributor",
+    "The contributor's name, however it is capitalised.",
+    {"type": "string", "maxLength": 96},
+    "local",
+    where="path",
+    required=True,
+)
+
+
+@operation(
+    "/contributors",
+    group=GROUP,
+    summary="Who has contributed",
+    parameters=(LIMIT, AFTER),
+    answer="Contributors",
+    example=f"{ROOT}/contributors?limit=1",
+)
+def contributors() -> Values:
+    """Contributors with visible models, the newest contributor first, and what their models are used for."""
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        return contributors_values(contributors_page(session, limit, after))
+
+
+@operation(
+    "/contributors/{contributor}",
+    group=GROUP,
+    summary="One contributor",
+    parameters=(CONTRIBUTOR,),
+    answer="Contributor",
+    refusals=(404,),
+    example=f"{ROOT}/contributors/local",
+)
+def contributor(contributor: str) -> Values:
+    """Since when, and what their models are used for. Who has no visible model counts as absent."""
+    with reading(settings().search_seconds) as session:
+        return contributor_values(works_of(session, contributor))

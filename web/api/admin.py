@@ -13,16 +13,27 @@ from organs.registry.names import parse_model_name
 from organs.registry.present.administration import accounts_values, waiting_values
 from organs.registry.present.events import events_values
 from organs.registry.present.values import Values
-from organs.web import administering
-from organs.web.answers import reading, registry, settings
+from organs.web import administration
 from organs.web.api.blueprint import ROOT
-from organs.web.api.body import json_body
 from organs.web.api.operation import Parameter, operation
-from organs.web.api.parameters import AFTER, LIMIT, NAMESPACE
+from organs.web.api.params import (
+    AFTER,
+    LIMIT,
+    NAMESPACE,
+    json_body,
+)
 from organs.web.api.refusals import Refused
 from organs.web.api.writing import writing_operation
-from organs.web.asked import asked_after, asked_limit
-from organs.web.identity import ADMIN
+from organs.web.auth import ADMIN
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+)
+from organs.web.responses import (
+    reading,
+    registry,
+    settings,
+)
 
 GROUP = "Administration"
 CREATED = 201
@@ -77,7 +88,7 @@ def quarantine() -> Values:
 )
 def approve_submission(submission: str) -> Values:
     """Its model is visible from now on. 409 for what does not wait."""
-    return administering.approve(submission)
+    return administration.approve(submission)
 
 
 @writing_operation(
@@ -93,7 +104,7 @@ def approve_submission(submission: str) -> Values:
 )
 def refuse_submission(submission: str) -> Values:
     """Its contributor reads the reason; its bytes go with the next sweeps. 409 for what does not wait."""
-    return administering.refuse(submission, _text(json_body(("reason",)), "reason"))
+    return administration.refuse(submission, _text(json_body(("reason",)), "reason"))
 
 
 @writing_operation(
@@ -116,7 +127,7 @@ def remove_model(namespace: str, name: str) -> Values:
         raise Refused("version", "version is to be the number of the version that goes.")
     if parse_model_name(f"{namespace}/{name}").version is not None:
         raise Refused("name", "The version is to stand in the body, not in the address.")
-    return administering.remove(f"{namespace}/{name}@{version}", _text(body, "reason"))
+    return administration.remove(f"{namespace}/{name}@{version}", _text(body, "reason"))
 
 
 @operation(
@@ -166,7 +177,7 @@ def contributor_accounts() -> Values:
 def add_contributor() -> Values:
     """Who has no token yet: `organ token create` makes one, at the registry's machine."""
     body = json_body(("name", "quota"))
-    return administering.add(_text(body, "name"), _quota(body))
+    return administration.add(_text(body, "name"), _quota(body))
 
 
 @writing_operation(
@@ -189,7 +200,7 @@ def change_contributor(contributor: str) -> Values:
     state = body.get("state")
     if "state" in body and state not in CONTRIBUTOR_STATES:
         raise Refused("state", f"state is to be {' or '.join(CONTRIBUTOR_STATES)}.")
-    return administering.change(contributor, state, _quota(body) if "quota" in body else administering.LEAVE)
+    return administration.change(contributor, state, _quota(body) if "quota" in body else administration.LEAVE)
 
 
 def _text(body: Values, name: str) -> str:
@@ -201,6 +212,6 @@ def _text(body: Values, name: str) -> str:
 
 def _quota(body: Values) -> int | None:
     value = body.get("quota")
-    if value is not None and (type(value) is not int or not 0 <= value <= administering.ID_MAX):
+    if value is not None and (type(value) is not int or not 0 <= value <= administration.ID_MAX):
         raise Refused("quota", "quota is to be a whole number of bytes, or null.")
     return value

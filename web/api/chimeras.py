@@ -9,18 +9,28 @@ from organs.registry.errors import BadDigest, BadName
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
 from organs.registry.present.chimeras import chimera_page, chimeras_values
 from organs.registry.present.values import Values
-from organs.web.answers import reading, settings
 from organs.web.api.blueprint import ROOT
-from organs.web.api.body import json_body
 from organs.web.api.operation import operation
-from organs.web.api.parameters import AFTER, LIMIT, LOCK
+from organs.web.api.params import (
+    AFTER,
+    LIMIT,
+    LOCK,
+    asked_recipe,
+    json_body,
+)
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
-from organs.web.api.recipes import asked_recipe
 from organs.web.api.refusals import Refused
 from organs.web.api.writing import ACCEPTED, queued, writing_operation
-from organs.web.asked import asked_after, asked_limit
 from organs.web.contents import whole_model
 from organs.web.links import model_address
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+)
+from organs.web.responses import (
+    reading,
+    settings,
+)
 
 EXAMPLE_LOCK = "679541f31fd5790a"
 

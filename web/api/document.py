@@ -1,18 +1,36 @@
-"""The OpenAPI 3.1 document, made from what the routes say of themselves."""
+"""The OpenAPI document, made from the routes of the API, with examples; and the root that serves it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
 from typing import Any
 
+from organs.registry.present.models import public_figures
+from organs.registry.present.values import Values
+from organs.web.api.blueprint import ROOT
 from organs.web.api.downloads import DOWNLOADS, Download
 from organs.web.api.downloads import GROUP as DOWNLOADS_GROUP
-from organs.web.api.examples import example_answers
-from organs.web.api.operation import Operation, Parameter, operations
-from organs.web.api.parameters import NAMESPACE
+from organs.web.api.operation import Operation, Parameter, operation, operations
+from organs.web.api.params import NAMESPACE
 from organs.web.api.schemas import SCHEMAS, Schema
 from organs.web.api.schemas.values import ref
+from organs.web.responses import (
+    reading,
+    settings,
+)
 from organs.web.streams import OCTETS
+
+
+@cache
+def example_answers() -> dict[str, Any]:
+    """An answer by the name of its operation."""
+    found: dict[str, Any] = json.loads(files("organs.web.api").joinpath("examples.json").read_text("utf-8"))
+    return found
+
 
 VERSION = "3.1.1"
 GROUPS: Mapping[str, str] = {
@@ -215,3 +233,37 @@ def _text_header(text: str, *, required: bool = True) -> Schema:
 
 def _component(kind: str, name: str) -> Schema:
     return {"$ref": f"#/components/{kind}/{name}"}
+
+
+GROUP = "About"
+
+
+@operation("", group=GROUP, summary="What answers here", answer="Root", example=ROOT)
+def root() -> Values:
+    """The program's version, the registry in figures, and where to go on."""
+    with reading(settings().search_seconds) as session:
+        numbers = public_figures(session)
+    names = ("organs", "facets", "models", "compare", "reports", "jobs", "openapi.json")
+    links = {name: f"{ROOT}/{name}" for name in names}
+    return {"name": "Organ registry", "version": program_version(), "figures": numbers, "links": links}
+
+
+@operation(
+    "/openapi.json",
+    group=GROUP,
+    summary="This document",
+    answer="Document",
+    example=f"{ROOT}/openapi.json",
+)
+def openapi() -> Values:
+    """The API as OpenAPI 3.1 describes it."""
+    return document(program_version())
+
+
+@cache
+def program_version() -> str:
+    """The version that is installed; 0 where the program runs from a folder."""
+    try:
+        return version("organ-registry")
+    except PackageNotFoundError:
+        return "0"

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from organs.web.api.operation import Parameter
-from organs.web.api.parameters import DIGEST, NAME, NAMESPACE
+from organs.web.api.params import (
+    DIGEST,
+    NAME,
+    NAMESPACE,
+)
 from organs.web.api.schemas.values import SHAPE_PATTERN, Schema
 
 GROUP = "Downloads"

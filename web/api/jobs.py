@@ -6,14 +6,26 @@ from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.present.jobs import job_values, jobs_values
 from organs.registry.present.values import Values
-from organs.web.answers import reading, registry, settings
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import operation
-from organs.web.api.parameters import AFTER, JOB, LIMIT
+from organs.web.api.params import (
+    AFTER,
+    JOB,
+    LIMIT,
+)
 from organs.web.api.writing import writing_operation
-from organs.web.asked import asked_after, asked_limit, parsed_job
-from organs.web.identity import ANY
-from organs.web.writing import whose_jobs
+from organs.web.auth import ANY
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+    parsed_job,
+)
+from organs.web.permissions import whose_jobs
+from organs.web.responses import (
+    reading,
+    registry,
+    settings,
+)
 
 GROUP = "Jobs"
 

@@ -20,11 +20,18 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.present.values import Values
-from organs.web.answers import conditional, json_answer, next_address
 from organs.web.api.blueprint import ROOT, api
 from organs.web.api.refusals import Refused
 from organs.web.api.schemas.values import Schema
-from organs.web.identity import identity, need
+from organs.web.auth import (
+    identity,
+    need,
+)
+from organs.web.responses import (
+    conditional,
+    json_answer,
+    next_address,
+)
 
 COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 429, 503)
 """The statuses with which any request can be refused."""

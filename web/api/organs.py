@@ -12,13 +12,28 @@ from organs.registry.present.lookup import known_organs
 from organs.registry.present.organs import organ_page
 from organs.registry.present.search import facet_values, search_values
 from organs.registry.present.values import Values
-from organs.web.answers import reading, registry, settings
 from organs.web.api.blueprint import ROOT
-from organs.web.api.body import json_body
 from organs.web.api.operation import operation
-from organs.web.api.parameters import AFTER, COUNTS, DIGEST, LIMIT, ORGAN_QUERY
+from organs.web.api.params import (
+    AFTER,
+    COUNTS,
+    DIGEST,
+    LIMIT,
+    ORGAN_QUERY,
+    json_body,
+)
 from organs.web.api.refusals import Refused
-from organs.web.asked import asked_after, asked_limit, asked_query, asked_switch
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+    asked_query,
+    asked_switch,
+)
+from organs.web.responses import (
+    reading,
+    registry,
+    settings,
+)
 
 GROUP = "Organs"
 DIGESTS_MAX = 1000

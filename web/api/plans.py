@@ -8,22 +8,37 @@ from flask import request
 
 from organs.registry.catalog.queries.composing import model_by_text
 from organs.registry.catalog.queries.fitting import fitting_models
-from organs.registry.compose.finding import Finding, Severity
-from organs.registry.compose.reading import read_recipe, recipe_findings
+from organs.registry.compose.findings import (
+    Finding,
+    Severity,
+)
+from organs.registry.compose.recipe_io import (
+    read_recipe,
+    recipe_findings,
+)
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, NotFound
 from organs.registry.present.compatibility import compatibility_values
 from organs.registry.present.composing import fitting_values
 from organs.registry.present.plan import findings_values, plan_values
 from organs.registry.present.values import Values
-from organs.web.answers import reading
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import operation
-from organs.web.api.parameters import BASE, DONOR, EVERY_PART, LIMIT, LOCK_TOO
-from organs.web.api.recipes import asked_recipe
+from organs.web.api.params import (
+    BASE,
+    DONOR,
+    EVERY_PART,
+    LIMIT,
+    LOCK_TOO,
+    asked_recipe,
+)
 from organs.web.api.refusals import Refused
-from organs.web.asked import asked_limit, asked_switch
-from organs.web.asking import planner
+from organs.web.params import (
+    asked_limit,
+    asked_switch,
+)
+from organs.web.permissions import planner
 from organs.web.planning import cut_lists, pair_for_client, plan_for_client
+from organs.web.responses import reading
 
 GROUP = "Chimeras"
 PLAN_SECONDS = 5.0

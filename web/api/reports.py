@@ -10,14 +10,19 @@ from organs.registry.present.values import Values
 from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
 from organs.registry.reports.document import Report
 from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
-from organs.web.answers import reading
 from organs.web.api.blueprint import ROOT
-from organs.web.api.body import json_body
 from organs.web.api.models import EXAMPLE
 from organs.web.api.operation import Parameter, operation
-from organs.web.api.parameters import NAME, NAMESPACE, ORGAN_ROWS, ROWS
+from organs.web.api.params import (
+    NAME,
+    NAMESPACE,
+    ORGAN_ROWS,
+    ROWS,
+    json_body,
+)
 from organs.web.api.writing import ACCEPTED, queued, writing_operation
-from organs.web.asked import asked_limit
+from organs.web.params import asked_limit
+from organs.web.responses import reading
 
 GROUP = "Reports"
 REPORT_SECONDS = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flask import request
 
-from organs.ingest.submissions.manifest import (
+from organs.ingest.contributions.manifest import (
     BODY_MAX_BYTES,
     MEMBERS,
     BadManifest,
@@ -14,17 +14,24 @@ from organs.ingest.submissions.manifest import (
 )
 from organs.registry.present.submissions import submission_values, submissions_values
 from organs.registry.present.values import Values
-from organs.web import submitting
+from organs.web import submissions as submitting
 from organs.web.api.blueprint import ROOT
-from organs.web.api.body import json_body
 from organs.web.api.operation import Parameter, operation
-from organs.web.api.parameters import AFTER, LIMIT, NAMESPACE
+from organs.web.api.params import (
+    AFTER,
+    LIMIT,
+    NAMESPACE,
+    json_body,
+)
 from organs.web.api.refusals import Refused
 from organs.web.api.uploads import asker_id
 from organs.web.api.writing import ACCEPTED, writing_operation
-from organs.web.asked import asked_after, asked_limit
+from organs.web.auth import UPLOAD
 from organs.web.concurrency import take_turn
-from organs.web.identity import UPLOAD
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+)
 from organs.web.receiving import receiving
 
 GROUP = "Submissions"

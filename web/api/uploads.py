@@ -1,33 +1,107 @@
-"""Uploads: what need not be sent, and sessions in which the rest comes, chunk by chunk."""
+"""Uploads: which pieces need not be sent, and sessions in which the rest comes, chunk by chunk."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TypeGuard
 
 from flask import Response, g, request
 
-from organs.ingest.uploads import sessions
-from organs.ingest.uploads.sessions import WrongOffset, is_received
+from organs.ingest.contributions import uploads as sessions
+from organs.ingest.contributions.uploads import (
+    Declared,
+    WrongOffset,
+    is_received,
+)
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.uploads import known_digests, open_uploads
+from organs.registry.catalog.queries.submissions import (
+    known_digests,
+    open_uploads,
+)
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.contributors import contributor_id
-from organs.registry.digest import parse_digest
-from organs.registry.errors import Busy, DiskFull, NotFound
+from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.submissions import Pieces
+from organs.registry.catalog.vocabulary import UPLOAD_KINDS
+from organs.registry.digest import Digest, parse_digest
+from organs.registry.errors import BadDigest, BadInput, Busy, DiskFull, NotFound
 from organs.registry.present.uploads import upload_values, uploads_values
 from organs.registry.present.values import Values
-from organs.web.answers import json_answer, reading, registry, settings
 from organs.web.api.blueprint import ROOT, api
-from organs.web.api.body import json_body
-from organs.web.api.declaring import asked_declaration
 from organs.web.api.operation import Parameter, operation
 from organs.web.api.organs import asked_digests
+from organs.web.api.params import json_body
+from organs.web.api.refusals import Refused
 from organs.web.api.writing import ACCEPTED, writing_operation
+from organs.web.auth import (
+    UPLOAD,
+    identity,
+)
 from organs.web.errors import error_answer
-from organs.web.identity import UPLOAD, identity
 from organs.web.receiving import DIGEST_HEADER, RANGE_HEADER, BadHeader, asked_chunk, portions, receiving
+from organs.web.responses import (
+    json_answer,
+    reading,
+    registry,
+    settings,
+)
+
+NAME_MAX_LENGTH = 255
+
+
+def asked_declaration() -> Declared:
+    """The body; raises Refused (400) for what cannot be sent. Whether it may be, the catalog knows."""
+    given = json_body(("kind", "size_bytes", "digest", "name", "pieces"))
+    kind, size_bytes = given.get("kind"), given.get("size_bytes")
+    if kind not in UPLOAD_KINDS:
+        raise Refused("kind", f"kind is to be {', '.join(UPLOAD_KINDS[:-1])} or {UPLOAD_KINDS[-1]}.")
+    if not _is_size(size_bytes):
+        raise Refused("size_bytes", "size_bytes is to be a whole number from 1 on.")
+    digest, name, pieces = given.get("digest"), given.get("name"), given.get("pieces")
+    try:
+        return Declared(
+            kind,
+            size_bytes,
+            None if digest is None else _digest(digest, "digest"),
+            None if name is None else _name(name),
+            () if pieces is None else _pieces(pieces),
+        )
+    except Refused:
+        raise
+    except BadInput as error:
+        raise Refused(None, f"{error}.") from error
+
+
+def _is_size(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 62
+
+
+def _digest(value: Any, field: str) -> Digest:
+    try:
+        return parse_digest(value if isinstance(value, str) else "")
+    except BadDigest as error:
+        raise Refused(field, f"{field} is to be a SHA-256 digest of 64 hexadecimal characters.") from error
+
+
+def _name(value: Any) -> str:
+    """What a file is called: shown to people, and never a path."""
+    is_name = isinstance(value, str) and 1 <= len(value) <= NAME_MAX_LENGTH and value.isprintable()
+    if not is_name or "/" in value or "\\" in value or value in (".", ".."):
+        raise Refused("name", f"name is to be what a file is called, of 1 to {NAME_MAX_LENGTH} characters, no path.")
+    return str(value)
+
+
+def _pieces(value: Any) -> Pieces:
+    if not isinstance(value, list) or not value:
+        raise Refused("pieces", "pieces is to be a list of [size_bytes, digest].")
+    found = []
+    for place, one in enumerate(value):
+        if not (isinstance(one, list) and len(one) == 2 and _is_size(one[0])):
+            raise Refused(f"pieces[{place}]", "a piece is [size_bytes, digest].")
+        found.append((int(one[0]), _digest(one[1], f"pieces[{place}]")))
+    return tuple(found)
+
 
 GROUP = "Uploads"
 FULL = "the server has no room for this just now; try again later"

@@ -5,7 +5,7 @@
         return queued("report", json_body(("model", "limit")))
 
 It wants a token that is good for its scope, `upload` unless told otherwise: 401 without one, 403 with another. On a
-server of one's own the machine's own programs and pages need none (`web.identity`). With a body, that is JSON by its
+server of one's own the machine's own programs and pages need none (`web.auth`). With a body, that is JSON by its
 type, else 415. What answers 202 answers a job, or what else goes on, whose address stands in `Location`.
 """
 
@@ -20,13 +20,18 @@ from flask import Response
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.present.jobs import job_values
 from organs.registry.present.values import Values
-from organs.web.answers import json_answer, reading
 from organs.web.api.blueprint import ROOT, api
-from organs.web.api.body import check_json
 from organs.web.api.operation import METHODS, Operation, Parameter, View, check_address, declare, only_post
-from organs.web.asking import ask
-from organs.web.identity import ANY, UPLOAD
-from organs.web.writing import check_writing
+from organs.web.api.params import check_json
+from organs.web.auth import (
+    ANY,
+    UPLOAD,
+)
+from organs.web.permissions import ask, check_writing
+from organs.web.responses import (
+    json_answer,
+    reading,
+)
 
 ACCEPTED = 202
 _PLACES = {"Job": "jobs", "Upload": "uploads", "Submission": "submissions"}

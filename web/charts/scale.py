@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from organs.registry.present.text import count_text
 from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
 from organs.web.charts.weights import ticks_between
-from organs.web.shown import theta_class
+from organs.web.render import theta_class
 
 WIDTH, HEIGHT = 760, 360
 LABEL_WIDTH = 96

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
-from organs.web.shown import theta_class
+from organs.web.render import theta_class
 
 WIDTH, ROW_HEIGHT = 760, 34
 HEAD_HEIGHT = 70

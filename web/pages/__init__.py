@@ -1,34 +1,23 @@
 """The pages, one file each; every page has a JSON twin at the same address, every list a CSV.
 
-home      the registry in figures, its top organs and newest models
-organs    search: facets, a histogram of θ that filters, a ranking by any measure
-organ     one organ: what was measured, where it sits, its nearest relatives
-models    models and their ranking
-model     one model: the anatomy grid, its types, its lineage, its files
-anatomy   the grid behind that page; pure
-chimeras  what was composed here: a list, and one with its recipe, prediction and verdict
-donors    where its organs come from, as letters; pure
-verdicts  what a runtime showed of it, as a table; pure
-compare   two models side by side
-compose   a base, then its cells and who could give to them, what it comes to, and the chimera into the queue
-composing what such a page is asked for, and the addresses of others
-workbench the page with a base chosen
-cells     its grid; pure
-fits      what fits a base, and why not
-lineage   families of models as graphs and lists
-reports   what was measured, in tables with words: of all models, and of one
-sections  a section of a report for a page
-charts    pictures of an organ's values and of θ along a model
-validating jobs that validate a chimera, and whether this server can
-jobs      what takes longer than a request: a list, and one with its progress
-outcomes  what came of one; pure
-login     logging in by a token, and out
-account   one's own models, uploads, quota and tokens
-contributors who contributes: a list, and one with their models
-published what owners do with a published model: edit, yank, restore
-admin     what waits for administrators, the event log, contributors
-uploading files on their way in, and what is submitted
-reference the API, from the document that describes it
+home          the first page: what this is, the registry in figures
+organ         organs: the search with facets and a histogram of θ, and the page of one organ
+model         models: the list, one with its anatomy, lineage and files
+anatomy       the anatomy grid: blocks as rows and slots or types as columns, coloured by a reading
+chimeras      chimeras: a list, and one with how it came to be, what was predicted of it
+verdicts      what a runtime showed of a chimera, and validations under way
+compare       two models side by side
+compose       composing: what fits a base, its cells and who could give to them, the recipe's steps
+lineage       lineage: families of models, as graphs and as lists
+reports       reports in tables, with the words that explain them
+charts        charts at addresses of their own
+jobs          jobs: how far each is, and what came of it
+account       logging in and out, and one's own account
+contributors  contributors, as everybody may see them
+admin         administration: what waits, the event log, contributors
+reference     the API as people read it
+blueprint     the blueprint of all pages
+uploads       uploading in the browser
 """
 
 from organs.web.pages import (
@@ -39,19 +28,14 @@ from organs.web.pages import (
     compare,
     compose,
     contributors,
-    fits,
     home,
     jobs,
     lineage,
-    login,
     model,
-    models,
     organ,
-    organs,
-    published,
     reference,
     reports,
-    uploading,
+    uploads,
 )
 from organs.web.pages.blueprint import pages
 
@@ -63,18 +47,13 @@ __all__ = [
     "compare",
     "compose",
     "contributors",
-    "fits",
     "home",
     "jobs",
     "lineage",
-    "login",
     "model",
-    "models",
     "organ",
-    "organs",
     "pages",
-    "published",
     "reference",
     "reports",
-    "uploading",
+    "uploads",
 ]

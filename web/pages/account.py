@@ -1,23 +1,84 @@
-"""One's own account: models in every state, what is under way, the quota, tokens; and tokens for scripts of pages."""
+"""Logging in and out, and one's own account: models in every state, uploads under way, quota, tokens."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
+from http import HTTPStatus
+from urllib.parse import urlsplit
 
-from flask import Response, abort, redirect, request, url_for
+from flask import Response, abort, after_this_request, redirect, request, url_for
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.register.accounts import PAGE_TOKEN, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX, open_page_token
+from organs.registry.catalog.register.accounts import (
+    PAGE_TOKEN,
+    SESSION,
+    TOKEN_DAYS_DEFAULT,
+    TOKEN_DAYS_MAX,
+    end_session,
+    open_page_token,
+    open_session,
+)
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
-from organs.registry.errors import BadInput, NotAllowed
+from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.registry.present.values import Values
 from organs.web.accounts import create_own_token, own_account, revoke_own_token
-from organs.web.answers import Page, json_answer, paged, plain_page, registry
+from organs.web.auth import (
+    ANY,
+    TOKENS,
+    UPLOAD,
+    account_by_text,
+    cookie_name,
+    identity,
+    used,
+)
 from organs.web.forms import writing_form
-from organs.web.identity import ANY, TOKENS, UPLOAD, identity
+from organs.web.memory import reveal_headers
 from organs.web.pages.blueprint import pages
-from organs.web.rates import PAGE_TOKENS, rates
+from organs.web.permissions import ONLY_READS
+from organs.web.rates import LOG_INS, PAGE_TOKENS, rates
+from organs.web.responses import (
+    Page,
+    json_answer,
+    paged,
+    plain_page,
+    registry,
+    settings,
+)
+
+NEXT_MAX_LENGTH = 2000
+_PLAIN = re.compile(r"/(?![/\\])[!-\[\]-~]*")
+"""A path from the root, in visible ASCII. Browsers take a backslash for a slash, and leave out tabs and line ends."""
+_NOWHERE = ("/login", "/logout")
+
+
+def checked_next(text: str | None) -> str | None:
+    """`text` where it is a path of this site, perhaps with a query; None for anything else."""
+    if not text or len(text) > NEXT_MAX_LENGTH or not _PLAIN.fullmatch(text):
+        return None
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return None
+    return text if not parts.scheme and not parts.netloc else None
+
+
+def asked_next() -> str | None:
+    """Where the page for logging in is to lead: to its `next`, or back to the page of ours that led to it."""
+    given = request.args.get("next")
+    if given is not None:
+        return checked_next(given)
+    reveal_headers()
+    try:
+        came = urlsplit(request.headers.get("Referer", ""))
+    except ValueError:
+        return None
+    if came.netloc.lower() != request.environ.get("HTTP_HOST", "").lower():
+        return None
+    path = came.path.removeprefix(request.script_root)
+    return None if path in _NOWHERE else checked_next(came.path + (f"?{came.query}" if came.query else ""))
+
 
 DAYS = (("30", "30 days"), ("90", "90 days"), (str(TOKEN_DAYS_DEFAULT), "a year"))
 """Choices for the life of a new token: the value that the form sends, and its label."""
@@ -108,3 +169,76 @@ def _days(expires_at: str | None) -> list[tuple[str, str]]:
         return [*DAYS, ("", "for ever")]
     left = datetime.fromisoformat(expires_at) - now()
     return [*((days, words) for days, words in DAYS if int(days) < left.days), ("", "as long as this one")]
+
+
+TOKEN_FIELD_MAX = 200
+"""Characters; more is no token."""
+NO_PAGE_TOKEN = "this is the token of a page: log in with your own, which begins with orgp_"  # noqa: S105  # a sentence
+
+
+@paged(pages, "/login")
+def login() -> Page:
+    """The form; who is logged in is told so."""
+    if settings().read_only:
+        abort(404, ONLY_READS)
+    return Page("login.html", _values(asked_next()))
+
+
+@writing_form(pages, "/login", scope=None)
+def log_in() -> str | Page:
+    """Open a session for the owner of the token, and go on. Each contributor has a rate of log-ins; see `web.rates`."""
+    following = checked_next(request.form.get("next"))
+    try:
+        account = account_by_text(request.form.get("token", "")[:TOKEN_FIELD_MAX].strip())
+        if account.session_id is not None:
+            raise BadToken(NO_PAGE_TOKEN)
+    except BadToken as error:
+        told = {"problem": _sentence(str(error))}
+        return Page("login.html", _values(following), lambda: told, status=HTTPStatus.UNAUTHORIZED)
+    rates().hit(LOG_INS, str(account.contributor_id))
+    used(account)
+    before = identity().account
+    with registry().catalog.writing() as session:
+        if before is not None and before.session_id is not None:
+            end_session(session, before.session_id)
+        secret = open_session(session, account)
+    after_this_request(lambda answer: _with_session(answer, secret))
+    return following or url_for("pages.account")
+
+
+@writing_form(pages, "/logout", scope=None)
+def log_out() -> str:
+    """End the session, here and in the browser."""
+    account = identity().account
+    if account is not None and account.session_id is not None:
+        with registry().catalog.writing() as session:
+            end_session(session, account.session_id)
+    after_this_request(_without_session)
+    return url_for("pages.home")
+
+
+def _values(following: str | None) -> Values:
+    return {"next": following, "contributor": identity().name}
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _with_session(answer: Response, secret: str) -> Response:
+    """The cookie is the browser's until the session ends; a session is never one that the browser came with."""
+    answer.set_cookie(
+        cookie_name(),
+        secret,
+        max_age=int(SESSION.total_seconds()),
+        path="/",
+        secure=request.is_secure,
+        httponly=True,
+        samesite="Lax",
+    )
+    return answer
+
+
+def _without_session(answer: Response) -> Response:
+    answer.delete_cookie(cookie_name(), path="/", secure=request.is_secure, httponly=True, samesite="Lax")
+    return answer

@@ -5,26 +5,35 @@ from __future__ import annotations
 from flask import request, url_for
 
 from organs.registry.amounts import parse_size
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.queries.administration import (
     all_contributors,
     numbers_for_administrators,
     waiting_submissions,
 )
 from organs.registry.catalog.queries.events import newest_events
-from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
 from organs.registry.errors import BadInput
 from organs.registry.present.administration import accounts_values, numbers_values, waiting_values
 from organs.registry.present.events import EVENT_KEYS, events_values
 from organs.registry.present.values import Values
-from organs.web import administering
-from organs.web.administering import admitted
-from organs.web.answers import Page, Sheet, paged, reading, registry, settings
-from organs.web.asked import asked_after, asked_limit
+from organs.web import administration
+from organs.web.administration import admitted
+from organs.web.auth import ADMIN
 from organs.web.forms import writing_form
-from organs.web.identity import ADMIN
 from organs.web.links import with_parameters
 from organs.web.pages.blueprint import pages
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+)
+from organs.web.responses import (
+    Page,
+    Sheet,
+    paged,
+    reading,
+    registry,
+    settings,
+)
 
 EVENTS_SHOWN = 10
 """On the first page."""
@@ -49,7 +58,7 @@ def admin_quarantine() -> Page:
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
         values = waiting_values(session, waiting_submissions(session, limit, after))
-    decided = administering.decided(request.args.get("decided", ""))
+    decided = administration.decided(request.args.get("decided", ""))
     around = {"decided": decided}
     return Page("admin_quarantine.html", values, extra=lambda: _around(values) | around, next=values["next"])
 
@@ -57,14 +66,14 @@ def admin_quarantine() -> Page:
 @writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
 def admin_approve(submission: str) -> str:
     """Publish it, and show what waits now."""
-    administering.approve(submission)
+    administration.approve(submission)
     return url_for("pages.admin_quarantine", decided=submission)
 
 
 @writing_form(pages, "/admin/submissions/<submission>/refuse", scope=ADMIN)
 def admin_refuse(submission: str) -> str:
     """Refuse it, and show what waits now."""
-    administering.refuse(submission, _field("reason"))
+    administration.refuse(submission, _field("reason"))
     return url_for("pages.admin_quarantine", decided=submission)
 
 
@@ -103,7 +112,7 @@ def admin_state(contributor: str) -> str:
     state = _field("state")
     if state not in CONTRIBUTOR_STATES:
         raise BadInput(f"a contributor is {' or '.join(CONTRIBUTOR_STATES)}")
-    administering.change(contributor, state)
+    administration.change(contributor, state)
     return url_for("pages.admin_contributors")
 
 
@@ -111,7 +120,7 @@ def admin_state(contributor: str) -> str:
 def admin_quota(contributor: str) -> str:
     """Another quota; an empty one is what the server gives to everybody."""
     text = _field("quota").strip()
-    administering.change(contributor, quota_bytes=parse_size(text) if text else None)
+    administration.change(contributor, quota_bytes=parse_size(text) if text else None)
     return url_for("pages.admin_contributors")
 
 

@@ -1,14 +1,105 @@
-"""The anatomy grid: a model's blocks as rows and its slots as columns, each cell coloured by a reading. Pure."""
+"""The anatomy grid: blocks as rows and slots or types as columns, coloured by a reading, donors as letters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from string import ascii_uppercase
 
 from organs.registry.anatomy import is_behind_blocks, reading_order
 from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
-from organs.web.shown import caution_of, change_class, share_class, theta_class
+from organs.web.render import (
+    caution_of,
+    change_class,
+    share_class,
+    theta_class,
+)
+
+ACTS = {"grafted": "grafted", "adapter": "an adapter added", "purified": "purified"}
+"""What was done to an organ, in words."""
+
+Place = tuple[str, int | None, str]
+"""Tower, block and slot."""
+
+
+def acts_text(acts: Sequence[str]) -> str:
+    """What was done, in words: `grafted, then purified`."""
+    return ", then ".join(ACTS[act] for act in acts)
+
+
+def legend(parts: Iterable[Values], base: str) -> list[Values]:
+    """A letter for each parent and what was done with its organs, in the order of the parts; with how many these are.
+
+    `mark` is the letter, `model` the parent, `words` what was done.
+    """
+    counts: dict[tuple[str, ...], int] = {}
+    for part in parts:
+        key = (part["from"], *part["acts"])
+        counts[key] = counts.get(key, 0) + 1
+    return [
+        {
+            "mark": letter(number),
+            "model": model,
+            "is_base": model == base,
+            "acts": list(acts),
+            "words": acts_text(acts),
+            "organs": count,
+        }
+        for number, ((model, *acts), count) in enumerate(counts.items())
+    ]
+
+
+def marks(parts: Iterable[Values], shown: Iterable[Values]) -> dict[str, Values]:
+    """The line of the legend `shown` that each part belongs to, by the tensor's name."""
+    lines = _by_key(shown)
+    return {part["name"]: lines[part["from"], *part["acts"]] for part in parts}
+
+
+def with_marks(runs: Iterable[Values], shown: Iterable[Values]) -> list[Values]:
+    """The changes of runs of blocks, each with the letter of its line in the legend `shown`."""
+    lines = _by_key(shown)
+    return [run | {"mark": lines[run["from"], *run["acts"]]["mark"]} for run in runs]
+
+
+def marked(grid: Values, by_name: Mapping[str, Values]) -> Values:
+    """`grid`, as `web.pages.anatomy` gives it, with the letter of each cell that is not the base's own."""
+    rows = [row | {"cells": [_cell(one, by_name) for one in row["cells"]]} for row in grid["rows"]]
+    ends = {end: [_cell(one, by_name) for one in grid[end]] for end in ("head", "foot")}
+    return grid | ends | {"rows": rows, "lettered": True}
+
+
+def changes(placements: Iterable[Values], parts: Iterable[Values]) -> dict[Place, Values]:
+    """What became of each organ of the base, for a grid that is coloured by it. Likeness is not known here."""
+    changed = {part["name"]: part for part in parts}
+    return {(one["tower"], one["block"], one["slot"]): _change(changed.get(one["name"])) for one in placements}
+
+
+def _by_key(shown: Iterable[Values]) -> dict[tuple[str, ...], Values]:
+    return {(line["model"], *line["acts"]): line for line in shown}
+
+
+def _change(part: Values | None) -> Values:
+    if part is None:
+        return {"theta_change": 0.0, "likeness": None, "identical": True}
+    before, after = part["theta_before"], part["theta"]
+    shift = None if before is None or after is None else after - before
+    return {"theta_change": shift, "likeness": None, "identical": False}
+
+
+def _cell(cell: Values | None, by_name: Mapping[str, Values]) -> Values | None:
+    line = None if cell is None else by_name.get(cell["name"])
+    if cell is None or line is None:
+        return cell
+    source = "the base's own" if line["is_base"] else f"of {line['model']}"
+    return cell | {"mark": line["mark"], "said": f"{line['mark']}, {source}, {line['words']}: {cell['said']}"}
+
+
+def letter(number: int) -> str:
+    """A to Z, then A2 to Z2 and so on."""
+    times, place = divmod(number, len(ascii_uppercase))
+    return f"{ascii_uppercase[place]}{times + 1 if times else ''}"
+
 
 CELLS_MAX = 20_000
 """A hostile file could ask for a cell for each pair of its tensors."""
@@ -149,3 +240,60 @@ class _Painter:
     def _size_share(self, size: int) -> float:
         low, high = math.log(max(self.size_min, 1)), math.log(max(self.size_max, 1))
         return 0.5 if high <= low else (math.log(max(size, 1)) - low) / (high - low)
+
+
+ROWS_MAX = 600
+"""A hostile file could have as many blocks as tensors."""
+PURIFIED = "✱"
+
+_COLUMNS = ("skeleton", "norm", "organ")
+
+
+def letters(parents: Sequence[str]) -> dict[str, str]:
+    """A letter for each parent but the base, which is the first."""
+    return {name: letter(number) for number, name in enumerate(parents[1:])}
+
+
+def cell_grid(cells: Sequence[Values], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Values:
+    """`cells` as rows; `marks` has the parents' letters, `address` gives the page on which a cell is looked at."""
+    painted = {one["cell"]: _painted(one, marks, chosen, address) for one in cells}
+    inside = [one for one in cells if one["block"] is not None]
+    found = {one["type"] for one in inside}
+    kinds = [*(kind for kind in _COLUMNS if kind in found), *sorted(found.difference(_COLUMNS))]
+    rows = sorted({(one["tower"], one["block"]) for one in inside})
+    places = {(one["tower"], one["block"], one["type"]): painted[one["cell"]] for one in inside}
+    return {
+        "kinds": kinds,
+        "rows": [
+            {
+                "label": str(block) if tower == "text" else f"{tower} {block}",
+                "cells": [places.get((tower, block, kind)) for kind in kinds],
+            }
+            for tower, block in rows[:ROWS_MAX]
+        ],
+        "left_out": max(0, len(rows) - ROWS_MAX),
+        "outside": [painted[one["cell"]] for one in cells if one["block"] is None],
+        "is_computed": any(one["to_compute"] for one in cells),
+        "is_purified": any(one["purified"] for one in cells),
+    }
+
+
+def _painted(one: Values, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Values:
+    signs = [*(marks[name] for name in one["from"] if name in marks), *([PURIFIED] if one["purified"] else [])]
+    where = "outside the blocks" if one["block"] is None else f"block {one['block']}"
+    tower = "" if one["tower"] == "text" else f"{one['tower']} "
+    number = theta_text(one["theta_taken"])
+    theta = f"θ {number}{' before it is computed' if one['to_compute'] else ''}"
+    said = f"{tower}{where}, {one['type']}: {theta}, {one['organs']} organ{'s' if one['organs'] != 1 else ''}"
+    if one["from"]:
+        said += f", from {' and '.join(one['from'])}"
+    return {
+        "key": one["cell"],
+        "type": one["type"],
+        "tone": theta_class(one["theta_taken"]),
+        "number": f"({number})" if one["to_compute"] else number,
+        "sign": "".join(signs),
+        "said": said + (", purified" if one["purified"] else ""),
+        "chosen": one["cell"] == chosen,
+        "address": address(one["cell"]),
+    }

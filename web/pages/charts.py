@@ -16,14 +16,22 @@ from organs.registry.present.comparison import PAGE_TENSORS_MAX
 from organs.registry.present.depth import depth_values
 from organs.registry.present.models import placement_values
 from organs.registry.present.values import Values
-from organs.web.answers import Page, Sheet, conditional, paged, reading, registry, settings
 from organs.web.charts import depth, weights
-from organs.web.charts.dress import POLICY
+from organs.web.charts.drawing import POLICY
 from organs.web.charts.sampling import can_be_sampled, sampled_values
 from organs.web.contents import ChosenOrgan, chosen_organ
 from organs.web.links import model_address
 from organs.web.pages.blueprint import pages
-from organs.web.shown import glyph
+from organs.web.render import glyph
+from organs.web.responses import (
+    Page,
+    Sheet,
+    conditional,
+    paged,
+    reading,
+    registry,
+    settings,
+)
 
 IMMUTABLE = "public, max-age=86400, immutable"
 """Of a chart of bytes that cannot change. A day, because the way of drawing them may."""

@@ -11,17 +11,40 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock, newest_ch
 from organs.registry.present.chimeras import chimera_organs, chimera_page, chimeras_values
 from organs.registry.present.values import Values
 from organs.registry.reports.document import Cell
-from organs.web.answers import Page, Sheet, paged, reading, settings
-from organs.web.asked import asked_after, asked_choice, asked_limit
-from organs.web.asking import ask
 from organs.web.forms import writing_form
 from organs.web.links import model_address, with_parameters
-from organs.web.pages.anatomy import READINGS, anatomy
+from organs.web.pages.anatomy import (
+    READINGS,
+    acts_text,
+    anatomy,
+    changes,
+    legend,
+    marked,
+    marks,
+    with_marks,
+)
 from organs.web.pages.blueprint import pages
-from organs.web.pages.donors import acts_text, changes, legend, marked, marks, with_marks
 from organs.web.pages.model import pull_lines
-from organs.web.pages.validating import KIND, missing_runtime, under_way
-from organs.web.pages.verdicts import scored, verdict_meaning
+from organs.web.pages.verdicts import (
+    KIND,
+    missing_runtime,
+    scored,
+    under_way,
+    verdict_meaning,
+)
+from organs.web.params import (
+    asked_after,
+    asked_choice,
+    asked_limit,
+)
+from organs.web.permissions import ask
+from organs.web.responses import (
+    Page,
+    Sheet,
+    paged,
+    reading,
+    settings,
+)
 
 READINGS_HERE = ("theta", "spectral", "size", "change")
 COMPUTED_SHOWN = 60

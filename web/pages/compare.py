@@ -12,12 +12,20 @@ from organs.registry.names import parse_model_name
 from organs.registry.present.comparison import PAGE_TENSORS_MAX, changes, comparison, registered_model
 from organs.registry.present.models import placements_values
 from organs.registry.present.values import Values
-from organs.web.answers import Page, Sheet, paged, plain_page, reading, settings, wants_csv
 from organs.web.errors import status_of
 from organs.web.links import with_parameters
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.blueprint import pages
 from organs.web.pages.lineage import offered_names
+from organs.web.responses import (
+    Page,
+    Sheet,
+    paged,
+    plain_page,
+    reading,
+    settings,
+    wants_csv,
+)
 
 SIDES = ("first", "second")
 COLUMNS = (

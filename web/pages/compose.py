@@ -1,27 +1,482 @@
-"""Composing: a base, then its cells and who could give to them, what it comes to, and the chimera into the queue."""
+"""Composing: what fits a base, its cells and who could give to them, the recipe's steps, and the chimera."""
 
 from __future__ import annotations
 
-from flask import abort, redirect, request, url_for
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from urllib.parse import quote, urlencode
+
+from flask import abort, g, redirect, request, url_for
+from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
 
-from organs.registry.catalog.queries.candidates import known_bases
-from organs.registry.catalog.queries.model_search import search_models
-from organs.registry.catalog.search import MODELS
-from organs.registry.catalog.search.refine import short_text
-from organs.registry.compose.writing import recipe_values
-from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, NotAllowed, NotFound
+from organs.registry.catalog.queries.composing import known_bases, model_by_text
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.catalog.queries.search import search_models
+from organs.registry.catalog.search import MODELS, parse_query
+from organs.registry.catalog.search.parse import short_text
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.findings import Finding
+from organs.registry.compose.models import Parent
+from organs.registry.compose.plan import Plan
+from organs.registry.compose.recipe import ENCODINGS, Graft, PurifyMethod, Recipe
+from organs.registry.compose.recipe_io import (
+    TYPES,
+    recipe_findings,
+    recipe_values,
+    recipe_yaml,
+)
+from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
+from organs.registry.present.changes import findings_values
+from organs.registry.present.compatibility import compatibility_values
+from organs.registry.present.composing import (
+    ALIKE,
+    Cell,
+    adapters_values,
+    candidates_values,
+    cells_values,
+    fitting_values,
+    types_values,
+)
 from organs.registry.present.models import model_summary, models_values
+from organs.registry.present.plan import plan_values
+from organs.registry.present.script import script
 from organs.registry.present.values import Values
-from organs.web.answers import Page, paged, plain_page, reading, settings
-from organs.web.asked import asked_query
-from organs.web.asking import ask
-from organs.web.errors import status_of
+from organs.web.errors import error_answer, status_of
 from organs.web.forms import writing_form
+from organs.web.pages.anatomy import (
+    cell_grid,
+    letters,
+)
 from organs.web.pages.blueprint import pages
-from organs.web.pages.composing import Asked, asked_of, compose_address, filled_step, twin
-from organs.web.pages.workbench import workbench
+from organs.web.pages.lineage import offered_names
+from organs.web.params import asked_query
+from organs.web.permissions import ask, planner
+from organs.web.planning import cut_lists, pair_for_client, plan_for_client
+from organs.web.responses import (
+    Page,
+    paged,
+    plain_page,
+    reading,
+    settings,
+)
+
+ORDERS = {ALIKE: "alike", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
+"""What candidates are ranked by, the largest first; only likeness has been seen to say how a graft ends."""
+STEP_FIELDS = {
+    "graft": ("from", "where", "sort", "type", "slot", "blocks"),
+    "adapter": ("from", "scale"),
+    "purify": ("method", "where", "type", "slot", "blocks", "keep"),
+}
+"""The fields of the forms that add a step, as a recipe calls them."""
+BLOCK_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The steps as they were typed, and what is looked at."""
+
+    steps: tuple[Step, ...]
+    cell: str = ""
+    order: str = next(iter(ORDERS))
+
+    @property
+    def base(self) -> str:
+        """The model that receives; empty where none is chosen."""
+        return next((text.strip() for parameter, text in self.steps if parameter == "base"), "")
+
+    def recipe(self) -> Recipe:
+        """What the steps say; raises BadRecipe."""
+        return read_steps(self.steps)
+
+    def readable(self) -> Recipe:
+        """What those of the steps say that can be read, where not all can."""
+        base = ("base", self.base)
+        kept = [step for step in self.steps if step[0] != "base" and _reads([base, step])]
+        return read_steps([base, *kept]) if _reads([base, *kept]) else Recipe(self.base)
+
+    def address(self, *, cell: str | None = None, order: str | None = None, anchor: str = "") -> str:
+        """The page of these steps, with another cell or order."""
+        looked = {"cell": self.cell if cell is None else cell, "order": order or self.order}
+        kept = [*self.steps, *((name, text) for name, text in looked.items() if text and text != next(iter(ORDERS)))]
+        return compose_address(kept) + (f"#{anchor}" if anchor else "")
+
+    def with_recipe(self, recipe: Recipe) -> Asked:
+        """The same with the steps of `recipe`."""
+        return replace(self, steps=tuple(step_texts(recipe)))
+
+    def without(self, place: int) -> Asked:
+        """The same without the step at `place`."""
+        return replace(self, steps=(*self.steps[:place], *self.steps[place + 1 :]))
+
+    def having(self, parameter: str, text: str) -> Asked:
+        """The same with one more step; of what stands there once, with another."""
+        kept = [one for one in self.steps if parameter in LISTS or one[0] != parameter]
+        return replace(self, steps=(*kept, (parameter, text)))
+
+    def paths(self) -> list[str]:
+        """Under which path findings speak of each step: `grafts[0]`."""
+        return list(step_paths(self.steps))
+
+
+def asked_of(given: MultiDict[str, str]) -> Asked:
+    """What the parameters of an address, or the fields of a form, ask for; raises BadQuery for an order.
+
+    Empty ones and those of other names say nothing.
+    """
+    steps = [(name, text.strip()) for name in PARAMETERS for text in given.getlist(name) if text.strip()]
+    order = given.get("order") or next(iter(ORDERS))
+    if order not in ORDERS:
+        raise BadQuery("order", f"one of {', '.join(ORDERS)}")
+    return Asked(tuple(steps), given.get("cell", ""), order)
+
+
+def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> str:
+    """A page of composing with these parameters, of which several may have one name."""
+    query = urlencode(steps, safe=":,/*>=<-@[]")
+    return quote(url_for(endpoint), safe="/@:+~") + (f"?{query}" if query else "")
+
+
+def twin(endpoint: str = "pages.compose_json") -> str:
+    """The JSON twin of a page of composing, which may have several parameters of one name."""
+    return compose_address(list(request.args.items(multi=True)), endpoint)
+
+
+def parsed_cell(text: str) -> Cell:
+    """The cell that `text` names: `organ:2`, `embed:none`, `norm:3:vision`; raises BadQuery."""
+    kind, _, rest = text.partition(":")
+    block, _, tower = rest.partition(":")
+    is_number = block.isascii() and block.isdigit() and len(block) <= BLOCK_DIGITS
+    if not kind or not (is_number or block == "none"):
+        raise BadQuery("cell", "a type and a block of the base, such as organ:2")
+    return Cell(kind, int(block) if is_number else None, tower or "text")
+
+
+def filled_step(given: MultiDict[str, str]) -> Step:
+    """The step that a form adds; raises BadQuery for what is no such form."""
+    kind = given.get("add", "")
+    if kind in STEP_FIELDS:
+        return kind, step_text({name: given[name].strip() for name in STEP_FIELDS[kind] if given.get(name, "").strip()})
+    if kind == "encode":
+        return kind, given.get("dtype", "")
+    if kind == "meta":
+        return kind, f"{given.get('key', '').strip()}={given.get('value', '').strip()}"
+    raise BadQuery("add", f"one of {', '.join((*STEP_FIELDS, 'encode', 'meta'))}")
+
+
+def cell_graft(model: str, cell: Values, towers: Sequence[str]) -> Step:
+    """The step that takes all of a cell from `model`.
+
+    A recipe's blocks are those of every tower, so where the base has several a query keeps to one. What stands outside
+    the blocks is named by its slots.
+    """
+    place = {"slot": ",".join(cell["slots"])} if cell["block"] is None else {"type": cell["type"]}
+    block = {} if cell["block"] is None else {"blocks": str(cell["block"])}
+    if len(towers) > 1:
+        return "graft", step_text({"where": f"model:{model} tower:{cell['tower']}", **place, **block})
+    return "graft", step_text({"from": model, **place, **block})
+
+
+def type_graft(model: str, kind: str) -> Step:
+    """The step that takes all organs of a type from `model`."""
+    return "graft", step_text({"from": model, "type": kind})
+
+
+def graft_address(place: Values) -> str | None:
+    """The page on which a base is chosen for the organ at `place`; None of what is no organ of a model by itself."""
+    if place["type"] not in TYPES:
+        return None
+    block = {} if place["block"] is None else {"blocks": str(place["block"])}
+    return compose_address([("graft", step_text({"from": place["model"], "slot": place["slot"], **block}))])
+
+
+def replacing(recipe: Recipe, step: Step) -> Recipe:
+    """`recipe` with the graft `step`, instead of those that select the very same places."""
+    (graft,) = read_steps([("base", recipe.base), step]).grafts
+    return replace(recipe, grafts=(*_others(recipe, graft), graft))
+
+
+def _others(recipe: Recipe, graft: Graft) -> list[Graft]:
+    return [one for one in recipe.grafts if one.selection != graft.selection]
+
+
+def _reads(steps: Sequence[Step]) -> bool:
+    try:
+        read_steps(steps)
+    except BadRecipe:
+        return False
+    return True
+
+
+FITTING_SHOWN = 12
+FILE_NAME = "recipe.yaml"
+TOO_SLOW = "This took the catalog too long, and was left out."
+NOTHING_YET = "nothing-to-do"
+"""What the plan of a base without any step is refused for: no news to whoever has only begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """What a page of it is made of."""
+
+    asked: Asked
+    recipe: Recipe
+    plan: Plan
+    values: Values
+    """For HTML and JSON alike."""
+    problem: str | None = None
+    status: int = 200
+
+    def page(self) -> Page:
+        """The page, and its twin."""
+        return Page("compose.html", self.values, extra=lambda: _shown(self), status=self.status)
+
+
+def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Workbench:
+    """The plan of what is asked and all beside it. Steps that cannot be read are findings, and 400.
+
+    Raises NotFound, BadName and the like for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
+    """
+    unread: list[Finding] = []
+    try:
+        recipe = asked.recipe()
+    except BadRecipe as error:
+        if not plain_page():
+            abort(error_answer(400, str(error), errors=error.reasons))
+        recipe, unread, status = asked.readable(), recipe_findings(error), 400
+    with reading(settings().search_seconds) as session:
+        plan, library = plan_for_client(session, recipe)
+        adapters = adapters_values(session, plan.base, library)
+    values = {
+        "base": plan.base.label,
+        "recipe": None if unread else recipe_values(recipe),
+        "yaml": None if unread else recipe_yaml(recipe),
+        "plan": None if unread else plan_values(plan, contributor=planner()),
+        "findings": findings_values(unread or plan.findings, recipe.accept),
+        "cells": cells_values(plan.parts),
+        "types": types_values(plan.parts),
+        "adapters": adapters,
+        "fitting": _fitting(plan.base),
+        "candidates": _candidates(plan.base, asked) if asked.cell else None,
+    }
+    return Workbench(asked, recipe, plan, cut_lists(values), problem, status)
+
+
+def _fitting(base: Parent) -> Values | None:
+    """Models that fit the base; None where that took too long."""
+    try:
+        with reading(settings().search_seconds) as session:
+            return fitting_values(fitting_models(session, base.model_id or 0, FITTING_SHOWN))
+    except TooSlow:
+        g.unkept = True  # the next one who asks may have more luck
+        return None
+
+
+def _candidates(base: Parent, asked: Asked) -> Values | None:
+    cell = parsed_cell(asked.cell)
+    try:
+        with reading(settings().search_seconds) as session:
+            return candidates_values(session, base, cell, asked.order)
+    except TooSlow:
+        g.unkept = True
+        return None
+
+
+def _shown(bench: Workbench) -> Values:
+    """What only the HTML needs."""
+    asked, plan, values = bench.asked, bench.plan, bench.values
+    marks = letters([parent.label for parent in plan.parents])
+    findings = [
+        one for one in values["findings"] if one["code"] != NOTHING_YET or len(asked.steps) > 1 or bench.problem
+    ]
+    return {
+        "problem": bench.problem,
+        "steps": _steps(bench),
+        "grid": cell_grid(
+            values["cells"], marks, asked.cell, lambda cell: asked.address(cell=cell, anchor="candidates")
+        ),
+        "marks": marks,
+        "acts": {one["model"]: one["acts"] for one in (values["plan"] or {}).get("parents", ())},
+        "findings_shown": [one | _accepting(asked, one) for one in findings],
+        "has_steps": any(part.acts for part in plan.parts) or len(asked.steps) > 1,
+        "offers": _offers(bench),
+        "whole": _whole(bench),
+        "adding": [
+            {"name": one["model"], "address": _added(asked, "adapter", f"from:{one['model']}"), **one}
+            for one in values["adapters"]
+        ],
+        "orders": [
+            {"label": label, "chosen": order == asked.order, "address": asked.address(order=order, anchor="candidates")}
+            for order, label in ORDERS.items()
+        ],
+        "hidden": [*asked.steps, *([("cell", asked.cell)] if asked.cell else [])],
+        "posted": [step for step in asked.steps if step[0] != "name"],
+        "name": bench.recipe.name or "",
+        "types_to_choose": TYPES,
+        "methods": [method.value for method in PurifyMethod],
+        "encodings": ENCODINGS,
+        "encode": bench.recipe.encode,
+        "other_base": compose_address([step for step in asked.steps if step[0] != "base"]),
+        "fits": compose_address([("base", plan.base.label)], "pages.compose_fits"),
+        "lines": _lines(bench),
+        "twin": compose_address([*asked.steps, *([("cell", asked.cell)] if asked.cell else [])], "pages.compose_json"),
+        "too_slow": TOO_SLOW,
+    }
+
+
+def _steps(bench: Workbench) -> list[Values]:
+    """The steps so far, each with what is wrong with its text, and the page without it."""
+    asked, findings = bench.asked, bench.values["findings"]
+    wrong = [one for one in findings if one["severity"] == "refuse" and one["field"]]
+    return [
+        {
+            "what": parameter,
+            "text": text,
+            "path": path,
+            "remove": asked.without(place).address(),
+            "problems": [one["sentence"] for one in wrong if _is_at(one["field"], path)],
+        }
+        for place, ((parameter, text), path) in enumerate(zip(asked.steps, asked.paths(), strict=True))
+        if parameter != "base"
+    ]
+
+
+def _is_at(field: str, path: str) -> bool:
+    return field == path or field.startswith((f"{path}.", f"{path}["))
+
+
+def _accepting(asked: Asked, finding: Mapping[str, str]) -> Values:
+    """The page on which a warning is accepted, or is so no more."""
+    if finding["severity"] != "warn":
+        return {"accept": None}
+    step = ("accept", finding["code"])
+    if step in asked.steps:
+        return {"accept": asked.without(asked.steps.index(step)).address(anchor="findings")}
+    return {"accept": asked.having(*step).address(anchor="findings")}
+
+
+def _offers(bench: Workbench) -> list[Values]:
+    """The candidates of the chosen cell, each with the page on which the cell is theirs."""
+    candidates = bench.values["candidates"]
+    if candidates is None:
+        return []
+    towers = sorted({part.place.tower.value for part in bench.plan.base.parts})
+    return [
+        one | {"address": _grafted(bench, cell_graft(one["model"], candidates, towers)) if one["whole"] else None}
+        for one in candidates["items"]
+    ]
+
+
+def _whole(bench: Workbench) -> list[Values]:
+    """The models that fit, each with the pages on which all of a type is theirs."""
+    fitting = bench.values["fitting"]
+    return [
+        {
+            "model": one["model"],
+            "alike": one["alike"],
+            "types": {
+                kind: fit
+                | {"address": _grafted(bench, type_graft(one["model"], kind)) if _can_give(kind, fit) else None}
+                for kind, fit in one["types"].items()
+            },
+            "fits": compose_address([("base", bench.plan.base.label), ("donor", one["model"])], "pages.compose_fits"),
+        }
+        for one in (fitting["items"] if fitting else ())
+    ]
+
+
+def _can_give(kind: str, fit: Mapping[str, int]) -> bool:
+    return bool(fit["whole"] and fit["fitting"] and kind in TYPES)
+
+
+def _grafted(bench: Workbench, step: tuple[str, str]) -> str:
+    """The page with one more graft, instead of the one for the same places."""
+    try:
+        return bench.asked.with_recipe(replacing(bench.asked.recipe(), step)).address(anchor="steps")
+    except BadRecipe:
+        return _added(bench.asked, *step)
+
+
+def _added(asked: Asked, parameter: str, text: str) -> str:
+    return asked.having(parameter, text).address(anchor="steps")
+
+
+def _lines(bench: Workbench) -> Values:
+    file_name = bench.plan.file_name
+    return {
+        "recipe_file": FILE_NAME,
+        "command": f"organ compose {FILE_NAME} -o {file_name}",
+        "python": script(bench.recipe, file_name),
+    }
+
+
+FITTING_MAX, OTHERS_MAX = 50, 20
+ENDPOINT = "pages.compose_fits"
+
+
+@paged(pages, "/compose/fits")
+def compose_fits() -> Page:
+    """The models that fit the model `base`, wholly or in part; with `donor` the findings for and against that one."""
+    base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
+    values: Values = {"base": None, "models": None, "others": [], "donor": None}
+    problem, status = None, 200
+    if base:
+        try:
+            with reading(settings().search_seconds) as session:
+                values = _found(session, base, donor)
+        except (NotFound, BadName, BadDigest, Ambiguous) as error:
+            if not plain_page():
+                raise
+            problem, status = str(error).rstrip("?.") + ".", status_of(error)
+    return Page("compose_fits.html", values, extra=lambda: _links(values, base, donor, problem), status=status)
+
+
+def _found(session: Session, base: str, donor: str) -> Values:
+    row = model_by_text(session, base)
+    found = fitting_models(session, row.id, FITTING_MAX)
+    compatibility = None
+    if donor:
+        compatibility = cut_lists(compatibility_values(*pair_for_client(session, base, donor)))
+    fitting = {one.name for one in found.items}
+    newest = search_models(session, parse_query("kind:model", MODELS), FITTING_MAX).items
+    others = [one for one in newest if one.id != row.id and one.full_name not in fitting]
+    return {
+        "base": row.full_name,
+        "architecture": row.architecture,
+        "models": fitting_values(found),
+        "others": [{"model": one.full_name, "why": _reason(row, one)} for one in others[:OTHERS_MAX]],
+        "donor": compatibility
+        and {"model": compatibility["donor"], "types": compatibility["types"], "findings": compatibility["findings"]},
+    }
+
+
+def _reason(base: Model, other: Model) -> str:
+    """Why nothing of `other` fits, as far as the catalog tells without their headers."""
+    if base.architecture is None or base.architecture != other.architecture:
+        return f"another architecture: {other.architecture or 'none is stated'}"
+    return "no organ of its shape has a place there"
+
+
+def _links(values: Values, base: str, donor: str, problem: str | None) -> Values:
+    models = values["models"]["items"] if values["models"] else []
+    told = values["donor"] or {"findings": [], "types": []}
+    by_type = [finding for one in told["types"] for finding in one["findings"]]
+    return {
+        "as_wholes": [one for one in told["findings"] if one not in by_type],
+        "asked": [base, donor],
+        "problem": problem,
+        "names": offered_names(),
+        "types_shown": [kind for kind in TYPES if any(kind in one["types"] for one in models)],
+        "why": {
+            name: compose_address([("base", base), ("donor", name)], ENDPOINT)
+            for name in [one["model"] for one in [*models, *values["others"]]]
+        },
+        "compose": compose_address([("base", base)]) if values["base"] else None,
+        "twin": twin("pages.compose_fits_json"),
+    }
+
 
 MODELS_SHOWN, KNOWN_SHOWN = 20, 8
 NO_BASE = (NotFound, BadName, BadDigest, Ambiguous)

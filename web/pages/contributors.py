@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from flask import request, url_for
 
-from organs.registry.catalog.queries.contributors import MODELS_MAX, contributors_page, works_of
+from organs.registry.catalog.queries.accounts import (
+    MODELS_MAX,
+    contributors_page,
+    works_of,
+)
 from organs.registry.present.accounts import contributor_page, contributors_values
 from organs.registry.present.values import Values
-from organs.web.answers import Page, Sheet, paged, reading, settings
-from organs.web.asked import asked_after, asked_limit
 from organs.web.links import with_parameters
 from organs.web.pages.blueprint import pages
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+)
+from organs.web.responses import (
+    Page,
+    Sheet,
+    paged,
+    reading,
+    settings,
+)
 
 COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 """Of the list as CSV."""

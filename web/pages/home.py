@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from organs.registry.catalog.queries.composing import count_chimeras
 from organs.registry.catalog.queries.jobs import has_jobs
-from organs.registry.catalog.queries.model_search import search_models
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.search import search_organs
+from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import models_values, placements_values, public_figures
 from organs.registry.present.search import search_values
 from organs.registry.present.values import Values
-from organs.web.answers import Page, paged, reading, settings
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.blueprint import pages
-from organs.web.writing import may_see_jobs, whose_jobs
+from organs.web.permissions import (
+    may_see_jobs,
+    whose_jobs,
+)
+from organs.web.responses import (
+    Page,
+    paged,
+    reading,
+    settings,
+)
 
 TOP_QUERY = "type:organ unique:organ sort:-spectral"
 TOP_SHOWN, NEWEST_SHOWN = 8, 8

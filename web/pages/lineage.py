@@ -9,13 +9,30 @@ from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.kinship import families, family_of
 from organs.registry.present.values import Values
-from organs.web.answers import Page, Sheet, paged, plain_page, reading, settings
-from organs.web.asked import asked_after
-from organs.web.charts.kin import MEASURED, Branch, Family, Tie, branches, family_tree, walk
-from organs.web.charts.kingraph import BOX_HEIGHT, BOX_WIDTH, kin_graph
+from organs.web.charts.kin import (
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    MEASURED,
+    Branch,
+    Family,
+    Tie,
+    branches,
+    family_tree,
+    kin_graph,
+    walk,
+)
 from organs.web.errors import status_of
 from organs.web.links import with_parameters
 from organs.web.pages.blueprint import pages
+from organs.web.params import asked_after
+from organs.web.responses import (
+    Page,
+    Sheet,
+    paged,
+    plain_page,
+    reading,
+    settings,
+)
 
 COLUMNS = ("child", "parent", "relation", "evidence", "score")
 """Of the edges as CSV."""

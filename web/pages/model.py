@@ -1,42 +1,86 @@
-"""One model: its organs on the anatomy grid, its types, its lineage, its files."""
+"""Models: the list, one with its anatomy, lineage and files, and the page on which its owner edits it."""
 
 from __future__ import annotations
 
 import shlex
 from statistics import fmean
 
-from flask import request, url_for
+from flask import abort, redirect, request, url_for
 from sqlalchemy.orm import Session
 
+from organs.ingest.contributions.description import (
+    FIELDS,
+    read_edits,
+)
+from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.published import count_descendants, descendants_page, versions
+from organs.registry.catalog.queries.search import (
+    ModelPage,
+    search_models,
+)
+from organs.registry.catalog.register.editing import edit_model
+from organs.registry.catalog.register.states import hide_model
+from organs.registry.catalog.search import MODELS, Query
 from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.search.parse import (
+    short_text,
+    sorted_by,
+)
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.errors import BadQuery
-from organs.registry.names import parse_model_name
+from organs.registry.errors import BadQuery, Conflict
+from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.chimeras import chimera_brief
 from organs.registry.present.comparison import PAGE_TENSORS_MAX, changes, registered_model
-from organs.registry.present.models import model_page
-from organs.registry.present.published import descendants_values, versions_values
+from organs.registry.present.models import model_page, models_values
+from organs.registry.present.published import descendants_values, published_values, versions_values
 from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
-from organs.web.answers import Page, Sheet, paged, reading, settings
-from organs.web.asked import asked_choice
+from organs.registry.relatives import resolve_declared
+from organs.web.auth import (
+    ANY,
+    identity,
+    need,
+)
 from organs.web.contents import public_names, whole_name
-from organs.web.links import model_address
-from organs.web.owning import may_edit, may_yank
-from organs.web.pages.anatomy import COMPARED, READINGS, anatomy
+from organs.web.forms import writing_form
+from organs.web.links import model_address, with_parameters
+from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
 from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import depth_shown
-from organs.web.pages.donors import acts_text
-from organs.web.pages.validating import missing_runtime, under_way
-from organs.web.pages.verdicts import verdict_meaning
+from organs.web.pages.verdicts import (
+    missing_runtime,
+    under_way,
+    verdict_meaning,
+)
+from organs.web.params import (
+    asked_after,
+    asked_choice,
+    asked_limit,
+    asked_query,
+)
+from organs.web.permissions import (
+    may_edit,
+    may_yank,
+    model_to_edit,
+    model_to_restore,
+    model_to_yank,
+)
+from organs.web.responses import (
+    Page,
+    Sheet,
+    paged,
+    plain_page,
+    reading,
+    registry,
+    settings,
+)
 
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
-COLUMNS = (
+ORGAN_COLUMNS = (
     *("name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", "theta", "magnitude", "signal"),
     *("spectral_signal", "stable_rank", "digest", "nonfinite"),
 )
@@ -60,7 +104,10 @@ def model(namespace: str, name: str) -> Page:
     if by in COMPARED and against is None:
         by = READING_DEFAULT
     return Page(
-        "model.html", values, extra=lambda: _links(values, by) | _as_chimera(brief, jobs), sheet=lambda: _sheet(values)
+        "model.html",
+        values,
+        extra=lambda: _links(values, by) | _as_chimera(brief, jobs),
+        sheet=lambda: _organs_sheet(values),
     )
 
 
@@ -76,12 +123,12 @@ def _since(session: Session, row: Model) -> Values:
     }
 
 
-def _sheet(values: Values) -> Sheet:
+def _organs_sheet(values: Values) -> Sheet:
     """The organs of the model; raises BadQuery for more than a sheet has."""
     if values["placements_left_out"]:
         reason = f"it has {values['tensors']:,} tensors, and a sheet has up to {PAGE_TENSORS_MAX:,}: the API has pages"
         raise BadQuery(values["name"], reason)
-    return Sheet(COLUMNS, [[one[key] for key in COLUMNS] for one in values["placements"]])
+    return Sheet(ORGAN_COLUMNS, [[one[key] for key in ORGAN_COLUMNS] for one in values["placements"]])
 
 
 def _against(session: Session, values: Values) -> str | None:
@@ -209,3 +256,146 @@ def _links(values: Values, by: str) -> Values:
         **({} if values["placements_left_out"] else depth_shown(values["name"], values["placements"])),
         "metadata_shown": values["metadata"][:METADATA_SHOWN],
     }
+
+
+SORTS = {
+    "theta": "mean θ",
+    "signal": "signal",
+    "params": "parameters",
+    "tensors": "organs",
+    "size": "size",
+    "downloads": "downloads",
+    "grafts": "grafted",
+    "new": "added",
+}
+MODEL_COLUMNS = (
+    *("name", "title", "kind", "architecture", "license", "parameters", "tensors", "size_bytes", "mean_theta"),
+    *("mean_signal", "complete", "digest", "created_at", "downloads", "grafts", "nonfinite_tensors"),
+)
+"""Of the list as CSV."""
+EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-grafts", "license:apache-2.0")
+
+
+@paged(pages, "/models", csv=True)
+def models() -> Page:
+    """What the query in `q` finds among models, newest first unless it sorts."""
+    try:
+        query, limit, after = asked_query(MODELS), asked_limit(), asked_after()
+        with reading(settings().search_seconds) as session:
+            found = search_models(session, query, limit, after)
+    except BadQuery as error:
+        if not plain_page():
+            raise
+        typed = request.args.get("q", "")
+        extra = {"text": typed, "problem": str(error), "examples": _examples(), "heads": {}}
+        return Page("models.html", {"items": [], "notes": []}, extra=lambda: extra, status=400)
+    values = {"query": str(query)} | models_values(found)
+    return Page(
+        "models.html",
+        values,
+        extra=lambda: _list_links(query, found),
+        sheet=lambda: _models_sheet(values),
+        next=found.next,
+    )
+
+
+def _list_links(query: Query, found: ModelPage) -> Values:
+    return {
+        "text": short_text(query, MODELS),
+        "heads": {name: _head(query, name) for name in SORTS},
+        "following": found.next and _address(query, after=found.next, limit=request.args.get("limit", "")),
+        "first": _address(query) if request.args.get("after") else None,
+        "examples": _examples(),
+        "csv": with_parameters(url_for("pages.models_csv"), {"q": short_text(query, MODELS)}, limit="1000"),
+    }
+
+
+def _address(query: Query, **more: str) -> str:
+    return with_parameters(url_for("pages.models"), {"q": short_text(query, MODELS)}, **more)
+
+
+def _head(query: Query, name: str) -> Values:
+    chosen = query.sort.field == name
+    order = ("descending" if query.sort.descending else "ascending") if chosen else None
+    return {"label": SORTS[name], "order": order, "address": _address(sorted_by(query, name))}
+
+
+def _examples() -> list[Values]:
+    return [{"text": text, "address": url_for("pages.models", q=text)} for text in EXAMPLES]
+
+
+def _models_sheet(values: Values) -> Sheet:
+    return Sheet(MODEL_COLUMNS, [[model[key] for key in MODEL_COLUMNS] for model in values["items"]])
+
+
+TAGS_SEPARATOR = ","
+
+
+@paged(pages, "/models/<namespace>/<name>/edit")
+def model_edit(namespace: str, name: str) -> Page:
+    """What is said of a model, in a form; for its owner, anybody else is asked to log in."""
+    if identity().name is None and plain_page():
+        abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
+    need(ANY)
+    with reading(settings().search_seconds) as session:
+        values = published_values(session, model_to_edit(session, _name(namespace, name)))
+    return Page("edit.html", values, extra=lambda: {"said": _said(values), "wrong": {}})
+
+
+@writing_form(pages, "/models/<namespace>/<name>/edit")
+def save_model(namespace: str, name: str) -> str | Page:
+    """Save it, and show the model; or the form again, as it was typed, with what is wrong beside the fields."""
+    typed = {field: request.form[field] for field in FIELDS if field in request.form}
+    edits, wrong = read_edits(typed | {"tags": _tags(typed["tags"])} if "tags" in typed else typed)
+    with registry().catalog.writing() as session:
+        model = model_to_edit(session, _name(namespace, name))
+        values = published_values(session, model)
+        if not wrong:
+            try:
+                edit_model(session, model, edits, _asker())
+                if model.state == "visible":
+                    resolve_declared(session, model)
+            except Conflict as error:  # the one thing that only the registry knows: it would be its own base
+                wrong.append(("base", f"{str(error)[:1].upper()}{str(error)[1:]}."))
+    if wrong:
+        again = {"said": _said(values) | typed, "wrong": dict(wrong)}
+        return Page("edit.html", values, extra=lambda: again, status=400)
+    return model_address(values["name"])
+
+
+@writing_form(pages, "/models/<namespace>/<name>/yank", scope=ANY)
+def yank_model(namespace: str, name: str) -> str:
+    """Take it out of searches, rankings and lists, with the reason that was typed."""
+    with registry().catalog.writing() as session:
+        model = model_to_yank(session, _name(namespace, name))
+        hide_model(session, model, "yanked", request.form.get("reason", ""), _asker())
+        return model_address(model.full_name)
+
+
+@writing_form(pages, "/models/<namespace>/<name>/restore", scope=ANY)
+def restore_model(namespace: str, name: str) -> str:
+    """Let it be found again."""
+    with registry().catalog.writing() as session:
+        model = model_to_restore(session, _name(namespace, name))
+        publish_model(session, model, _asker())
+        return model_address(model.full_name)
+
+
+def _said(values: Values) -> Values:
+    """What is said now, as the fields of the form have it."""
+    texts = {field: values[field] or "" for field in FIELDS if field != "tags"}
+    return texts | {"tags": f"{TAGS_SEPARATOR} ".join(values["tags"])}
+
+
+def _tags(typed: str) -> list[str]:
+    return [tag for tag in map(str.strip, typed.split(TAGS_SEPARATOR)) if tag]
+
+
+def _asker() -> str:
+    name = identity().name
+    assert name is not None
+    return name
+
+
+def _name(namespace: str, name: str) -> ModelName:
+    return parse_model_name(f"{namespace}/{name}")

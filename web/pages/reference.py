@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 from organs.registry.present.values import Values
-from organs.web.answers import Page, paged
-from organs.web.api.document import document
-from organs.web.api.examples import example_answers
+from organs.web.api.document import document, example_answers, program_version
 from organs.web.api.operation import Operation, operations
-from organs.web.api.root import program_version
 from organs.web.pages.blueprint import pages
+from organs.web.responses import (
+    Page,
+    paged,
+)
 
 ADDRESS = "localhost:8935"
 """Where examples ask: what `organ serve` listens on unless told otherwise. What the asker calls it is not repeated."""

@@ -1,9 +1,23 @@
-"""What a runtime showed of a chimera: its perplexities beside those of base, donors and control. Pure."""
+"""What a runtime showed of a chimera, and validations under way."""
 
 from __future__ import annotations
 
+import json
+from importlib import util
+
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.present.values import Values
-from organs.registry.validation.figures import change_text, lengths_text
+from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
+from organs.registry.validation.verdict import (
+    change_text,
+    lengths_text,
+)
+from organs.web.permissions import (
+    may_see_jobs,
+    whose_jobs,
+)
 
 MEANINGS = {
     "gains": "it runs, and is better than its base on a text",
@@ -72,3 +86,21 @@ def _score(score: Values | None) -> str:
 
 def _number(value: float) -> str:
     return f"{value:,.1f}" if value < 1000 else f"{value:,.0f}" if value < 1e9 else f"{value:.1e}"
+
+
+KIND = "validate"
+
+
+def under_way(session: Session, name: str) -> list[Values]:
+    """The jobs that wait or run to validate the chimera of that name, as far as they are shown to who asks."""
+    jobs = active_jobs(session, KIND, whose_jobs()) if may_see_jobs() else []
+    return [
+        {"id": job.id, "state": job.state, "progress": job.progress, "note": job.note}
+        for job in jobs
+        if json.loads(job.arguments).get("chimera") == name
+    ]
+
+
+def missing_runtime() -> str | None:
+    """What to install before anything can be validated here; None where nothing is missing."""
+    return None if util.find_spec(PACKAGE) else NOT_INSTALLED

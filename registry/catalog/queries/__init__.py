@@ -1,32 +1,24 @@
 """Every SELECT, as a named function that takes a session.
 
-blobs         where bytes are, who needs them
-models        models by name, their files, parts and placements
-organs        organs by digest, with their measurements
-search        a query to a page of organs:
-  narrow        its terms against what is registered
-  bases         what fits a model, as a condition
-  fitting       what fits it, counted
-  bounds        what it says of numbers
-  rollup        the counts by facet and θ, in memory
-  tallies       counts by the roll-up
-  planning      by which index it is answered
-  ranking       its rows, by that plan
-  alike         by fingerprints
-  spread        how what it finds is spread
-model_search  a query to a page of models
-words         models by words
-placements    the organs of a model, in pages
-lookup        which of many digests are here
-totals        the registry in figures
-removed       what is left of models that were removed, by name
-downloads     what downloads ask: versions, names of organs
-relatives     what relatives are found by
-reports       what reports are made of: sums and extremes
-composing     what composing asks of models, organs and computations
-candidates    well-known bases, and what models have in one cell of a base
-chimeras      chimeras in pages, by their locks; what was computed of an organ
-verdicts      what runtimes said
-dissections   what the report on one model is made of
-jobs          what waits, runs and has ended
+blobs           where bytes are stored, and which of them anybody needs
+models          models by name or digest, with their files, parts and placements
+organs          organs by digest, one or many, with measurements and places
+search          search: a query to a page of organs or models, ranked also by likeness
+narrow          a query's terms against what is registered
+fitting         what fits a base: as a condition on placements for `fits:`
+planning        by which index a query is answered, from counts and bounds of what it would read
+ranking         a page of placements, and how all that match are spread: the rows, come by as planned
+relatives       what relatives are found by
+reports         what reports and dissections are made of
+composing       what composing reads: tensors of a model with all that decides whether they fit
+chimeras        chimeras: in pages, by lock, and by use; scores of files, and verdicts
+jobs            jobs: one by its id, the newest in pages, whether there is anything to do
+accounts        contributors, their tokens and sessions, what each has here, and their quotas
+administration  what administrators look at
+events          the event log: who did what, newest first
+facets          the counts of facets by bins of θ, held in memory
+published       published models: versions, whose chimeras have their organs
+removing        what goes with a model that is removed, and what stays because others need it
+shared_organs   organs that models have in common
+submissions     uploads and submissions
 """

@@ -1,8 +1,8 @@
-"""Who asks: by a token, by a browser's session, by a page's token. And what contributors have."""
+"""Contributors, their tokens and sessions, what each has here, and their quotas."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from hmac import compare_digest
@@ -11,8 +11,20 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from organs.registry.errors import NoSuchContributor, NoSuchToken
+from organs.registry.catalog.queries.submissions import UNDER_WAY
+from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.tables import (
+    Chimera,
+    Contributor,
+    Model,
+    PageToken,
+    Submission,
+    Token,
+    Upload,
+    UploadPiece,
+    WebSession,
+)
+from organs.registry.errors import NoSuchContributor, NoSuchToken, OverQuota
 from organs.registry.tokens import SentToken
 
 REVOKED = "was revoked: make another, or ask whoever runs the registry"
@@ -170,3 +182,218 @@ def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int
         expires_at=expires_at,
         last_used_at=row.last_used_at,
     )
+
+
+MODELS_MAX = 100
+"""Of one contributor that are listed."""
+_LIST = "contributors"
+"""What places in the list are bound to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Works:
+    """A contributor with the visible models in numbers, each version counted by itself."""
+
+    contributor: Contributor
+    models: int
+    """Chimeras among them."""
+    chimeras: int
+    """Composed here."""
+    downloads: int
+    grafts: int
+    """Visible chimeras that have organs of each, summed over the models."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorksPage:
+    """One page of contributors."""
+
+    items: tuple[Works, ...]
+    next: str | None
+
+
+def contributors_page(session: Session, limit: int, after: str | None = None) -> WorksPage:
+    """The next `limit` contributors behind `after` who have visible models, the newest contributor first.
+
+    Who has none is nobody's business but an administrator's. Raises BadQuery.
+    """
+    check_limit(limit)
+    seen = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
+    statement = select(Contributor).where(seen.exists())
+    if after is not None:
+        statement = statement.where(Contributor.id < parse_cursor(_LIST, after).id)
+    rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
+    shown = rows[:limit]
+    more = len(rows) > limit
+    return WorksPage(tuple(_works(session, shown)), cursor_text(_LIST, Cursor(None, shown[-1].id)) if more else None)
+
+
+def works_of(session: Session, name: str) -> Works:
+    """The contributor of that name, however capitalised; raises NotFound, in one sentence for who is not there and for
+    who has no visible model."""
+    found = contributor_by_name(session, name)
+    works = _works(session, [found])[0]
+    if not works.models:
+        raise NoSuchContributor(f"there is no contributor {name[:96]!r}")
+    return works
+
+
+def visible_models_of(session: Session, contributor_id: int) -> Sequence[Model]:
+    """A contributor's visible models, newest first, MODELS_MAX at most."""
+    statement = select(Model).where(Model.contributor_id == contributor_id, Model.state == "visible")
+    return session.scalars(statement.order_by(Model.id.desc()).limit(MODELS_MAX)).all()
+
+
+def _works(session: Session, contributors: Sequence[Contributor]) -> list[Works]:
+    """In the same order."""
+    numbers = _numbers(session, [one.id for one in contributors])
+    return [Works(one, *numbers.get(one.id, (0, 0, 0, 0))) for one in contributors]
+
+
+def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int, int, int]]:
+    statement = (
+        select(
+            Model.contributor_id,
+            func.count(Model.id),
+            func.count(Chimera.model_id),
+            func.sum(Model.downloads),
+            func.sum(Model.grafts),
+        )
+        .outerjoin(Chimera, Chimera.model_id == Model.id)
+        .where(Model.contributor_id.in_(ids), Model.state == "visible")
+        .group_by(Model.contributor_id)
+    )
+    return {
+        contributor_id: (models, chimeras, downloads, grafts)
+        for contributor_id, models, chimeras, downloads, grafts in session.execute(statement)
+    }
+
+
+def contributor_name(session: Session, contributor_id: int) -> str:
+    """The name of the contributor with that id."""
+    return session.scalars(select(Contributor.name).where(Contributor.id == contributor_id)).one()
+
+
+SHOWN_MAX = 100
+"""Of each kind that are listed; the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadsUnderWay:
+    """Uploads of one kind and state, together."""
+
+    kind: str
+    state: str
+    count: int
+    received_bytes: int
+    size_bytes: int
+
+
+def models_of(session: Session, contributor_id: int) -> Sequence[Model]:
+    """Their models in whatever state, newest first, SHOWN_MAX at most."""
+    statement = select(Model).where(Model.contributor_id == contributor_id)
+    return session.scalars(statement.order_by(Model.id.desc()).limit(SHOWN_MAX)).all()
+
+
+def uploads_under_way(session: Session, contributor_id: int) -> list[UploadsUnderWay]:
+    """Their uploads, summed up: a push has one for every large tensor."""
+    sums = (func.count(), func.sum(Upload.received_bytes), func.sum(Upload.size_bytes))
+    statement = select(Upload.kind, Upload.state, *sums).where(Upload.contributor_id == contributor_id)
+    rows = session.execute(statement.group_by(Upload.kind, Upload.state).order_by(Upload.kind, Upload.state))
+    return [UploadsUnderWay(kind, state, count, int(got), int(size)) for kind, state, count, got, size in rows]
+
+
+def submissions_of(session: Session, contributor_id: int) -> Sequence[tuple[Submission, Model | None]]:
+    """What they have submitted with what became of it, newest first, SHOWN_MAX at most."""
+    statement = select(Submission, Model).outerjoin(Model, Model.id == Submission.model_id)
+    own = statement.where(Submission.contributor_id == contributor_id)
+    return [(row[0], row[1]) for row in session.execute(own.order_by(Submission.id.desc()).limit(SHOWN_MAX))]
+
+
+PIECE_ROW_BYTES = 256
+"""Counted for each piece of a pack beside its bytes: what its row takes in the database. A pack may have thousands of
+them, of a byte each; of uploads that are no packs there are few enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Bytes that may be kept for a contributor, and that are."""
+
+    limit_bytes: int
+    used_bytes: int
+    uploads_bytes: int = 0
+    """Of what is used, that of uploads: it goes when models are made of them."""
+    submitted_bytes: int = 0
+    """Beside what is used: models that have been submitted, and are not made yet."""
+
+    @property
+    def left_bytes(self) -> int:
+        """0 also where more is kept than may be: a quota can be lowered."""
+        return max(0, self.limit_bytes - self.used_bytes)
+
+    def more_bytes(self, size_bytes: int, sent_bytes: int = 0) -> int:
+        """How much too much one more model of `size_bytes` would be, of which `sent_bytes` lie in uploads; none or less
+        where it fits."""
+        models_bytes = self.used_bytes - self.uploads_bytes
+        kept_bytes = max(self.used_bytes - sent_bytes, models_bytes + self.submitted_bytes)
+        return kept_bytes + size_bytes - self.limit_bytes
+
+
+def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> Quota:
+    """The quota of `contributor`; `default_bytes` is what the server gives to who has none of their own."""
+    limit = default_bytes if contributor.quota_bytes is None else contributor.quota_bytes
+    uploads_bytes = _upload_bytes(session, contributor.id)
+    used = _model_bytes(session, contributor.id) + uploads_bytes
+    return Quota(limit, used, uploads_bytes, _submitted_bytes(session, contributor.id))
+
+
+def used_bytes(session: Session, contributor_id: int) -> int:
+    """What counts against a contributor's quota: the files of their models, and their uploads.
+
+    A model counts with the whole size of its files, whatever it shares with others, until it is removed. An upload
+    counts with the size that was declared for it, also before its bytes have come, until it is published or forgotten;
+    a pack with PIECE_ROW_BYTES more for each of its pieces.
+    """
+    return _model_bytes(session, contributor_id) + _upload_bytes(session, contributor_id)
+
+
+def packed_pieces(session: Session, contributor_id: int) -> int:
+    """How many pieces the contributor's packs have: no more than may be kept, so that they are counted quickly."""
+    packs = select(Upload.id).where(Upload.contributor_id == contributor_id, Upload.kind == "pack")
+    counted = select(func.count()).select_from(UploadPiece).where(UploadPiece.upload_id.in_(packs))
+    return session.scalar(counted) or 0
+
+
+def check_model_fits(
+    session: Session, contributor: Contributor, default_bytes: int, size_bytes: int, sent_bytes: int = 0
+) -> None:
+    """Raise OverQuota where one more model of `size_bytes` does not fit, of which `sent_bytes` lie in uploads.
+
+    Models that are to be made of what was submitted count as if they were there: the same uploads may be in several.
+    """
+    quota = quota_of(session, contributor, default_bytes)
+    more_bytes = quota.more_bytes(size_bytes, sent_bytes)
+    if more_bytes > 0:
+        raise OverQuota(
+            f"it has {size_bytes:,} bytes; with all that is kept or submitted that is {more_bytes:,} more than the "
+            f"quota of {quota.limit_bytes:,} bytes"
+        )
+
+
+def _model_bytes(session: Session, contributor_id: int) -> int:
+    models = select(func.sum(Model.size_bytes)).where(
+        Model.contributor_id == contributor_id, Model.state.in_(("visible", "quarantined", "yanked"))
+    )
+    return int(session.scalar(models) or 0)
+
+
+def _upload_bytes(session: Session, contributor_id: int) -> int:
+    uploads = select(func.sum(Upload.size_bytes)).where(Upload.contributor_id == contributor_id)
+    return int(session.scalar(uploads) or 0) + PIECE_ROW_BYTES * packed_pieces(session, contributor_id)
+
+
+def _submitted_bytes(session: Session, contributor_id: int) -> int:
+    submitted = select(func.sum(Submission.size_bytes)).where(
+        Submission.contributor_id == contributor_id, Submission.state.in_(UNDER_WAY)
+    )
+    return int(session.scalar(submitted) or 0)

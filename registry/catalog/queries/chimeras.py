@@ -1,4 +1,4 @@
-"""Chimeras: the newest in pages, one by its lock, what is known of several at once; and who was made of whom."""
+"""Chimeras: in pages, by lock, and by use; scores of files, and verdicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from organs.registry.catalog.tables import Blob, Chimera, Lineage, Model, Organ, Placement
+from organs.registry.catalog.tables import Blob, Chimera, Lineage, Model, Organ, Placement, Score, Verdict
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_prefix
 from organs.registry.errors import Ambiguous, NotFound
@@ -99,3 +99,30 @@ def _places(session: Session, organ_ids: Collection[int]) -> dict[int, tuple[str
     )
     rows = select(Placement, Model).join(Model, Model.id == Placement.model_id).where(Placement.id.in_(oldest))
     return {one.organ_id: (one.name, model.full_name) for one, model in session.execute(rows)}
+
+
+VERDICTS_SHOWN = 20
+
+
+def kept_score(session: Session, file_digest: str, text_digest: str, tokens: int, runtime: str) -> str | None:
+    """The reading that is kept under these, as JSON."""
+    statement = select(Score.reading).where(
+        Score.file_digest == file_digest,
+        Score.text_digest == text_digest,
+        Score.tokens == tokens,
+        Score.runtime == runtime,
+    )
+    return session.scalar(statement)
+
+
+def verdicts_of(session: Session, model_id: int, limit: int = VERDICTS_SHOWN) -> Sequence[Verdict]:
+    """The verdicts on a model, newest first."""
+    statement = select(Verdict).where(Verdict.model_id == model_id).order_by(Verdict.id.desc())
+    return session.scalars(statement.limit(limit)).all()
+
+
+def newest_verdicts(session: Session, model_ids: Collection[int]) -> dict[int, Verdict]:
+    """The newest verdict on each of `model_ids` that has any."""
+    newest = select(func.max(Verdict.id)).where(Verdict.model_id.in_(model_ids)).group_by(Verdict.model_id)
+    found = session.scalars(select(Verdict).where(Verdict.id.in_(newest)))
+    return {verdict.model_id: verdict for verdict in found}

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, func, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.tables import Contributor, Event, Model
+from organs.registry.catalog.vocabulary import Action
 
 _SEEN = (Action.PUBLISH, Action.RESTORE, Action.YANK, Action.QUARANTINE)
 """Of these there is one to each model that was registered in quarantine and has left it."""

@@ -11,16 +11,22 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, false, func, not_, or_, select, true
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.bases import Base, base_of
-from organs.registry.catalog.queries.fitting import Fitting, fitting
-from organs.registry.catalog.queries.rollup import FACET_COLUMNS, held_roll_up
-from organs.registry.catalog.queries.words import models_with_words
+from organs.registry.catalog.fulltext import folded_words, models_with_words
+from organs.registry.catalog.queries.facets import (
+    FACET_COLUMNS,
+    held_roll_up,
+)
+from organs.registry.catalog.queries.fitting import (
+    Base,
+    Fitting,
+    base_of,
+    fitting,
+)
 from organs.registry.catalog.search import Choice, Numbers, Query
 from organs.registry.catalog.search.fields import BASES_MAX, NO, UNKNOWN, YES
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.catalog.tables import Contributor, Facet, FacetCount, Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.catalog.words import folded_words
 from organs.registry.errors import BadName
 from organs.registry.names import parse_model_name
 

@@ -1,33 +1,139 @@
-"""By which index a query is answered.
-
-Two ways. *In order*: each type's ranking index is walked from where the page begins, and what does not match is passed
-over; quick when much matches. *Gathered*: what a narrow filter leaves is fetched by that filter's index and sorted;
-quick when little is left. The counts of facets and models say which is cheaper, so nothing ever reads the whole table.
-"""
+"""By which index a query is answered, from counts and bounds of what it would read."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import math
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select
+from sqlalchemy import ColumnElement, Select, and_, func, not_, or_, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.memory import remembered
-from organs.registry.catalog.queries.bounds import (
-    COLUMNS,
-    RANKINGS,
-    index_conditions,
-    placement_condition,
-    ranges,
-    stretch,
+from organs.registry.catalog.queries.facets import (
+    BINS,
+    held_roll_up,
+    sums,
 )
 from organs.registry.catalog.queries.narrow import Narrowed
-from organs.registry.catalog.queries.tallies import count_by_type
-from organs.registry.catalog.search import Sort
-from organs.registry.catalog.tables import RANKED_MEASURES, Model, Placement
-from organs.registry.catalog.vocabulary import ORGAN_TYPES
+from organs.registry.catalog.search import Interval, Numbers, Sort
+from organs.registry.catalog.tables import RANKED_MEASURES, Facet, FacetCount, Model, Placement
+from organs.registry.catalog.vocabulary import ORGAN_TYPES, theta_bin
+
+COLUMNS = {
+    "theta": "theta",
+    "signal": "signal",
+    "z": "magnitude",
+    "spectral": "spectral_signal",
+    "rank": "stable_rank",
+    "size": "size_bytes",
+    "block": "block",
+}
+"""Field to the placement's column."""
+RANKINGS = {field: column for field, column in COLUMNS.items() if field != "block"} | {"signal": "theta"}
+"""Field to the column of the index that ranks by it: the signal is the sine of θ, and ranks alike."""
+SIGNAL_SLACK_DEGREES = 1e-6
+"""A bound on the signal is tested on the signal; the bound on θ beside it is for the index and must not cut."""
+
+
+def placement_condition(term: Numbers, entity: Any = Placement) -> ColumnElement[bool]:
+    """`term` as a condition on the placements `entity`."""
+    return number_condition(term, getattr(entity, COLUMNS[term.field]))
+
+
+def number_condition(term: Numbers, column: Any) -> ColumnElement[bool]:
+    """`term` as a condition on `column`. A minus means the exact opposite: what has no number is then in."""
+    allowed = [_within(interval, column) for interval in term.intervals]
+    allowed += [column.is_(None)] if term.absent else []
+    condition = or_(*allowed)
+    if not term.negated:
+        return condition
+    return not_(condition) if term.absent else or_(not_(condition), column.is_(None))
+
+
+def index_conditions(numbers: Sequence[Numbers], entity: Any = Placement) -> list[ColumnElement[bool]]:
+    """What bounds on θ and the signal say of θ, which every ranking's index holds: rows that fail are never fetched."""
+    low, high = stretch(numbers, "theta")
+    return [*([entity.theta >= low] if low is not None else []), *([entity.theta <= high] if high is not None else [])]
+
+
+def ranges(numbers: Iterable[Numbers], column: str) -> list[Numbers]:
+    """The terms that leave a stretch of the ranking by `column`, and nothing without a number."""
+    found = [term for term in numbers if RANKINGS.get(term.field) == column]
+    return [term for term in found if term.intervals and not term.negated and not term.absent]
+
+
+def wants_missing_only(numbers: Iterable[Numbers], column: str) -> bool:
+    """Whether a term asks for no number in `column`, and nothing else."""
+    found = [term for term in numbers if RANKINGS.get(term.field) == column and not term.negated]
+    return any(term.absent and not term.intervals for term in found)
+
+
+def stretch(numbers: Iterable[Numbers], column: str) -> tuple[float | None, float | None]:
+    """The least and the greatest value of `column` that `ranges` leave; None where there is no bound."""
+    low: float | None = None
+    high: float | None = None
+    for term in ranges(numbers, column):
+        lows = [one.low for one in term.intervals]
+        highs = [one.high for one in term.intervals]
+        least = None if None in lows else min(_ranked(term, one, -1) for one in lows if one is not None)
+        most = None if None in highs else max(_ranked(term, one, 1) for one in highs if one is not None)
+        low = least if low is None else low if least is None else max(low, least)
+        high = most if high is None else high if most is None else min(high, most)
+    return low, high
+
+
+def degrees(field: str, value: float) -> float:
+    """The θ that `value` of the field `theta` or `signal` means."""
+    return value if field == "theta" else math.degrees(math.asin(min(max(value, 0.0), 1.0)))
+
+
+def _ranked(term: Numbers, value: float, direction: int) -> float:
+    """`value` in the unit of the ranking's column."""
+    return degrees("signal", value) + direction * SIGNAL_SLACK_DEGREES if term.field == "signal" else value
+
+
+def _within(interval: Interval, column: Any) -> ColumnElement[bool]:
+    conditions = []
+    if interval.low is not None:
+        conditions.append(column > interval.low if interval.low_open else column >= interval.low)
+    if interval.high is not None:
+        conditions.append(column < interval.high if interval.high_open else column <= interval.high)
+    return and_(*conditions)
+
+
+def count_by_type(session: Session, narrowed: Narrowed) -> dict[str, int]:
+    """Visible placements of each type whose facet matches; every bin of θ that may match counts as a whole."""
+    held = held_roll_up(session)
+    if held is None:
+        return _counted_by_the_database(session, narrowed)
+    filters = narrowed.facet_filters
+    first, last = 0, len(BINS)
+    if ranges(narrowed.numbers, "theta"):
+        low, high = stretch(narrowed.numbers, "theta")
+        first = BINS.index(theta_bin(low or 0.0))
+        last = last if high is None else max(first, bisect_right(BINS, high))
+
+    def count() -> dict[str, int]:
+        counted = sums(held.columns["type"], held.counts(first, last), held.mask(filters))
+        return {kind: int(number) for kind, number in sorted(counted.items()) if number}
+
+    return remembered(session, ("by type", frozenset(filters), first, last), count)
+
+
+def _counted_by_the_database(session: Session, narrowed: Narrowed) -> dict[str, int]:
+    statement = select(Facet.type, func.sum(FacetCount.placements)).join(FacetCount, FacetCount.facet_id == Facet.id)
+    statement = statement.where(*narrowed.facet_conditions)
+    if ranges(narrowed.numbers, "theta"):
+        low, high = stretch(narrowed.numbers, "theta")
+        statement = statement.where(FacetCount.theta_bin >= theta_bin(low or 0.0))
+        if high is not None:
+            statement = statement.where(FacetCount.theta_bin <= high)
+    counted = session.execute(statement.group_by(Facet.type).order_by(Facet.type))
+    return {kind: int(number) for kind, number in counted if number}
+
 
 GATHER_MAX = 20_000
 """Placements that are fetched one by one to be sorted: some tens of milliseconds."""

@@ -10,21 +10,27 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, func, literal, or_, select, tuple_
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.bins import BIN_DEGREES, THETA_MAX_DEGREES, UNMEASURED
-from organs.registry.catalog.queries.bases import among
-from organs.registry.catalog.queries.bounds import (
+from organs.registry.catalog.queries.fitting import among
+from organs.registry.catalog.queries.narrow import Narrowed, nonfinite_condition
+from organs.registry.catalog.queries.planning import (
     RANKINGS,
+    Plan,
+    by_index,
     index_conditions,
     placement_condition,
+    plan_of,
     ranges,
     stretch,
     wants_missing_only,
 )
-from organs.registry.catalog.queries.narrow import Narrowed, nonfinite_condition
-from organs.registry.catalog.queries.planning import Plan, by_index, plan_of
 from organs.registry.catalog.search import Numbers, Sort
 from organs.registry.catalog.search.cursor import Cursor
 from organs.registry.catalog.tables import Facet, Organ, Placement
+from organs.registry.catalog.vocabulary import (
+    BIN_DEGREES,
+    THETA_MAX_DEGREES,
+    UNMEASURED,
+)
 
 UNIQUE_ROWS_MAX = 4000
 """Placements that are read at once to find organs that are not on the page yet; more where the query has `fits:` and

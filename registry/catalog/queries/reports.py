@@ -1,20 +1,27 @@
-"""What reports are made of: sums and extremes that the database works out, never a row a placement.
-
-Where a function takes a `model_id`, None stands for all visible models. What is asked of all of them is answered from
-the indexes by type and measure.
-"""
+"""What reports and dissections are made of: sums and extremes that the database computes, and totals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, Row, case, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, Row, and_, case, func, or_, select
+from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.queries.models import is_composed
+from organs.registry.anatomy import OrganType
+from organs.registry.catalog.queries.models import count_models, is_composed
 from organs.registry.catalog.search.fields import CHIMERA
-from organs.registry.catalog.tables import Lineage, Model, Organ, Placement
+from organs.registry.catalog.tables import (
+    Blob,
+    FilePart,
+    Lineage,
+    Measurement,
+    Model,
+    ModelFile,
+    Organ,
+    Placement,
+    Total,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +172,181 @@ def extreme_organs(
 
 def _of(model_id: int | None) -> ColumnElement[bool]:
     return Placement.visible if model_id is None else Placement.model_id == model_id  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The different blobs that a model is made of, header and vocabulary included."""
+
+    blobs: int
+    size_bytes: int
+    stored_bytes: int
+
+
+def stored_of(session: Session, model_id: int) -> Stored:
+    """What a model takes in the store, each blob counted once."""
+    organs = select(Organ.blob_id).join(Placement, Placement.organ_id == Organ.id).where(Placement.model_id == model_id)
+    parts = select(FilePart.blob_id).join(ModelFile, ModelFile.id == FilePart.file_id)
+    wanted = organs.union(parts.where(ModelFile.model_id == model_id)).subquery()
+    sums = (func.count(), func.coalesce(func.sum(Blob.size_bytes), 0), func.coalesce(func.sum(Blob.stored_bytes), 0))
+    count, size, stored = session.execute(select(*sums).where(Blob.id.in_(select(wanted)))).one()
+    return Stored(count, int(size), int(stored))
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeFigures:
+    """The tensors of a model in one dtype; the second mean is over those that have a spectral reading."""
+
+    dtype: str
+    tensors: int
+    size_bytes: int
+    mean_theta: float | None
+    matrix_mean_theta: float | None
+
+
+def dtypes_of(session: Session, model_id: int) -> list[DtypeFigures]:
+    """The dtypes of a model by falling bytes, then by name."""
+    size, theta = func.sum(Placement.size_bytes), Placement.theta
+    of_matrices = func.avg(case((Placement.spectral_signal.is_not(None), theta)))
+    statement = select(Placement.dtype, func.count(), size, func.avg(theta), of_matrices)
+    ordered = statement.where(Placement.model_id == model_id).group_by(Placement.dtype)
+    rows = session.execute(ordered.order_by(size.desc(), Placement.dtype))
+    return [DtypeFigures(dtype, count, int(size_bytes), *means) for dtype, count, size_bytes, *means in rows]
+
+
+def count_blocks(session: Session, model_id: int) -> int:
+    """How many blocks a model has, over all of its towers."""
+    blocks = select(Placement.tower, Placement.block).where(
+        Placement.model_id == model_id, Placement.block.is_not(None)
+    )
+    return session.scalar(select(func.count()).select_from(blocks.distinct().subquery())) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMeans:
+    """One block: how many tensors it has, and the means over those of the two large types."""
+
+    tower: str
+    block: int
+    tensors: int
+    skeleton_theta: float | None
+    organ_theta: float | None
+    skeleton_spectral_signal: float | None
+    organ_spectral_signal: float | None
+
+
+def blocks_of(session: Session, model_id: int, limit: int) -> list[BlockMeans]:
+    """The blocks of a model by tower and number."""
+    skeleton, organ = (Placement.type == kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN))
+    theta, spectral = Placement.theta, Placement.spectral_signal
+    measures = ((skeleton, theta), (organ, theta), (skeleton, spectral), (organ, spectral))
+    statement = (
+        select(Placement.tower, Placement.block, func.count(), *(func.avg(case(measure)) for measure in measures))
+        .where(Placement.model_id == model_id, Placement.block.is_not(None))
+        .group_by(Placement.tower, Placement.block)
+        .order_by(Placement.tower, Placement.block)
+    )
+    return [BlockMeans(*row) for row in session.execute(statement.limit(limit))]
+
+
+def odd_organs(session: Session, model_id: int, limit: int) -> Sequence[Row[str, str, int, int, int, bool, str | None]]:
+    """Organs with NaN or infinities in their sample, constant ones, and those without a θ, in order.
+
+    Name, dtype, sample size, NaN, infinities, whether constant, and why nothing was measured.
+    """
+    columns = (Placement.name, Placement.dtype, Measurement.sample_size, Measurement.nan_count)
+    more = (Measurement.infinite_count, Measurement.constant, Measurement.reason)
+    statement = (
+        select(*columns, *more)
+        .join(Measurement, Measurement.organ_id == Placement.organ_id)
+        .where(_odd(model_id))
+        .order_by(Placement.position, Measurement.method)
+    )
+    return session.execute(statement.limit(limit)).all()
+
+
+def count_odd_organs(session: Session, model_id: int) -> int:
+    """How many rows `odd_organs` has without a limit."""
+    statement = select(func.count()).select_from(Placement)
+    joined = statement.join(Measurement, Measurement.organ_id == Placement.organ_id)
+    return session.scalar(joined.where(_odd(model_id))) or 0
+
+
+def methods_of(session: Session, model_id: int) -> Sequence[Row[str, int, int, int, int, int]]:
+    """Method; tensors that it was used on; least, most and all values that it looked at; all values of the tensors."""
+    sample = Measurement.sample_size
+    statement = (
+        select(
+            Measurement.method,
+            func.count(),
+            func.min(sample),
+            func.max(sample),
+            func.sum(sample),
+            func.sum(Organ.elements),
+        )
+        .join(Placement, Placement.organ_id == Measurement.organ_id)
+        .join(Organ, Organ.id == Measurement.organ_id)
+        .where(Placement.model_id == model_id)
+        .group_by(Measurement.method)
+        .order_by(Measurement.method.desc())
+    )
+    return session.execute(statement).all()
+
+
+def _odd(model_id: int) -> ColumnElement[bool]:
+    # The spectral reading has no θ of its own: what it could not read is said by the Z-measure of the same organ.
+    nothing = and_(Measurement.theta.is_(None), Measurement.spectral_signal.is_(None))
+    odd = or_(Measurement.nan_count > 0, Measurement.infinite_count > 0, Measurement.constant, nothing)
+    return and_(Placement.model_id == model_id, odd)
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What the registry holds. An organ at several places is one; a doomed blob is none."""
+
+    models: int
+    """That are visible."""
+    placements: int
+    """Of those models."""
+    organs: int
+    """At those places."""
+    blobs: int
+    size_bytes: int
+    """Plain."""
+    stored_bytes: int
+
+
+def running_totals(session: Session) -> Totals:
+    """The numbers as the writers keep them: a handful of rows."""
+    kept = dict(session.execute(select(Total.name, Total.value)).all())
+    return Totals(**{name: kept.get(name, 0) for name in Totals.__slots__})
+
+
+def visible_bytes(session: Session) -> int:
+    """Return the size of the files of all visible models together."""
+    return int(session.scalar(select(func.sum(Model.size_bytes)).where(Model.state == "visible")) or 0)
+
+
+def counted_totals(session: Session) -> Totals:
+    """The same by looking at everything: seconds in a large catalog."""
+    placements = select(func.count()).select_from(Placement).where(Placement.visible)
+    plain, stored = (func.coalesce(func.sum(column), 0) for column in (Blob.size_bytes, Blob.stored_bytes))
+    sums = session.execute(select(func.count(), plain, stored).where(Blob.state != "doomed")).one()
+    return Totals(
+        models=count_models(session),
+        placements=session.scalar(placements) or 0,
+        organs=_count_organs(session),
+        blobs=sums[0],
+        size_bytes=int(sums[1]),
+        stored_bytes=int(sums[2]),
+    )
+
+
+def _count_organs(session: Session) -> int:
+    # All that are placed, read off one index, less the few that have hidden places only: a third of the time that it
+    # takes to look for a visible place of each.
+    placed = session.scalar(select(func.count()).select_from(select(Placement.organ_id).distinct().subquery())) or 0
+    visible = aliased(Placement)
+    shown = select(visible.id).where(visible.organ_id == Placement.organ_id, visible.visible).exists()
+    hidden = select(Placement.organ_id).where(~Placement.visible, ~shown).distinct()
+    return placed - (session.scalar(select(func.count()).select_from(hidden.subquery())) or 0)

@@ -1,22 +1,270 @@
-"""Search: a query to a page of organs at their places, and to counts beside it."""
+"""Search: a query to a page of organs or models, ranked also by likeness, and to counts beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import bindparam, select
+from sqlalchemy import ColumnElement, Select, bindparam, case, false, func, or_, select, true, tuple_
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.engine import limited
 from organs.registry.catalog.memory import remembered
-from organs.registry.catalog.queries.alike import alike_placements
-from organs.registry.catalog.queries.narrow import Narrowed, narrow
-from organs.registry.catalog.queries.ranking import ranked_placements
-from organs.registry.catalog.queries.spread import facet_counts
-from organs.registry.catalog.search import FacetCounts, FoundOrgan, Query, SearchPage
+from organs.registry.catalog.queries.facets import (
+    BINS,
+    Mask,
+    RollUp,
+    roll_up,
+    sums,
+)
+from organs.registry.catalog.queries.models import composed_among, is_composed
+from organs.registry.catalog.queries.narrow import (
+    ABSENT,
+    Narrowed,
+    known_values,
+    model_conditions,
+    narrow,
+    nonfinite_condition,
+)
+from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ
+from organs.registry.catalog.queries.planning import GATHER_MAX, degrees, number_condition
+from organs.registry.catalog.queries.ranking import matches, ranked_placements, spread_of_matching
+from organs.registry.catalog.search import (
+    FacetCounts,
+    FoundModel,
+    FoundOrgan,
+    Interval,
+    ModelsPage,
+    Numbers,
+    Query,
+    SearchPage,
+    Sort,
+)
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from organs.registry.catalog.tables import Blob, Model, Organ, Placement
+from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
+from organs.registry.catalog.tables import Blob, Fingerprint, Model, Organ, Placement
+from organs.registry.catalog.vocabulary import (
+    BIN_DEGREES,
+    THETA_MAX_DEGREES,
+    UNMEASURED,
+)
 from organs.registry.digest import Digest
+from organs.registry.errors import BadQuery, TooSlow
+
+COMPARED_MAX = 20_000
+"""Placements that are compared, those of the same block first."""
+
+Likeness = tuple[float, int]
+"""A correlation and the id of a placement."""
+
+
+def alike_placements(
+    session: Session, narrowed: Narrowed, query: Query, after: Cursor | None, limit: int
+) -> tuple[list[Likeness], list[str]]:
+    """The next `limit` placements behind `after`, the most alike first, and what should be said about it.
+
+    Only organs of the same slot and shape are compared. Raises NotFound, Ambiguous, BadQuery for an organ that has no
+    fingerprint.
+    """
+    assert query.like is not None
+    organ, own = _organ(session, query.like)
+    places = [placement for placement, _ in places_of_organ(session, organ.id)]
+    same_block = [Placement.block.in_({place.block for place in places if place.block is not None})]
+    slots = sorted({place.slot for place in places})
+    rows = _candidates(session, narrowed, organ, slots, same_block, COMPARED_MAX + 1)
+    if len(rows) <= COMPARED_MAX:
+        elsewhere = [Placement.block.is_(None) | ~same_block[0]]
+        rows += _candidates(session, narrowed, organ, slots, elsewhere, COMPARED_MAX + 1 - len(rows))
+    notes = [f"only the first {COMPARED_MAX} organs of its slot and shape were compared: narrow the query"]
+    notes = notes if len(rows) > COMPARED_MAX else []
+    ranked = _ranked(own, rows[:COMPARED_MAX], query.unique)
+    if after is not None:
+        ranked = [row for row in ranked if row < (after.value, after.id)]
+    return ranked[:limit], notes
+
+
+def _organ(session: Session, prefix: str) -> tuple[Organ, bytes]:
+    organ, _ = organs_by_prefix(session, prefix, visible=True)[0]
+    own = session.get(Fingerprint, organ.id)
+    if own is None:
+        raise BadQuery(f"like:{prefix}", "this organ has no fingerprint: it has fewer than 256 values, or no kernel")
+    return organ, own.values
+
+
+def _candidates(
+    session: Session,
+    narrowed: Narrowed,
+    organ: Organ,
+    slots: Sequence[str],
+    where: Sequence[ColumnElement[bool]],
+    limit: int,
+) -> list[tuple[int, int, bytes]]:
+    """Placement, organ and fingerprint."""
+    statement = (
+        select(Placement.id, Placement.organ_id, Fingerprint.values)
+        .with_hint(Placement, "INDEXED BY ix_placements_place", "sqlite")
+        .join(Organ, Organ.id == Placement.organ_id)
+        .join(Fingerprint, Fingerprint.organ_id == Placement.organ_id)
+        .where(Placement.slot.in_(slots), Placement.visible, Organ.shape == organ.shape)
+        .where(*where, *matches(narrowed, Placement))
+        .limit(limit)
+    )
+    return [(row_id, organ_id, values) for row_id, organ_id, values in session.execute(statement)]
+
+
+def _ranked(own: bytes, rows: Sequence[tuple[int, int, bytes]], unique: bool) -> list[Likeness]:
+    """The most alike first, equal ones by falling id; organs that are constant are like nothing."""
+    from organs.registry.lineage import correlations  # loads numpy, which no other search needs
+
+    different = {organ_id: values for _, organ_id, values in rows}
+    found = dict(zip(different, correlations(own, list(different.values())), strict=True))
+    if unique:
+        rows = list(
+            {organ_id: (row_id, organ_id, values) for row_id, organ_id, values in sorted(rows, reverse=True)}.values()
+        )
+    alike = [(value, row_id) for row_id, organ_id, _ in rows if (value := found[organ_id]) is not None]
+    return sorted(alike, reverse=True)
+
+
+SHOWN_FIELDS = ("type", "slot", "dtype", "arch", "license")
+VALUES_SHOWN = 100
+"""Of each field, the values with the largest counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OneByOne:
+    """What the filters that facets do not know leave, counted from the placements themselves."""
+
+    everywhere: Mapping[tuple[int, int], int]
+    """By facet id and bin of θ, the filters by θ left out."""
+    bounded: Mapping[int, int]
+    """By facet id, with the filters by θ."""
+
+
+def facet_counts(session: Session, narrowed: Narrowed, seconds: float | None = None) -> FacetCounts:
+    """How what the query finds is spread. What would have to be counted one by one, past a cap, is left out.
+
+    So is what takes longer than `seconds` to be counted one by one; the answer then is `hurried`, not to be kept.
+    """
+    theta = [term for term in narrowed.numbers if term.field in ("theta", "signal")]
+    others = [term for term in narrowed.numbers if term not in theta]
+    rest = replace(narrowed, facets=[], numbers=others)
+    hurried = False
+    try:
+        counted = _in_time(session, rest, theta, seconds)
+    except TooSlow:
+        counted, hurried = None, True
+    uncounted: tuple[str, ...] = ()
+    if counted is None:
+        uncounted = (*(str(term) for term in others), *(one.text for one in narrowed.fitting))
+        uncounted += ("the filter by model",) if narrowed.models is not None else ()
+    held = roll_up(session)
+    bounded = _bounded(held, counted, theta)
+    matching = held.mask(narrowed.facets)
+    total = round(sum(sums(held.columns["type"], bounded, matching).values()))
+    on_edges = all(_on_edges(term) for term in theta)
+    return FacetCounts(
+        total=None if uncounted else total,
+        fields={name: _field_counts(name, narrowed, held, bounded, matching) for name in SHOWN_FIELDS},
+        theta=_histogram(held, counted, matching),
+        exact=(counted is not None or on_edges) and not uncounted,
+        uncounted=uncounted,
+        hurried=hurried,
+    )
+
+
+def _in_time(session: Session, rest: Narrowed, theta: Sequence[Numbers], seconds: float | None) -> _OneByOne | None:
+    """What facets cannot tell exactly, when the other filters leave few placements: those; raises TooSlow."""
+    if not rest.numbers and rest.models is None and not rest.fitting and all(_on_edges(term) for term in theta):
+        return None
+    if seconds is None:
+        return _counted_one_by_one(session, rest, theta)
+    with limited(session, seconds):
+        return _counted_one_by_one(session, rest, theta)
+
+
+def _counted_one_by_one(session: Session, rest: Narrowed, theta: Sequence[Numbers]) -> _OneByOne | None:
+    found = spread_of_matching(session, rest, theta, GATHER_MAX)
+    if found is None:
+        return None
+    everywhere: Counter[tuple[int, int]] = Counter()
+    bounded: Counter[int] = Counter()
+    for facet_id, lower, count, within in found:
+        everywhere[facet_id, lower] += count
+        bounded[facet_id] += within
+    return _OneByOne(everywhere, bounded)
+
+
+def _bounded(held: RollUp, counted: _OneByOne | None, theta: Sequence[Numbers]) -> Sequence[float]:
+    """By the position of a facet, how many placements the bounds on θ leave: a share of them where one cuts a bin."""
+    if counted is not None:
+        return [counted.bounded.get(facet_id, 0) for facet_id in held.positions]
+    if not theta:
+        return held.counts()
+    return held.shared([_share(theta, lower) for lower in BINS])
+
+
+def _histogram(held: RollUp, counted: _OneByOne | None, matching: Mask) -> dict[int | None, int]:
+    if counted is None:
+        found: Mapping[int, int] = held.histogram(matching)
+    else:
+        found = Counter()
+        for (facet_id, lower), count in counted.everywhere.items():
+            if matching[held.positions[facet_id]]:
+                found[lower] += count
+    rising: dict[int | None, int] = {lower: found[lower] for lower in sorted(found) if lower != UNMEASURED}
+    return rising | ({None: found[UNMEASURED]} if UNMEASURED in found else {})
+
+
+def _field_counts(
+    name: str, narrowed: Narrowed, held: RollUp, bounded: Sequence[float], matching: Mask
+) -> dict[str, int]:
+    """The counts of one field's values, its own filter left out, the largest first."""
+    others = [one for one in narrowed.facets if one.field != name]
+    mask = matching if len(others) == len(narrowed.facets) else held.mask(others)
+    counts: Counter[str] = Counter()
+    for value, count in sums(held.columns[name], bounded, mask).items():
+        if round(count):
+            counts[value or ABSENT] += round(count)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:VALUES_SHOWN])
+
+
+def _share(terms: Iterable[Numbers], lower: int) -> float:
+    """The share of a bin of θ that `terms` leave, if θ is spread evenly in it."""
+    share = 1.0
+    for term in terms:
+        if lower == UNMEASURED:
+            share *= term.absent is not term.negated
+            continue
+        covered = min(1.0, sum(_overlap(term, interval, lower) for interval in term.intervals))
+        share *= 1.0 - covered if term.negated else covered
+    return share
+
+
+def _overlap(term: Numbers, interval: Interval, lower: int) -> float:
+    low = 0.0 if interval.low is None else degrees(term.field, interval.low)
+    high = float(THETA_MAX_DEGREES) if interval.high is None else degrees(term.field, interval.high)
+    return max(0.0, min(high, lower + BIN_DEGREES) - max(low, lower)) / BIN_DEGREES
+
+
+def _on_edges(term: Numbers) -> bool:
+    """Whether the bounds are edges of bins: from an edge on, or up to but without one; the last has its end too."""
+    if term.field != "theta":
+        return not term.intervals
+    return all(
+        (one.low is None or _is_edge(one.low, begins=not one.low_open))
+        and (one.high is None or _is_edge(one.high, begins=one.high_open))
+        for one in term.intervals
+    )
+
+
+def _is_edge(bound: float, *, begins: bool) -> bool:
+    """Whether no bin has values on both sides of `bound`, which itself belongs to what `begins` with it, or not."""
+    if bound >= THETA_MAX_DEGREES:
+        return bound > THETA_MAX_DEGREES or not begins
+    return begins and bound % BIN_DEGREES == 0
 
 
 def search_organs(session: Session, query: Query, limit: int, after: str | None = None) -> SearchPage:
@@ -35,7 +283,7 @@ def count_organs(session: Session, query: Query, seconds: float | None = None) -
     Organs are counted at all of their places: `like:` and `unique:` change nothing. What takes longer than `seconds` to
     count is left out.
     """
-    return _counts(session, query, narrow(session, query), seconds)
+    return _remembered_counts(session, query, narrow(session, query), seconds)
 
 
 def search_and_count(
@@ -45,10 +293,10 @@ def search_and_count(
     cursor = _place(query, limit, after)
     narrowed = narrow(session, query)
     page = _page(session, query, narrowed, limit, cursor)
-    return page, _counts(session, query, narrowed, counts_seconds)
+    return page, _remembered_counts(session, query, narrowed, counts_seconds)
 
 
-def _counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
+def _remembered_counts(session: Session, query: Query, narrowed: Narrowed, seconds: float | None) -> FacetCounts:
     """The counts, remembered for the pages that follow unless they were hurried."""
     key = ("counts", frozenset(query.terms), narrowed.models_asked)
     return remembered(session, key, lambda: facet_counts(session, narrowed, seconds), lambda made: not made.hurried)
@@ -135,3 +383,104 @@ def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | 
             nonfinite=nonfinite,
         )
     return tuple(found[row_id] for row_id in ids)
+
+
+_COLUMNS: dict[str, Any] = {
+    "new": Model.id,  # ids are given in the order of registration
+    "theta": Model.mean_theta,
+    "signal": Model.mean_signal,
+    "params": Model.parameters,
+    "tensors": Model.tensors,
+    "size": Model.size_bytes,
+    "downloads": Model.downloads,
+    "grafts": Model.grafts,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPage:
+    """One page of models."""
+
+    items: tuple[Model, ...]
+    next: str | None
+    notes: tuple[str, ...]
+    composed: frozenset[int] = frozenset()
+    """Ids of those that were composed here."""
+
+
+def search_models(
+    session: Session, query: Query, limit: int, after: str | None = None, *, ranked: bool = False
+) -> ModelPage:
+    """The next `limit` visible models that `query` finds behind `after`; those without the sort's value last.
+
+    With `ranked` only what is compared in rankings: complete models, no adapters and no vocabularies. Raises BadQuery.
+    """
+    check_limit(limit)
+    text = f"{'ranked ' if ranked else ''}{query}"
+    notes: list[str] = []
+    conditions = [*model_conditions(session, query, notes), *_choices(session, query, notes)]
+    conditions += [nonfinite_condition(choice, Model.nonfinite_tensors) for choice in query.choices("nonfinite")]
+    conditions += [number_condition(term, _COLUMNS[term.field]) for name in _COLUMNS for term in query.numbers(name)]
+    conditions += [Model.complete.is_(true()), Model.kind == "model", ~is_composed()] if ranked else []
+    statement = select(Model).where(Model.state == "visible", *conditions)
+    column = _COLUMNS[query.sort.field]
+    if after is not None:
+        statement = _behind(statement, column, query.sort, parse_cursor(text, after))
+    order = (column.desc(), Model.id.desc()) if query.sort.descending else (column, Model.id)
+    rows = session.scalars(statement.order_by(column.is_(None), *order).limit(limit + 1)).all()
+    shown = tuple(rows[:limit])
+    place = Cursor(getattr(shown[-1], column.key), shown[-1].id) if len(rows) > limit else None
+    composed = composed_among(session, [model.id for model in shown])
+    return ModelPage(shown, cursor_text(text, place) if place else None, tuple(notes), composed)
+
+
+def found_models(page: ModelPage) -> ModelsPage:
+    """The page as plain values."""
+    items = tuple(
+        FoundModel(
+            name=model.full_name,
+            title=model.title,
+            kind=shown_kind(model, page.composed),
+            architecture=model.architecture,
+            license=model.license,
+            parameters=model.parameters,
+            tensors=model.tensors,
+            size_bytes=model.size_bytes,
+            mean_theta=model.mean_theta,
+            mean_signal=model.mean_signal,
+            digest=Digest(model.digest),
+            created_at=model.created_at,
+            nonfinite_tensors=model.nonfinite_tensors,
+        )
+        for model in page.items
+    )
+    return ModelsPage(items, page.next, page.notes)
+
+
+def shown_kind(model: Model, composed: frozenset[int]) -> str:
+    """A model's kind as people are told it."""
+    if not model.complete:
+        return PARTIAL
+    return CHIMERA if model.id in composed else model.kind
+
+
+def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:
+    def shown(column: Any) -> Select[Any]:
+        return select(column).where(Model.state == "visible")
+
+    conditions: list[ColumnElement[bool]] = []
+    kind = case((Model.complete.is_(false()), PARTIAL), (is_composed(), CHIMERA), else_=Model.kind)
+    for name, column in (("kind", kind), ("arch", Model.architecture), ("license", Model.license)):
+        for choice in query.choices(name):
+            values = choice.values if name == "kind" else known_values(session, choice, shown(column), notes)
+            stated: Any = func.coalesce(column, "")
+            conditions.append(stated.not_in(values) if choice.negated else stated.in_(values))
+    return conditions
+
+
+def _behind(statement: Select[Model], column: Any, sort: Sort, after: Cursor) -> Select[Model]:
+    step = Model.id < after.id if sort.descending else Model.id > after.id
+    if after.value is None:
+        return statement.where(column.is_(None), step)
+    here, there = tuple_(column, Model.id), tuple_(after.value, after.id)
+    return statement.where(or_(here < there if sort.descending else here > there, column.is_(None)))

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import (
     Account,
@@ -20,7 +19,7 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, checked_text
+from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
 from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
 from organs.registry.names import check_new_name, parse_model_name
 from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256

@@ -1,4 +1,4 @@
-"""Rows of blobs: written when the bytes are durable, leased to who will need them, removed before the bytes are."""
+"""Rows of blobs and of the ingests that lease them: written when the bytes are durable."""
 
 from __future__ import annotations
 
@@ -8,15 +8,47 @@ from datetime import datetime, timedelta
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded, unneeded_blobs
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.totals import add_to_totals, blob_changes, is_counted
-from organs.registry.catalog.tables import Blob, BlobLease, InlineBlob
+from organs.registry.catalog.register.facets import (
+    add_to_totals,
+    blob_changes,
+    is_counted,
+)
+from organs.registry.catalog.tables import Blob, BlobLease, Ingest, InlineBlob
 from organs.registry.catalog.upsert import insert_missing, insert_missing_and_tell
+from organs.registry.catalog.vocabulary import Action, shown_text
 from organs.registry.store import BlobAddress, StoredBlob
+
+LEASE = timedelta(hours=1)
+
+
+def begin_ingest(session: Session, source: str) -> int:
+    """A new running ingest; its id."""
+    begun = now()
+    row = Ingest(source=shown_text(source), state="running", started_at=begun, lease_expires_at=begun + LEASE)
+    session.add(row)
+    session.flush()
+    return row.id
+
+
+def renew_lease(session: Session, ingest_id: int) -> None:
+    """Another hour from now."""
+    session.execute(update(Ingest).where(Ingest.id == ingest_id).values(lease_expires_at=now() + LEASE))
+
+
+def end_ingest(
+    session: Session, ingest_id: int, state: str, report: str | None = None, model_id: int | None = None
+) -> None:
+    """Note how it ended and give its leases back: from here on the references of its model protect the blobs."""
+    session.execute(
+        update(Ingest)
+        .where(Ingest.id == ingest_id)
+        .values(state=state, finished_at=now(), report=report, model_id=model_id)
+    )
+    session.execute(delete(BlobLease).where(BlobLease.ingest_id == ingest_id))
 
 
 def record_blobs(session: Session, ingest_id: int, blobs: Sequence[StoredBlob]) -> list[str]:

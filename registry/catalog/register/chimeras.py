@@ -1,4 +1,4 @@
-"""What is known of a chimera beside its model: its recipe and findings, its lineage, how its organs were computed."""
+"""Rows of chimeras: recipe, findings, lineage, how organs were computed, and verdicts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from datetime import datetime
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.composing import organ_ids
 from organs.registry.catalog.queries.published import donors_of
 from organs.registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
-from organs.registry.catalog.tables import Chimera, Computation, Lineage, Model
+from organs.registry.catalog.tables import Chimera, Computation, Lineage, Model, Score, Verdict
 from organs.registry.catalog.upsert import insert_missing
+from organs.registry.catalog.vocabulary import shown_text
 
 
 def register_chimera(session: Session, model: Model, record: ChimeraRecord) -> None:
@@ -60,3 +62,40 @@ def _insert_computation(
 
 def _edge(created_at: datetime, relation: str, **ends: int) -> Lineage:
     return Lineage(relation=relation, evidence="recorded", created_at=created_at, **ends)
+
+
+def keep_score(
+    session: Session,
+    file_digest: str,
+    text_digest: str,
+    tokens: int,
+    runtime: str,
+    reading: str,
+    perplexity: float | None,
+) -> None:
+    """Keep the reading (JSON) of a file on a text; what is kept already stays."""
+    row = {
+        "file_digest": file_digest,
+        "text_digest": text_digest,
+        "tokens": tokens,
+        "runtime": runtime,
+        "reading": reading,
+        "perplexity": perplexity,
+        "created_at": now(),
+    }
+    insert_missing(session, Score, [row])
+
+
+def add_verdict(session: Session, model_id: int, runtime: str, verdict: str, reason: str, report: str) -> int:
+    """Write down a verdict on a model; `report` is JSON. Its id."""
+    row = Verdict(
+        model_id=model_id,
+        runtime=shown_text(runtime, 256),
+        verdict=verdict,
+        reason=shown_text(reason),
+        report=report,
+        created_at=now(),
+    )
+    session.add(row)
+    session.flush()
+    return row.id

@@ -1,14 +1,21 @@
-"""The event log: who did what. Rows are added, never changed."""
+"""The event log and the contributors that it names. Rows are added, never changed."""
 
 from __future__ import annotations
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.register.contributors import contributor_id
-from organs.registry.catalog.tables import Event
-from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.catalog.tables import Contributor, Event
+from organs.registry.catalog.upsert import insert_missing
+from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
+
+
+def contributor_id(session: Session, name: str) -> int:
+    """The id of the contributor `name`, made on first use."""
+    row = {"name": checked_text(name, "the contributor's name", 96), "created_at": now()}
+    insert_missing(session, Contributor, [row])
+    return session.scalars(select(Contributor.id).where(Contributor.name == name)).one()
 
 
 def record_event(

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.tables import Contributor, Job
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany

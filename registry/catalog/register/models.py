@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import fmean
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.clock import now
+from organs.registry.catalog.fulltext import different_words
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.models import check_model_name, quarantined_model, visible_model_with_digest
 from organs.registry.catalog.queries.shared_organs import count_unseen
 from organs.registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
-from organs.registry.catalog.register.contributors import contributor_id
-from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.facets import FacetKey, bounded_keys, count_placements, facet_ids
+from organs.registry.catalog.register.events import contributor_id, record_event
+from organs.registry.catalog.register.facets import FacetKey, add_to_totals, bounded_keys, count_placements, facet_ids
 from organs.registry.catalog.register.organs import count_nonfinite_tensors, organ_key, record_counts, register_organs
-from organs.registry.catalog.register.totals import add_to_totals
 from organs.registry.catalog.tables import (
+    DailyDownloads,
     FilePart,
     Lineage,
     Measurement,
@@ -33,9 +33,8 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
 )
-from organs.registry.catalog.upsert import batches, insert_missing
-from organs.registry.catalog.vocabulary import checked_text, shown_text
-from organs.registry.catalog.words import different_words
+from organs.registry.catalog.upsert import batches, insert_missing, insert_or_add
+from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob
 
@@ -310,3 +309,22 @@ def _insert_parents(session: Session, model: Model, record: ModelRecord) -> None
 
 def _shown(text: str | None, limit: int = 4096) -> str | None:
     return None if text is None else shown_text(text, limit)
+
+
+def add_downloads(session: Session, counted: Mapping[tuple[int, str], int]) -> None:
+    """Add what was `counted`, by a model's id and a day (YYYY-MM-DD, UTC), to the days and to the models' sums."""
+    sums: Counter[int] = Counter()
+    for (model_id, _), downloads in counted.items():
+        sums[model_id] += downloads
+    known: set[int] = set()
+    for batch in batches(sorted(sums)):
+        known.update(session.scalars(select(Model.id).where(Model.id.in_(batch))))
+    rows = [
+        {"model_id": model_id, "day": day, "downloads": downloads}
+        for (model_id, day), downloads in sorted(counted.items())
+        if model_id in known
+    ]
+    insert_or_add(session, DailyDownloads, ["model_id", "day"], "downloads", rows)
+    for model_id in sorted(known):
+        added = Model.downloads + sums[model_id]
+        session.execute(update(Model).where(Model.id == model_id).values(downloads=added))

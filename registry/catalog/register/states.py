@@ -12,14 +12,12 @@ from typing import Any
 from sqlalchemy import Delete, Update, delete, func, or_, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.actions import Action
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.events import was_done
 from organs.registry.catalog.queries.shared_organs import count_unseen, organs_placed_by, organs_without_place
 from organs.registry.catalog.register.chimeras import count_grafts
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.register.totals import add_to_totals
+from organs.registry.catalog.register.facets import add_to_totals, count_placements
 from organs.registry.catalog.tables import (
     Chimera,
     Computation,
@@ -36,7 +34,7 @@ from organs.registry.catalog.tables import (
     Verdict,
 )
 from organs.registry.catalog.upsert import batches
-from organs.registry.catalog.vocabulary import checked_text
+from organs.registry.catalog.vocabulary import Action, checked_text
 from organs.registry.errors import BadValue, Conflict
 
 REASON_MAX = 1000
@@ -47,7 +45,7 @@ _ACTIONS = {"quarantined": Action.QUARANTINE, "yanked": Action.YANK}
 def show_model(session: Session, model: Model, by: str) -> None:
     """Make a quarantined or yanked model visible; one that is visible stays as it is. `by` is a contributor's name.
 
-    Who publishes wants `ingest.publishing`, which also looks for its relatives. Raises Conflict for a removed model.
+    Who publishes wants `ingest.service`, which also looks for its relatives. Raises Conflict for a removed model.
     """
     session.refresh(model, with_for_update=True)
     check_is_here(model)

@@ -1,12 +1,12 @@
 """The query language: one grammar and one parser for the search box, the command, JSON and Python. Pure.
 
-    type:organ slot:ffn_up,ffn_down block:5-20 theta>=45 arch:qwen2 -license:none sort:-theta coder
+type:organ slot:ffn_up,ffn_down block:5-20 theta>=45 arch:qwen2 -license:none sort:-theta coder
 
-fields   what can be asked for, of organs and of models
-terms    a query as values, and back as text
-parse    text to `Query`; whatever is wrong is one sentence with the nearest right word
-cursor   where a page ended, as a text that is checked when it comes back
-found    what a search gives
+    fields  the fields of the query language
+    terms   a query as values
+    parse   text to `Query`, and queries made narrower, wider or sorted otherwise
+    cursor  where a page ended: the last row's sort value and id, bound to its query
+    found   what a search gives, as values
 """
 
 from organs.registry.catalog.search.fields import MODELS, ORGANS, Field, Vocabulary

@@ -1,21 +1,83 @@
-"""Text to `Query`. Whatever is wrong is one BadQuery: the term, what is wrong with it, and the nearest right word."""
+"""Text to `Query`, and queries made narrower, wider or sorted otherwise.
+
+Whatever is wrong is one BadQuery: the term, what is wrong with it, and the nearest that would be right.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
 from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
 
+from organs.registry.catalog.fulltext import folded_words
 from organs.registry.catalog.search.fields import ALIASES, ORGANS, SORT_ALIASES, SYNONYMS, Field, Kind, Vocabulary
-from organs.registry.catalog.search.numbers import parse_bound, parse_numbers
-from organs.registry.catalog.search.terms import Choice, Numbers, Query, Sort, Term
-from organs.registry.catalog.words import folded_words
+from organs.registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort, Term
 from organs.registry.digest import parse_prefix
 from organs.registry.errors import BadDigest, BadName, BadQuery
 from organs.registry.names import parse_model_name
+
+NUMBER_MAX = 2**63 - 1
+"""Databases hold no larger whole numbers."""
+ABSENT = "none"
+
+_NUMBER = re.compile(r"(?P<digits>[0-9]{1,19}(\.[0-9]{0,40})?|\.[0-9]{1,40})(?P<unit>[A-Za-z]{0,2})°?", re.ASCII)
+_RANGE = re.compile(r"(?P<low>[^-–]*)[-–](?P<high>[^-–]*)")
+_UNITS = {"": 1, "b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+def parse_bound(token: str, field: Field, operator: str, text: str) -> Interval:
+    """The interval that a comparison such as `>=45` leaves; raises BadQuery."""
+    value = _parse_number(token, field, text)
+    if operator == "=":
+        return Interval(value, value)
+    if operator.startswith(">"):
+        return Interval(low=value, low_open=operator == ">")
+    return Interval(high=value, high_open=operator == "<")
+
+
+def parse_numbers(token: str, field: Field, values: Sequence[str]) -> tuple[tuple[Interval, ...], bool]:
+    """The intervals that values such as `5-20` and `3` name, and whether `none` is among them; raises BadQuery."""
+    intervals = []
+    for value in values:
+        if value.lower() == ABSENT:
+            continue
+        match = _RANGE.fullmatch(value)
+        low, high = (match["low"], match["high"]) if match and value.strip("-–") else (value, value)
+        interval = Interval(
+            _parse_number(token, field, low) if low else None, _parse_number(token, field, high) if high else None
+        )
+        if interval.low is not None and interval.high is not None and interval.low > interval.high:
+            raise BadQuery(token, f"a range goes from the smaller number to the larger: {high}-{low}")
+        intervals.append(interval)
+    return tuple(intervals), len(intervals) < len(values)
+
+
+def _parse_number(token: str, field: Field, text: str) -> float:
+    match = _NUMBER.fullmatch(text.strip())
+    unit = match["unit"].lower() if match else ""
+    if match is None or (unit and field.kind is not Kind.SIZE) or unit.removesuffix("b") not in _UNITS:
+        raise BadQuery(token, f"{text[:30]!r} is no number for {field.name}; {_example(field)}")
+    value = float(Decimal(match["digits"]) * _UNITS[unit.removesuffix("b")])  # exact: 4.1k is 4100
+    if not math.isfinite(value) or value > NUMBER_MAX:
+        raise BadQuery(token, f"{text[:30]!r} is too large")
+    if field.kind is Kind.WHOLE and not value.is_integer():
+        raise BadQuery(token, f"{field.name} is a whole number; {_example(field)}")
+    return value
+
+
+def _example(field: Field) -> str:
+    if field.kind is Kind.WHOLE:
+        return f"write {field.name}:5-20 or {field.name}>=5"
+    if field.kind is Kind.SIZE:
+        return f"write {field.name}>=10M"
+    return f"write {field.example}"
+
 
 QUERY_MAX_LENGTH = 2000
 TERMS_MAX = 50
@@ -256,3 +318,58 @@ def _no_field(vocabulary: Vocabulary, name: str) -> str:
 
 def _listed(words: Iterable[str]) -> str:
     return ", ".join(words)
+
+
+def short_text(query: Query, vocabulary: Vocabulary = ORGANS) -> str:
+    """The query's text as people would type it: without the sort that it would have anyway."""
+    return query.text(unless_sorted=vocabulary.default_sort)
+
+
+def toggled_texts(query: Query, field: str, values: Iterable[str], vocabulary: Vocabulary = ORGANS) -> dict[str, str]:
+    """By value the short text of the query with it among the choices of `field`, or without where it stands already."""
+    chosen = [one for term in query.choices(field) if not term.negated for one in term.values]
+    terms = [str(term) for term in query.terms if not _chooses(term, field)]
+    behind = query.behind_terms(vocabulary.default_sort)
+    found = {}
+    for value in values:
+        left = [one for one in chosen if one.casefold() != value.casefold()]
+        kept = left if len(left) < len(chosen) else [*chosen, value]
+        choice = [str(Choice(field, tuple(kept)))] if kept else []
+        found[value] = " ".join([*sorted([*terms, *choice]), *behind])
+    return found
+
+
+def has_choice(query: Query, field: str, value: str) -> bool:
+    """Whether `value` is among what the query chooses in `field`."""
+    chosen = {one.casefold() for term in query.choices(field) if not term.negated for one in term.values}
+    return value.casefold() in chosen
+
+
+def bounded(query: Query, field: str, low: float | None, high: float | None) -> Query:
+    """With the number `field` from `low` up to but without `high`, instead of all that was said of it."""
+    terms = [term for term in query.terms if term.field != field]
+    if low is not None:
+        terms.append(Numbers(field, (Interval(low),)))
+    if high is not None:
+        terms.append(Numbers(field, (Interval(high=high, high_open=True),)))
+    return replace(query, terms=tuple(terms))
+
+
+def without(query: Query, part: object) -> Query:
+    """Without the term `part`, or without the word that it is."""
+    return replace(
+        query,
+        terms=tuple(term for term in query.terms if term != part),
+        words=tuple(word for word in query.words if word != part),
+        excluded_words=tuple(word for word in query.excluded_words if f"-{word}" != part),
+    )
+
+
+def sorted_by(query: Query, field: str) -> Query:
+    """Sorted by `field`, the largest first; the other way round where it is so already."""
+    descending = not (query.sort.field == field and query.sort.descending)
+    return replace(query, sort=Sort(field, descending), like=None)
+
+
+def _chooses(term: object, field: str) -> bool:
+    return isinstance(term, Choice) and term.field == field and not term.negated

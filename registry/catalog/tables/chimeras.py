@@ -22,7 +22,7 @@ class Chimera(Base):
     """SHA-256 of the lock's canonical JSON. Two models may have one: the same bytes under two names."""
     base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
     recipe: Mapped[str] = mapped_column(Text)
-    """JSON, as `registry.compose.keeping` keeps it."""
+    """JSON, as `registry.compose.recipe` keeps it."""
     findings: Mapped[str] = mapped_column(Text)
     """JSON list: what was found before it was made, accepted warnings among it."""
     prediction: Mapped[str] = mapped_column(Text)

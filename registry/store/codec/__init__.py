@@ -1,12 +1,9 @@
 """How plain bytes become stored bytes and come back, pure: bytes in, bytes out.
 
-    layout      Codec: which planes the blocks of a tensor type are taken apart into, and how long a chunk is
-    planes      taking blocks apart and putting them together, in numpy
-    frames      what a Zstandard frame must look like before it is decoded
-    entropy     one plane to one Zstandard frame and back; the sample that decides whether it pays
-    lending     memory for stored bytes on their way to the disk
-    chunks      one chunk: encode, prove, decode, check
-    stored      the stored form of a whole blob: its head with the table of chunks
+    planes   planes: how the blocks of each tensor type are taken apart into planes
+    entropy  one plane to one Zstandard frame and back
+    chunks   one chunk: encode it and prove it, decode it and check it
+    stored   the stored form of a blob
 
 **Plain** bytes are what a digest names; **stored** bytes are what is written down. A **chunk** is about 4 MiB of plain
 bytes, whole blocks: the unit of random access, of checking and of parallel work. A **plane** holds the same part of
@@ -24,7 +21,12 @@ A reader learns from `head_size_of` how much to read, and trusts nothing before 
 """
 
 from organs.registry.store.codec.chunks import EncodedChunk, decode_chunk, encode_chunk, worth_encoding
-from organs.registry.store.codec.layout import BYTES_CODEC, CHUNK_TARGET_BYTES, Codec, codec_for
+from organs.registry.store.codec.planes import (
+    BYTES_CODEC,
+    CHUNK_TARGET_BYTES,
+    Codec,
+    codec_for,
+)
 from organs.registry.store.codec.stored import (
     START_BYTES,
     ChunkEntry,

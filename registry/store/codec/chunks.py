@@ -1,22 +1,55 @@
-"""One chunk: encode it and prove it, decode it and check it. Safe to call from several threads at once."""
+"""One chunk: encode it and prove it, decode it and check it. Safe to call from several threads."""
 
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 import xxhash
 
 from organs.registry.errors import CorruptBlob, EncodingFault
-from organs.registry.store.codec.entropy import GAIN_MIN, compress_plane, decompress_plane
-from organs.registry.store.codec.frames import BadFrame
-from organs.registry.store.codec.layout import CACHE_BLOCK_BYTES, CHUNK_TARGET_BYTES, Codec, Kind
-from organs.registry.store.codec.lending import lend
-from organs.registry.store.codec.planes import Bytes, join_planes, split_planes
+from organs.registry.store.codec.entropy import GAIN_MIN, BadFrame, compress_plane, decompress_plane
+from organs.registry.store.codec.planes import (
+    CACHE_BLOCK_BYTES,
+    CHUNK_TARGET_BYTES,
+    Bytes,
+    Codec,
+    Kind,
+    join_planes,
+    split_planes,
+)
 from organs.registry.store.codec.stored import ChunkEntry, StoredChunk
+
+IDLE_MAX: Final = 8
+"""How many buffers may wait for their next use."""
+LENT_MIN_BYTES: Final = 256 << 10
+"""Below this, memory is made to measure: many small blobs may wait together and must not each hold a whole buffer."""
+
+_idle: deque[Bytes] = deque(maxlen=IDLE_MAX)
+
+
+def lend(size_bytes: int) -> memoryview:
+    """Writable memory of exactly that size, at most CHUNK_TARGET_BYTES, with any content.
+
+    It is used again once the view and every view of a part of it are gone. Nobody has to give it back.
+    """
+    assert size_bytes <= CHUNK_TARGET_BYTES
+    if size_bytes < LENT_MIN_BYTES:
+        return np.empty(size_bytes, np.uint8).data
+    try:
+        buffer = _idle.pop()
+    except IndexError:
+        buffer = np.empty(CHUNK_TARGET_BYTES, np.uint8)
+    lease = buffer[:size_bytes]
+    # A memoryview, and each slice of it, keeps the lease alive; only when the last is gone the buffer waits again.
+    weakref.finalize(lease, _idle.append, buffer).atexit = False
+    return lease.data
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,14 @@ import xxhash
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, UnsupportedDType
 from organs.registry.gguf.types import dtype_by_id
-from organs.registry.store.codec.layout import BYTES_CODEC, NAME_MAX_BYTES, RAW_NAME, Codec, Coder, codec_for
+from organs.registry.store.codec.planes import (
+    BYTES_CODEC,
+    NAME_MAX_BYTES,
+    RAW_NAME,
+    Codec,
+    Coder,
+    codec_for,
+)
 
 MAGIC = b"ORGB"
 FORMAT_VERSION = 1

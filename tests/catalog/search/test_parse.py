@@ -20,8 +20,8 @@ from organs.registry.catalog.search import (
     parse_query,
 )
 from organs.registry.catalog.search.fields import ALIASES, BASES_MAX, Kind
-from organs.registry.catalog.search.numbers import NUMBER_MAX
 from organs.registry.catalog.search.parse import (
+    NUMBER_MAX,
     QUERY_MAX_LENGTH,
     TERMS_MAX,
     VALUE_MAX_LENGTH,

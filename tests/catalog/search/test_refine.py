@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from organs.registry.catalog.search import MODELS, parse_query
-from organs.registry.catalog.search.refine import bounded, has_choice, short_text, sorted_by, toggled_texts, without
+from organs.registry.catalog.search.parse import (
+    bounded,
+    has_choice,
+    short_text,
+    sorted_by,
+    toggled_texts,
+    without,
+)
 
 
 @pytest.mark.parametrize(

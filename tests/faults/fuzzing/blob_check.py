@@ -19,7 +19,14 @@ from organs.registry.store import BlobAddress, BlobReader, BlobStore
 from organs.registry.store import blobs as reading
 from organs.registry.store import files as system
 from organs.registry.store import local as places
-from organs.registry.store.codec import chunks, entropy, frames, stored
+from organs.registry.store.codec import (
+    chunks,
+    entropy,
+    stored,
+)
+from organs.registry.store.codec import (
+    entropy as frames,
+)
 from tests.faults.fuzzing.blob_edits import BlobCase, BlobDamage, Row, file_name
 from tests.faults.fuzzing.blob_seeds import SEVERAL_CHUNKS, blob_seeds
 from tests.faults.fuzzing.sentences import Sentences

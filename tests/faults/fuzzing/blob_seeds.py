@@ -8,8 +8,7 @@ import numpy as np
 
 from organs.registry.digest import Digest, digest_of
 from organs.registry.store.codec import BYTES_CODEC, Codec, StoredHead, codec_for, parse_head
-from organs.registry.store.codec.layout import Kind
-from organs.registry.store.codec.planes import split_planes
+from organs.registry.store.codec.planes import Kind, split_planes
 from tests.store.codec_cases import ALL_CODECS, noise, skewed, store, weights
 
 SMALL_BYTES = 1200

@@ -9,7 +9,6 @@ from organs.ingest import dissect as dissecting
 from organs.ingest.dissect import places
 from organs.registry.errors import BadGguf, BadSplit
 from organs.registry.gguf import Header, read_array, read_header
-from organs.registry.gguf import cursor as window
 from organs.registry.gguf import read as reading
 from organs.registry.gguf import split as splitting
 from organs.registry.gguf import tokenizer as vocabularies
@@ -32,12 +31,13 @@ BYTES_SHARE = 0.8
 HOLLOW_SHARE = 0.01
 HOLLOW_MAX_BYTES = 1 << 20
 
-SPEAKERS = (reading, window, vocabulary, splitting, vocabularies, dissecting)
+SPEAKERS = (reading, vocabulary, splitting, vocabularies, dissecting)
 OUT_OF_REACH = (
     "… takes … bytes, over the limit of …",  # a vocabulary of 64 MiB
     "more than … bytes of padding are not zero: something is hidden there",  # 16 MiB of them
     "and … more",  # thirteen reasons against three shards
     "there are no shards",
+    "it would be … shards; a split set has at most …",  # of a model that is cut, not read
     "it carries the lock sha256:… of a chimera",  # no seed is one
 )
 """Sentences that need files larger than a case, or other callers; tests of their own speak them."""

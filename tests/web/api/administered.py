@@ -8,7 +8,7 @@ from flask.testing import FlaskClient
 
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.register.contributors import contributor_id
+from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.states import hide_model
 from organs.registry.catalog.tables import Submission
 from organs.registry.names import parse_model_name

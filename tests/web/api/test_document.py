@@ -15,7 +15,7 @@ from openapi_spec_validator import validate
 
 from organs.registry.registry import Registry
 from organs.web.api.document import document as make_document
-from organs.web.api.examples import example_answers
+from organs.web.api.document import example_answers
 from organs.web.api.operation import Operation, operations
 from organs.web.app import create_app
 from tests.builders import file_bytes, raw_file, text, unsigned

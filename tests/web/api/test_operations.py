@@ -14,7 +14,7 @@ from werkzeug.test import TestResponse
 
 from organs.ingest.jobs.runner import Runner
 from organs.registry.compose.lock import parse_lock
-from organs.registry.compose.reading import read_recipe
+from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.registry import Registry
 from organs.web.api.document import document as make_document
 from organs.web.api.operation import Operation, operations

@@ -11,18 +11,17 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
-from organs.ingest.jobs.asking import ask_for
+from organs.ingest.jobs.queue import ask_for
 from organs.ingest.jobs.runner import Runner
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import token_by_public_id
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor
-from organs.registry.catalog.register.contributors import contributor_id
-from organs.registry.catalog.register.submissions import add_submission
-from organs.registry.catalog.register.uploads import add_upload
+from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.tables import Chimera, Model, Token
 from organs.registry.registry import Registry
 from organs.registry.tokens import PREFIX
-from organs.web import answers
+from organs.web import responses
 from organs.web.api.accounts import EXAMPLE_TOKEN
 from organs.web.api.operation import Operation, operations
 from organs.web.api.submissions import EXAMPLES as SUBMISSIONS
@@ -132,8 +131,8 @@ def asked(client: FlaskClient, told: Operation, *, is_allowed: bool = True) -> T
 def _managing_token(client: FlaskClient) -> dict[str, str]:
     """The header of a contributor who manages tokens, and created the one that examples revoke: `local` has none."""
     with client.application.app_context():
-        text = new_token(answers.registry(), "ada", "upload", "tokens")
-        with answers.registry().catalog.writing() as session:
+        text = new_token(responses.registry(), "ada", "upload", "tokens")
+        with responses.registry().catalog.writing() as session:
             token_by_public_id(session, EXAMPLE_TOKEN).parent_id = token_by_public_id(session, text[5:14]).id
         return bearing(text)
 

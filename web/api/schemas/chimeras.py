@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from organs.registry.catalog.vocabulary import VERDICTS
-from organs.registry.compose.finding import Severity
+from organs.registry.compose.findings import Severity
 from organs.registry.present.plan import ACTS
 from organs.web.api.schemas.values import (
     BLOCK,

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.catalog.queries.published import OWN_STATES
+from organs.registry.catalog.records import (
+    BASE_MAX,
+    DESCRIPTION_MAX,
+    TAG_MAX,
+    TAGS_MAX,
+    TITLE_MAX,
+)
 from organs.registry.catalog.register.states import REASON_MAX
-from organs.registry.compose.expressions import LICENCE_MAX
+from organs.registry.compose.licences import LICENCE_MAX
 from organs.registry.present.changes import ACTS
 from organs.web.api.schemas.values import (
     COUNT,

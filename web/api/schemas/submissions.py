@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from organs.ingest.submissions.findings import MUST_ACKNOWLEDGE
-from organs.ingest.submissions.manifest import FILES_MAX, PIECES_MAX
-from organs.registry.catalog.edits import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
+from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.contributions.manifest import (
+    FILES_MAX,
+    PIECES_MAX,
+)
+from organs.registry.catalog.records import (
+    BASE_MAX,
+    DESCRIPTION_MAX,
+    LICENSE_MAX,
+    TAG_MAX,
+    TAGS_MAX,
+    TITLE_MAX,
+)
 from organs.registry.catalog.vocabulary import MODEL_KINDS, SUBMISSION_STATES
 from organs.web.api.schemas.values import (
     BYTES,

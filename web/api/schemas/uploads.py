@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.register.uploads import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
+from organs.registry.catalog.register.submissions import (
+    PACK_MAX_BYTES,
+    PACK_PIECE_MAX_BYTES,
+    PACK_PIECES_MAX,
+)
 from organs.registry.catalog.vocabulary import UPLOAD_KINDS, UPLOAD_STATES
 from organs.web.api.schemas.values import BYTES, DIGEST, TEXT, TIME, Schema, described, list_of, nullable, record, ref
 

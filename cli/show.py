@@ -1,0 +1,397 @@
+"""`organ models` and `organ show`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+from sqlalchemy.orm import Session
+
+from organs.cli.arguments import (
+    QueryCommand,
+    folder_registry,
+    print_more,
+    remote_registry,
+)
+from organs.cli.composing import print_changes, print_findings
+from organs.cli.console import (
+    NONFINITE_MARK,
+    plain,
+    print_json,
+    print_prose,
+    print_sentence,
+    print_table,
+)
+from organs.cli.elsewhere import values_there
+from organs.registry.catalog.queries.composing import model_by_digest
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import organs_by_prefix
+from organs.registry.catalog.queries.published import versions
+from organs.registry.catalog.queries.search import search_models
+from organs.registry.catalog.search import MODELS, Query, parse_query
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.digest import looks_like_prefix
+from organs.registry.errors import BadName, NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.present.chimera import chimera_values
+from organs.registry.present.models import figures, model_page, models_values
+from organs.registry.present.organs import organ_page
+from organs.registry.present.published import versions_values
+from organs.registry.present.text import count_text, share_text, size_text, theta_text
+from organs.registry.present.values import Values
+
+VERDICTS_SHOWN = 3
+COMPUTED_SHOWN = 12
+
+
+def print_chimera(values: Values) -> None:
+    """What is known of a model because it was composed here."""
+    click.echo(f"\nA chimera, lock sha256:{values['lock_id']}")
+    for parent in values["parents"]:
+        given = ", ".join(parent["acts"]) or "its own organs"
+        print_sentence(f"from {parent['model']}, {parent['license'] or 'licence not said'}: {given}")
+    click.echo()
+    print_changes(values["changes"])
+    computed = values["computed"]
+    if computed:
+        click.echo()
+        print_made(computed[:COMPUTED_SHOWN])
+        if len(computed) > COMPUTED_SHOWN:
+            click.echo(f"… and {len(computed) - COMPUTED_SHOWN} more, with --json")
+    click.echo("\nRecipe\n")
+    for line in values["recipe_yaml"].splitlines():
+        click.echo(f"  {plain(line)}")
+    click.echo()
+    print_findings(values["findings"])
+    print_sentence(f"predicted: {values['prediction']['sentence']}")
+    for verdict in values["verdicts"][:VERDICTS_SHOWN]:
+        when = verdict["created_at"][:16].replace("T", " ")
+        print_sentence(f"{verdict['verdict']} in {verdict['runtime']} on {when}: {verdict['reason']}")
+    if not values["verdicts"]:
+        click.echo(f"not run yet: organ validate {values['model']}")
+
+
+def print_made(computed: Sequence[Values]) -> None:
+    """How organs were computed, a line each."""
+    for one in computed:
+        name = f"{one['name']}: " if "name" in one else ""
+        before, source = theta_text(one["theta_before"]), one["source"]
+        thetas = f"θ {before} → {theta_text(one['theta'])}" if "theta" in one else f"which has a θ of {before}"
+        origin = f"from {source['digest'][:12]} ({source['dtype']})"
+        print_sentence(f"{name}{' and '.join(_steps(one))}, {origin}, {thetas}")
+
+
+def _steps(one: Values) -> list[str]:
+    count = len(one["adapters"])
+    scales = ", ".join(f"{adapter['scale']:g}" for adapter in one["adapters"])
+    merged = [f"{count} adapter{'s' if count > 1 else ''} merged at {scales}"] if count else []
+    keep = f", keeping {one['keep']:.0%} of the energy" if one["keep"] is not None else ""
+    return [*merged, *([f"purified ({one['method']}{keep})"] if one["method"] else [])] or ["encoded again"]
+
+
+FILES_SHOWN = 4
+EDGES_SHOWN = 12
+PARTIAL_MODEL = "partial model"
+FACTS_SHOWN = ("licence", "context length", "vocabulary", "tokenizer")
+_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
+
+_METHODS = {
+    "z1": "the Z-measure: what the distribution of the weights looks like",
+    "mp1": "the spectral reading: how far the matrix is from a random one",
+}
+_MEANINGS = {
+    "sample_size": "values that were looked at",
+    "theta": "θ in degrees: 0 noise, 90 signal; a bell curve has about 34",
+    "magnitude": "|Z|: bits that each doubling of the resolution adds, near 1 for continuous weights",
+    "signal": "sin θ",
+    "entropy": "how evenly the values fill their range; noise has 0.95 and more",
+    "kurtosis": "what sits in the tails beyond a bell curve; noise is within ±1.2",
+    "coherence": "how unevenly the sorted values are spaced; noise has 0.5 and less",
+    "mean": "of the values that were looked at, as are the next three",
+    "nan_count": "values that are no number",
+    "infinite_count": "values beyond all numbers",
+    "constant": "whether all values are one",
+    "spectral_signal": "share of the energy that stands above chance: 0 in a random matrix",
+    "stable_rank": "the whole energy over the largest eigenvalue: 1 where one direction is everything",
+}
+
+
+def print_model(values: Values) -> None:
+    """A model page: what it is, its types, its lineage, and a line an organ."""
+    click.echo(f"{values['name']}  {plain(values['title'] or '')}".rstrip())
+    if values["description"]:
+        print_prose(values["description"])
+    size = size_text(values["size_bytes"])
+    content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
+    kind = values["kind"] if values["complete"] else PARTIAL_MODEL
+    click.echo(f"{kind}, {plain(values['architecture'] or 'no architecture')}, {content}")
+    for note in (*values["flags"], *values["unassemblable"]):
+        print_sentence(f"note: {note}")
+    _print_facts(values)
+    _print_state(values)
+    click.echo()
+    rows = [
+        (
+            kind["type"],
+            kind["tensors"],
+            size_text(kind["size_bytes"]),
+            theta_text(kind["mean_theta"]),
+            share_text(kind["mean_spectral_signal"]),
+        )
+        for kind in values["types"]
+    ]
+    print_table(("type", "tensors", "size", "θ", "spectral"), rows, _NUMBERS)
+    print_lineage(values)
+    click.echo()
+    organs = [_placement_row(placement) for placement in values["placements"]]
+    print_table(("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ"), organs, _NUMBERS)
+
+
+def _print_state(values: Values) -> None:
+    """What became of it since it was published: its state, its use, and the other versions of its name."""
+    if values["state"] != "visible":
+        print_sentence(f"{values['state']} on {(values['changed_at'] or '')[:10]}: {values['state_reason'] or ''}")
+    click.echo(f"{values['downloads']} downloads, grafted into {values['grafts']} chimeras")
+    others = [one for one in values["versions"] if one["name"] != values["name"]]
+    for one in others:
+        changes, state = one["changes"], "" if one["state"] == "visible" else f", {one['state']}: {one['state_reason']}"
+        differ = f", {_differing(changes['changed'])} from the one before" if changes else ""
+        print_sentence(f"also {one['name']}, {one['created_at'][:10]}{differ}{state}")
+    if values["versions_left_out"]:
+        click.echo(f"and {values['versions_left_out']} older versions")
+
+
+def _differing(count: int) -> str:
+    return "1 organ differs" if count == 1 else f"{count} organs differ"
+
+
+def print_organ(values: Values) -> None:
+    """An organ page: what it is, what was measured, and where it sits."""
+    click.echo(f"sha256:{values['digest']}")
+    gain = f"{size_text(values['size_bytes'])}, stored in {size_text(values['stored_bytes'])} by {values['codec']}"
+    click.echo(f"{values['dtype']} {values['shape']}, {values['elements']} values, {gain}, {values['state']}")
+    if values["nonfinite"] != 0:
+        counted = "not counted yet" if values["nonfinite"] is None else f"{values['nonfinite']:,}"
+        click.echo(f"values that are NaN or infinite: {counted}")
+    for other in values["also"]:
+        click.echo(f"the same bytes also stand as {other['dtype']} {other['shape']}")
+    for reading in values["measurements"]:
+        _print_reading(reading)
+    if values["measurements"]:
+        click.echo()
+        print_sentence("What these numbers do not say is in the documentation, under 'What the numbers mean'.")
+    click.echo()
+    rows = [(place["model"], place["name"], place["type"]) for place in values["places"]]
+    print_table(("model", "tensor", "type"), rows)
+
+
+def _print_facts(values: Values) -> None:
+    """The licence, what a user of the model asks first, and its files; all metadata is in the JSON."""
+    facts = [(name, values["facts"][name]) for name in FACTS_SHOWN if name in values["facts"]]
+    facts += [
+        ("file", f"{file['name']}, {size_text(file['size_bytes'])}, sha256:{file['sha256'][:12]}")
+        for file in values["files"][:FILES_SHOWN]
+    ]
+    for name, text in facts:
+        click.echo(f"{name:14}  {plain(text)}")
+    if len(values["files"]) > FILES_SHOWN:
+        click.echo(f"… and {len(values['files']) - FILES_SHOWN} more files, with --json")
+
+
+def _placement_row(placement: Values) -> tuple[object, ...]:
+    return (
+        f"{placement['name']} {NONFINITE_MARK}" if placement["nonfinite"] else placement["name"],
+        placement["type"],
+        placement["dtype"],
+        placement["shape"],
+        theta_text(placement["theta"]),
+        share_text(placement["magnitude"]),
+        share_text(placement["spectral_signal"]),
+        placement["digest"][:12],
+    )
+
+
+def _print_reading(reading: Values) -> None:
+    method = reading["method"]
+    click.echo(f"\nmethod {method}, {_METHODS[method]}" if method in _METHODS else f"\nmethod {method}")
+    rows = [
+        (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
+        for name, value in reading.items()
+        if name not in ("method", "reason")
+    ]
+    print_table(("number", "value", "what it is"), rows, _NUMBERS)
+    if "reason" in reading:
+        print_sentence(f"not measured: {reading['reason']}")
+
+
+def _reading_text(name: str, value: object) -> str:
+    if name == "theta" and isinstance(value, float):
+        return theta_text(value)
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
+
+
+def print_lineage(values: Values) -> None:
+    """The lineage and the findings of a model page, if there are any."""
+    edges = values["lineage"]
+    if edges:
+        click.echo()
+        print_sentence(
+            "Lineage. Alike is the mean correlation of the weights at the same places: 1 the same, 0 strangers. What "
+            "was measured has no direction."
+        )
+        rows = [
+            (edge["direction"], edge["model"] or edge["text"], edge["relation"], edge["evidence"], *_alike(edge))
+            for edge in edges[:EDGES_SHOWN]
+        ]
+        print_table(("kin", "model", "relation", "evidence", "alike", "matrices"), rows, ("alike", "matrices"))
+        left_out = len(edges) - EDGES_SHOWN + values["lineage_left_out"]
+        if left_out > 0:
+            click.echo(f"… and {left_out} more, with --json")
+    for finding in values["findings"]:
+        print_sentence(f"{finding['severity']}: {finding['sentence']}")
+
+
+def _alike(edge: Values) -> tuple[str, str]:
+    return share_text(edge["score"]), str(edge["compared"] or "–")
+
+
+VERSIONS_SHOWN = 10
+_LIST_NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
+
+
+def _fields_help() -> str:
+    return "\n".join(f"  {field.name + ':':10} {field.meaning}" for field in MODELS.fields.values())
+
+
+@click.command(
+    cls=QueryCommand,
+    epilog="\b\nFields\n"
+    + _fields_help()
+    + f"\n  sort:      {', '.join(MODELS.sorts)}; -theta is the highest first\n\n"
+    "Any other word is looked for in names, titles, tags and descriptions.",
+)
+@click.argument("query", nargs=-1)
+@click.option("--rank", is_flag=True, help="Complete models only, by falling mean θ.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Models on a page.")
+@click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
+@click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print names only.")
+def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
+    """List the registered models, newest first, or those that a query finds.
+
+    θ is the mean over the model's tensors: the shape of its weights' distributions between noise (0°) and signal
+    (90°). It does not say how good the model is.
+    """
+    text = " ".join(query)
+    asked = parse_query(text, MODELS, "-theta" if rank else None)
+    values, numbers = _listed(text, asked, rank=rank, limit=limit, after=after)
+    for note in values["notes"]:
+        click.echo(f"note: {plain(note)}", err=True)
+    if as_json:
+        print_json(values)
+        return
+    if quiet:
+        for model in values["items"]:
+            click.echo(model["name"])
+    else:
+        _print_models(values["items"], None if text or rank else numbers)
+    if values["next"] is not None:
+        options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
+        print_more("models", text, options, values["next"])
+
+
+@click.command()
+@click.argument("what", metavar="MODEL|DIGEST")
+@click.option("--json", "as_json", is_flag=True, help="Everything as JSON.")
+def show(what: str, as_json: bool) -> None:
+    """Show a model (namespace/name, with @version if need be), or an organ by 8 or more characters of its digest.
+
+    A chimera is also found by sha256: and the digest of its lock, any model by that of its file. Of a chimera the
+    recipe is shown, what was found and predicted, and the verdicts; of a computed organ, how it was made.
+    """
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            values = values_there(remote, what, VERSIONS_SHOWN)
+    else:
+        with folder_registry() as registry, registry.catalog.reading() as session:
+            model = _model(session, what)
+            values = organ_page(session, what) if model is None else _model_values(session, model)
+    if as_json:
+        print_json(values)
+    elif "placements" not in values:
+        print_organ(values)
+        print_made(values["made"])
+    else:
+        print_model(values)
+        if values["chimera"] is not None:
+            print_chimera(values["chimera"])
+
+
+def _listed(text: str, asked: Query, *, rank: bool, limit: int, after: str | None) -> tuple[Values, Values | None]:
+    """A page of models, and the figures of the whole registry where they are known."""
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            return remote.models_values(text, limit=limit, after=after, ranked=rank), None
+    with folder_registry() as registry, registry.catalog.reading() as session:
+        return models_values(search_models(session, asked, limit, after, ranked=rank)), figures(session)
+
+
+def _model(session: Session, what: str) -> Model | None:
+    """The model that `what` means; None where it can only be an organ."""
+    if what.startswith("sha256:"):
+        return _model_by_digest(session, what)
+    try:
+        return model_by_name(session, parse_model_name(what))
+    except (BadName, NotFound):
+        if not looks_like_prefix(what):
+            raise
+    return None
+
+
+def _model_by_digest(session: Session, what: str) -> Model | None:
+    """An organ comes first."""
+    try:
+        organs_by_prefix(session, what)
+    except NotFound as no_organ:
+        try:
+            return model_by_digest(session, what)
+        except NotFound:
+            raise NotFound(f"{no_organ}, nor that of a model, of its file or of its lock") from None
+    return None
+
+
+def _model_values(session: Session, model: Model) -> Values:
+    others = versions_values(versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN))
+    since = {"versions": others["items"], "versions_left_out": others["left_out"]}
+    return model_page(session, model) | since | {"chimera": chimera_values(session, model)}
+
+
+def _print_models(found: list[Values], numbers: Values | None) -> None:
+    """The table, and below it the registry's `numbers` where all of it was asked for."""
+    if not found:
+        empty = numbers is not None and not numbers["models"]
+        click.echo("No models yet. Try: organ ingest FILE.gguf" if empty else "Nothing matches.", err=True)
+        return
+    columns = ("model", "kind", "architecture", "tensors", "parameters", "size", "θ", "license")
+    print_table(columns, [_model_row(model) for model in found], _LIST_NUMBERS)
+    if numbers is not None:
+        plain_size, stored = size_text(numbers["size_bytes"]), size_text(numbers["stored_bytes"])
+        click.echo(f"{numbers['models']} models; {numbers['blobs']} blobs, {plain_size} stored in {stored}", err=True)
+
+
+def _model_row(model: Values) -> tuple[object, ...]:
+    kind = model["kind"] if model["complete"] else "partial"
+    return (
+        model["name"],
+        f"{kind} {NONFINITE_MARK}" if model["nonfinite_tensors"] else kind,
+        model["architecture"] or "–",
+        model["tensors"],
+        count_text(model["parameters"]),
+        size_text(model["size_bytes"]),
+        theta_text(model["mean_theta"]),
+        model["license"] or "–",
+    )

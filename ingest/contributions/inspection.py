@@ -1,0 +1,392 @@
+"""Ask a confined inspector what submitted files say, and to measure their tensors.
+
+The inspector (`ingest.contributions.inspector`) is one process for each submission that is worked at. It has no file
+and no database; this side sends it the bytes that it asks for, and checks whatever it answers
+(`ingest.contributions.messages`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+
+from organs.ingest.contributions.inspector import THREADS
+from organs.ingest.contributions.messages import (
+    FRONTS_MAX_BYTES,
+    READ_COST_BYTES,
+    READS_BASE_BYTES,
+    BadMessage,
+    Channel,
+    FrontReader,
+    Values,
+    read_measurement,
+    read_range,
+    read_refusal,
+)
+from organs.ingest.dissect import Front
+from organs.ingest.files import OpenFile
+from organs.registry.errors import BadInput, OrganError
+from organs.registry.gguf import DType
+from organs.registry.measure import Measurement, Read, required_reads
+from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
+
+ADDRESS_SPACE_BYTES = 2 * 1024**3
+"""It sets about 0.3 GiB aside; samples of the largest tensors take 0.4 GiB, large headers less."""
+CPU_SECONDS_LEAST, CPU_BYTES_A_SECOND = 120, 4_000_000
+"""Parsing and measuring take about a tenth of that."""
+WALL_SECONDS_LEAST, WALL_BYTES_A_SECOND = 300, 1_000_000
+"""The inspector lives as long as the whole ingest, which waits for the disk and for others."""
+ANSWER_SECONDS = 120.0
+"""How long the inspector may take to read one message, or to send one: all of it, not its first byte. It takes
+milliseconds, or some seconds on a busy machine."""
+FRONTS_SECONDS = 600.0
+"""How long we wait for the inspector of one submission, together, while it parses the headers. A header of the largest
+size that is accepted takes less than a minute."""
+MEASURED_SECONDS_LEAST, MEASURED_SECONDS_EACH = 300.0, 1.0
+"""How long all threads together wait for measurements: so much, and so much more for each. Matrices of 8192 x 4096
+take 0.05 s each on two busy cores."""
+NICENESS = 10
+GRACE_SECONDS = 1.0
+"""How long a process may take to end by itself whose pipes are closed."""
+ONE_BLAS_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""The inspector's own threads are the parallelism."""
+PROGRAM = "organs.ingest.contributions.inspector"
+TOO_LARGE = "Its headers have more metadata and tensors than a submission may have."
+SLOW_FRONTS = "The inspection was stopped: reading the headers took longer than {:g} s."
+SLOW_MEASUREMENTS = "The inspection was stopped: {} measurements took longer than {:g} s."
+
+_log = logging.getLogger(__name__)
+
+
+class Stopped(OrganError):
+    """The inspector was over a limit (`is_limit`), crashed, or answered what makes no sense."""
+
+    def __init__(self, sentence: str, *, is_limit: bool) -> None:
+        super().__init__(sentence)
+        self.is_limit = is_limit
+
+
+class Refused(BadInput):
+    """The inspector refuses what was sent; `code` is that of the finding."""
+
+    def __init__(self, code: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+class Inspection:
+    """A conversation with an inspector (`ingest.tasks.Measurer`).
+
+    `how_it_ended` is called once the inspector has closed its pipes before it was told to end, and gives the error that
+    says why; `kill` ends it at once.
+    """
+
+    threads = THREADS
+
+    def __init__(self, channel: Channel, how_it_ended: Callable[[], OrganError], kill: Callable[[], None]) -> None:
+        self._channel = channel
+        self._how_it_ended = how_it_ended
+        self._kill = kill
+        self._is_over = False
+        self._sending = threading.Lock()
+        """Held while a request is written. Never taken by the receiver, which must go on reading meanwhile."""
+        self._lock = threading.Lock()
+        """Guards the attributes below; never held while anything waits for the inspector."""
+        self._numbers = 0
+        self._waited_seconds = 0.0
+        """For measurements."""
+        self._waiting: dict[int, Future[Measurement]] = {}
+        self._error: BaseException | None = None
+        self._receiver: threading.Thread | None = None
+
+    def front(self, source: OpenFile, advance: Callable[[], None]) -> Front:
+        """Return what the front of one file says; `advance` is called whenever the inspector has asked for bytes.
+
+        Raises Refused, Stopped, and what reading `source` raises. To be called before the first `measure`.
+        """
+        reader = FrontReader(source)
+        reads = _Reads(self._channel, source)
+        try:
+            request = {"inspect": source.path.name, "size_bytes": source.size_bytes}
+            self._channel.send(request, timeout_seconds=ANSWER_SECONDS)
+            while True:
+                values = self._front_answer()
+                if "read" in values:
+                    advance()
+                    reads.answer(_only(values, "read"))
+                elif "fields" in values:
+                    reader.add_fields(_only(values, "fields"))
+                elif "tensors" in values:
+                    reader.add_tensors(_only(values, "tensors"))
+                elif "refused" in values:
+                    raise Refused(*read_refusal(_only(values, "refused")))
+                else:
+                    return reader.finish(_only(values, "front"))
+        except BadMessage as error:
+            raise _nonsense(error) from error
+        except BrokenPipeError:
+            raise self._how_it_ended() from None
+        except TimeoutError:
+            raise _no_answer() from None
+
+    def measure(self, read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
+        """Let the inspector measure a tensor whose bytes `read` gives. For several threads. Raises Refused, Stopped."""
+        data = b"".join(read(offset, size) for offset, size in required_reads(shape, dtype))
+        number, answer = self._expect_measurement()
+        request = {"measure": number, "shape": list(shape), "dtype": dtype.name}
+        with self._sending:
+            began = time.monotonic()
+            if not answer.done():  # it has failed if the conversation ended while this thread waited for its turn
+                self._send(request, data)
+        del data
+        try:
+            measurement = answer.result(ANSWER_SECONDS)
+        except TimeoutError:
+            self._kill()
+            raise _no_answer() from None
+        self._count_wait(time.monotonic() - began)
+        return measurement
+
+    def cancel(self) -> None:
+        """Kill the inspector, and make every thread that waits for a measurement give up."""
+        self._is_over = True
+        self._kill()
+        self._fail(Stopped("The inspection was given up.", is_limit=False))
+
+    def end(self) -> None:
+        """Tell the inspector to end: nothing follows."""
+        self._is_over = True
+        self._channel.end()
+
+    def close(self) -> None:
+        """Close the pipes. The inspector has ended."""
+        if self._receiver is not None:
+            self._receiver.join()
+        self._channel.close()
+
+    def _front_answer(self) -> Values:
+        """Return the next message about a front. Raises what `_answer` raises, Refused and Stopped for the limits."""
+        values = self._answer(ANSWER_SECONDS)
+        if self._channel.received_bytes > FRONTS_MAX_BYTES:
+            raise Refused("too-large", TOO_LARGE)
+        if self._channel.waited_seconds > FRONTS_SECONDS:
+            raise Stopped(SLOW_FRONTS.format(FRONTS_SECONDS), is_limit=True)
+        return values
+
+    def _expect_measurement(self) -> tuple[int, Future[Measurement]]:
+        """Return the number of a new request, and where its answer will be. Raises the error that ended everything."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._receiver is None:
+                self._receiver = threading.Thread(target=self._receive, name="measurements", daemon=True)
+                self._receiver.start()
+            self._numbers += 1
+            answer = self._waiting[self._numbers] = Future[Measurement]()
+            return self._numbers, answer
+
+    def _count_wait(self, seconds: float) -> None:
+        """Note how long a measurement took. Kill the inspector and raise Stopped when all took too long together."""
+        with self._lock:
+            self._waited_seconds += seconds
+            most = MEASURED_SECONDS_LEAST + MEASURED_SECONDS_EACH * self._numbers
+            is_too_slow, number = self._waited_seconds > most, self._numbers
+        if is_too_slow:
+            self._kill()
+            raise Stopped(SLOW_MEASUREMENTS.format(number, most), is_limit=True)
+
+    def _send(self, request: Values, data: bytes) -> None:
+        """Send a request. When the inspector does not read it, kill it and fail every answer that is awaited."""
+        try:
+            self._channel.send(request, data, timeout_seconds=ANSWER_SECONDS)
+        except BrokenPipeError:
+            pass  # the receiver sees the end too, and knows why
+        except TimeoutError:
+            self._kill()
+            self._fail(_no_answer())
+
+    def _receive(self) -> None:
+        """Pass measurements on to the threads that wait for them, until the inspector ends.
+
+        It may wait for ever: each of those threads has its own deadline, and the end of the inspector ends this too.
+        """
+        try:
+            while True:
+                self._hand_over(self._answer())
+        except BadMessage as error:
+            self._fail(_nonsense(error))
+        except BrokenPipeError:
+            if not self._is_over:
+                self._fail(self._how_it_ended())
+        except BaseException as error:  # noqa: BLE001  # carried over to who waits
+            self._fail(error)
+
+    def _hand_over(self, values: Values) -> None:
+        with self._lock:
+            waiting = self._waiting.pop(_number(values), None)
+        if waiting is None:
+            raise BadMessage("a measurement that nobody asked for")
+        try:
+            if "refused" in values:
+                waiting.set_exception(Refused(*read_refusal(values["refused"])))
+            else:
+                waiting.set_result(read_measurement(values.get("measurement")))
+        except BadMessage as error:
+            waiting.set_exception(_nonsense(error))
+            raise
+
+    def _answer(self, timeout_seconds: float | None = None) -> Values:
+        """Return the next message. Raises BadMessage, TimeoutError, and BrokenPipeError when there is none."""
+        message = self._channel.receive(timeout_seconds=timeout_seconds)
+        if message is None:
+            raise BrokenPipeError
+        return message[0]
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._error = self._error or error
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+        for answer in waiting:
+            answer.set_exception(error)
+
+
+class _Reads:
+    """Answers requests for bytes of one file, within a budget."""
+
+    def __init__(self, channel: Channel, source: OpenFile) -> None:
+        self._channel = channel
+        self._source = source
+        self._left_bytes = 2 * source.size_bytes + READS_BASE_BYTES
+
+    def answer(self, request: object) -> None:
+        """Send the bytes that a request names.
+
+        Raises BadMessage, BrokenPipeError, TimeoutError, and what reading raises.
+        """
+        offset, size = read_range(request, self._source.size_bytes)
+        self._left_bytes -= max(size, READ_COST_BYTES)
+        if self._left_bytes < 0:
+            raise BadMessage("the same bytes are wanted again and again")
+        self._channel.send({"bytes": size}, self._source.read_at(offset, size), timeout_seconds=ANSWER_SECONDS)
+
+
+StartInspector = Callable[[int, bool], AbstractContextManager[Inspection]]
+"""Starts an inspector for files of so many bytes, which ends with the block; with True, only where this kernel can
+confine it wholly."""
+
+
+def limits_for(size_bytes: int) -> Limits:
+    """Return what the inspector of files of that size may use."""
+    return Limits(
+        wall_seconds=WALL_SECONDS_LEAST + size_bytes / WALL_BYTES_A_SECOND,
+        cpu_seconds=CPU_SECONDS_LEAST + size_bytes // CPU_BYTES_A_SECOND,
+        address_space_bytes=ADDRESS_SPACE_BYTES,
+        file_size_bytes=0,
+        niceness=NICENESS,
+    )
+
+
+@contextmanager
+def confined_inspector(size_bytes: int, required: bool, limits: Limits | None = None) -> Iterator[Inspection]:
+    """Start an inspector as a confined process, for files of that size together.
+
+    With `required` it runs only where this kernel can enforce its whole sandbox (`registry.errors.NoSandbox`).
+    """
+    process = InspectorProcess(limits or limits_for(size_bytes), required=required)
+    inspection = Inspection(process.channel, process.how_it_ended, process.kill)
+    try:
+        yield inspection
+    finally:
+        inspection.end()
+        process.wait()
+        inspection.close()
+
+
+class InspectorProcess:
+    """A confined process that has the other ends of the two pipes of `channel`, and nothing else."""
+
+    def __init__(self, limits: Limits, *, required: bool = False, program: str = PROGRAM) -> None:
+        its_reads, our_writes = os.pipe()
+        our_reads, its_writes = os.pipe()
+        self.channel = Channel(our_reads, our_writes)
+        self._program = program
+        self._limits = limits
+        self._sandbox = Sandbox(required=required)
+        self._descriptors = (its_reads, its_writes)
+        self._is_over = threading.Event()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+        self._keeper = threading.Thread(target=self._run, name="inspector", daemon=True)
+        self._keeper.start()
+
+    def kill(self) -> None:
+        """End the process by a signal, soon."""
+        self._is_over.set()
+
+    def wait(self) -> None:
+        """Wait for the end of a process that was told to end; kill it when it does not."""
+        self._keeper.join(GRACE_SECONDS)
+        self._is_over.set()
+        self._keeper.join()
+
+    def how_it_ended(self) -> OrganError:
+        """Return the error that says why a process that has closed its pipes did so."""
+        self.wait()
+        if self._result is None:
+            return self._error if isinstance(self._error, OrganError) else OrganError(f"no inspector: {self._error}")
+        _log.error("an inspector ended badly: %s\n%s", _how(self._result), self._result.log)
+        return Stopped(_how(self._result), is_limit=self._result.stopped is not None)
+
+    def _run(self) -> None:
+        try:
+            self._result = run_python(
+                self._program,
+                self._limits,
+                self._sandbox,
+                arguments=list(map(str, self._descriptors)),
+                variables=ONE_BLAS_THREAD,
+                descriptors=self._descriptors,
+                is_over=self._is_over,
+            )
+        except BaseException as error:  # noqa: BLE001  # carried over to who waits for an answer
+            self._error = error
+        finally:
+            for descriptor in self._descriptors:  # only now: this end is how the other threads learn of it
+                os.close(descriptor)
+
+
+def _how(result: Result) -> str:
+    if result.stopped is not None:
+        return f"It was stopped while it was inspected: {result.stopped}."
+    how = "ended without an answer" if result.signal_name is None else f"ended by {result.signal_name}"
+    return f"The inspection crashed ({how}). The files are probably damaged."
+
+
+def _nonsense(error: BadMessage) -> Stopped:
+    _log.error("an inspector answered nonsense: %s", error)
+    sentence = f"The program that inspects the files gave a wrong answer ({error}): nothing was registered."
+    return Stopped(sentence, is_limit=False)
+
+
+def _no_answer() -> Stopped:
+    sentence = f"It was stopped while it was inspected: no answer came for {ANSWER_SECONDS:g} s."
+    return Stopped(sentence, is_limit=True)
+
+
+def _only(values: Values, member: str) -> object:
+    if len(values) != 1 or member not in values:
+        raise BadMessage("a message has other members than it must have")
+    return values[member]
+
+
+def _number(values: Values) -> int:
+    number = values.get("measured")
+    if type(number) is not int or set(values) not in ({"measured", "measurement"}, {"measured", "refused"}):
+        raise BadMessage("a message has other members than it must have")
+    return number

@@ -1,0 +1,119 @@
+"""A program of its own that parses and measures what contributors send. It runs confined, and is not trusted.
+
+    python -m organs.ingest.contributions.inspector READS WRITES     two descriptors of pipes
+
+It reads bytes that anybody may have made, so it gets nothing that would be worth attacking it for: no file, no
+database, no blob store, no network, no setting. The bytes come through one pipe, the answers go through the other
+(`ingest.contributions.messages`). It ends when the registry closes its end.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+
+from organs.ingest.contributions.findings import finding_of
+from organs.ingest.contributions.messages import (
+    BYTES_MAX,
+    READ_MAX_BYTES,
+    BadMessage,
+    Channel,
+    Values,
+    front_messages,
+    measurement_values,
+)
+from organs.ingest.dissect import read_front
+from organs.registry.errors import BadInput
+from organs.registry.gguf import dtype_by_name
+from organs.registry.measure import measure, required_reads
+
+THREADS = min(4, max(2, os.cpu_count() or 2))
+"""Tensors that are measured at once. The sample of one has at most 33 MiB, and is decoded and copied."""
+NO_MEMORY = "Inspecting it takes more memory than any submission is given: it was stopped."
+
+
+def main() -> None:
+    """Serve the two pipes that the command line names."""
+    channel = Channel(int(sys.argv[1]), int(sys.argv[2]))
+    with suppress(BrokenPipeError):  # the registry has ended, or needs no more
+        serve(channel)
+    os._exit(0)  # nothing is left to be tidied up
+
+
+def serve(channel: Channel) -> None:
+    """Answer requests until the other side closes its end. Raises BadMessage, BrokenPipeError."""
+    sending = threading.Lock()
+    with ThreadPoolExecutor(THREADS, "measure") as workers:
+        while (request := channel.receive(BYTES_MAX)) is not None:
+            values, data = request
+            if "inspect" in values:
+                _inspect(channel, values)
+            else:
+                workers.submit(_measure, channel, sending, values, data).add_done_callback(_end_if_broken)
+
+
+class _RemoteSource:
+    """A file whose bytes the registry sends (`registry.gguf.ByteSource`)."""
+
+    def __init__(self, channel: Channel, name: str, size_bytes: int) -> None:
+        self.name = name
+        self.size_bytes = size_bytes
+        self._channel = channel
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = min(size - len(data), READ_MAX_BYTES)
+            self._channel.send({"read": [offset + len(data), part]})
+            answer = self._channel.receive(part)
+            if answer is None or len(answer[1]) != part:
+                raise BrokenPipeError
+            data += answer[1]
+        return bytes(data)
+
+
+def _inspect(channel: Channel, values: Values) -> None:
+    source = _RemoteSource(channel, values["inspect"], values["size_bytes"])
+    try:
+        front = read_front(source)
+        for message in front_messages(front):
+            channel.send(message)
+    except BadInput as error:
+        finding = finding_of(error)
+        channel.send({"refused": {"code": finding.code, "sentence": finding.sentence}})
+    except MemoryError:
+        channel.send({"refused": {"code": "limit", "sentence": NO_MEMORY}})
+
+
+def _measure(channel: Channel, sending: threading.Lock, values: Values, data: bytes) -> None:
+    shape, dtype = tuple(values["shape"]), dtype_by_name(values["dtype"])
+    view, held, position = memoryview(data), {}, 0
+    for offset, size in required_reads(shape, dtype):
+        held[offset, size] = view[position : position + size]
+        position += size
+    if position != len(data):
+        raise BadMessage(f"{len(data)} bytes came with a tensor; {position} are due")
+    answer = {"measured": values["measure"]}
+    try:
+        measured = measure(lambda offset, size: held[offset, size], shape, dtype)
+        answer["measurement"] = measurement_values(measured)
+    except MemoryError:
+        answer["refused"] = {"code": "limit", "sentence": NO_MEMORY}
+    with sending:
+        channel.send(answer)
+
+
+def _end_if_broken(done: Future[None]) -> None:
+    """End the process when an answer cannot be given: nobody would ever send it."""
+    error = done.exception()
+    if error is not None and not isinstance(error, BrokenPipeError):
+        traceback.print_exception(error)
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,455 @@
+"""The jobs on submissions: inspect the files, register a model, publish it or keep it back.
+
+checking -> ready                            inspected, `publish` false
+checking -> publishing -> ready              a finding must be acknowledged before it is published
+checking -> publishing -> published          or quarantined, where an administrator must approve it
+checking, publishing -> refused              with findings; its uploads are removed
+
+Two processes work at a submission (`docs/design/inspection.md`). A confined inspector parses the files and measures
+their tensors. This one finds the bytes, hands them to the inspector, checks its answers, computes every digest, stores
+the blobs and writes the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from organs.ingest.contributions.findings import (
+    REFUSE,
+    Finding,
+    finding_of,
+    findings_json,
+    unacknowledged,
+)
+from organs.ingest.contributions.inspection import (
+    Inspection,
+    Refused,
+    StartInspector,
+    Stopped,
+    confined_inspector,
+)
+from organs.ingest.contributions.manifest import (
+    BadManifest,
+    StatedMetadata,
+)
+from organs.ingest.contributions.pieces import (
+    LocatedFile,
+    Sources,
+    composed_file,
+    locate,
+)
+from organs.ingest.contributions.proposal import (
+    FOR_ADMINISTRATORS,
+    Proposal,
+    base_findings,
+    count_nonfinite_weights,
+    declared_parents,
+    digest_findings,
+    findings_of,
+    identity_of,
+    name_findings,
+    nonfinite_finding,
+    organ_findings,
+    propose,
+    unfit_for_its_base,
+)
+from organs.ingest.contributions.submissions import (
+    acknowledged_of,
+    manifest_of,
+    metadata_json,
+    read_manifest,
+    remove_uploads_of,
+    stated_metadata_of,
+)
+from organs.ingest.dissect import DissectedFile, dissect
+from organs.ingest.files import ComposedFile
+from organs.ingest.records import model_digest
+from organs.ingest.service import Intake, always, ingest_files, publish_model
+from organs.ingest.sources import in_order
+from organs.registry.catalog.queries.submissions import (
+    abandoned_submissions,
+    forsaken_models,
+    submission_by_id,
+)
+from organs.registry.catalog.records import ModelRecord, ParentRecord
+from organs.registry.catalog.register.events import record_event
+from organs.registry.catalog.register.states import withdraw_model
+from organs.registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
+from organs.registry.catalog.tables import Contributor, Model, Submission
+from organs.registry.catalog.vocabulary import Action
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, OrganError, UnsupportedDType
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+from organs.registry.relatives.declared import stated_relation
+
+UNDER_WAY = ("checking", "publishing")
+INSPECTED_SHARE = 0.05
+"""Of the progress of a job: reading the headers, about."""
+BUFFERS = 12
+"""Of 4 MiB each. It bounds the memory of the process that works at jobs, which goes on living."""
+LITERALS_MAX_BYTES = 64 * 1024 * 1024
+"""Of a file's header without its large arrays and texts, which is read into memory as a whole."""
+OUR_FAULT = "It could not be inspected, and that is our fault, not yours. What you sent is kept: submit it again."
+REMOVED_MEANWHILE = "An administrator removed it while it was inspected."
+CANCELLED = "The job that inspected it was cancelled."
+ABANDONED = "Its submission ended before it was published."
+WITHDRAWN_MEANWHILE = "It was withdrawn before it was published."
+MISFIT = "Its organs do not fit into its base."
+
+Tell = Callable[[float, str], None]
+
+_log = logging.getLogger(__name__)
+
+
+def process_submission(
+    registry: Registry,
+    submission_id: int,
+    tell: Tell,
+    *,
+    publish: bool,
+    start_inspector: StartInspector = confined_inspector,
+) -> dict[str, Any]:
+    """Inspect a submission, and with `publish` make a model of it. Return its `submission` id and its new `state`.
+
+    One that has been dealt with already is left as it is. Raises OrganError for a fault of the registry, after noting
+    it in the submission, and what `tell` raises.
+    """
+    with registry.catalog.reading() as session:
+        state = submission_by_id(session, submission_id).row.state
+    if state in UNDER_WAY:
+        tell(0.0, "reading the headers")
+        outcome = _Outcome()
+        try:
+            _attempt(registry, submission_id, tell, outcome, publish=publish, start_inspector=start_inspector)
+            _conclude(registry, submission_id, outcome)
+        except _Withdrawn:
+            _log.info("submission %d was withdrawn while it was inspected", submission_id)
+        except OrganError:
+            with registry.catalog.writing() as session:
+                _note_our_fault(session, locked_submission(session, submission_id))
+            _withdraw_unwanted(registry, submission_id, outcome)
+            raise
+        except BaseException:
+            _withdraw_unwanted(registry, submission_id, outcome)
+            raise
+    with registry.catalog.reading() as session:
+        return {"submission": submission_id, "state": submission_by_id(session, submission_id).row.state}
+
+
+def settle_abandoned(registry: Registry) -> None:
+    """End submissions whose job ended without a result: a runner that died, a job that was cancelled."""
+    with registry.catalog.reading() as session:
+        abandoned = abandoned_submissions(session)
+    for submission_id, job_state, _ in abandoned:
+        with registry.catalog.writing() as session:
+            row = locked_submission(session, submission_id)
+            if row.state not in UNDER_WAY:
+                continue
+            if job_state == "cancelled":
+                change_submission(session, row, "withdrawn", reason=CANCELLED)
+            else:
+                _note_our_fault(session, row)
+            # The job may have registered a model before it ended, and did not come to note it.
+            for model in forsaken_models(session, row):
+                withdraw_model(session, model, ABANDONED, "local")
+
+
+class _Withdrawn(Exception):
+    """The submission was withdrawn while it was worked at."""
+
+
+class _NotAcknowledged(Exception):
+    """A finding must be acknowledged before the model is registered."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What has come of a submission so far."""
+
+    findings: list[Finding] = field(default_factory=list)
+    refused: list[Finding] = field(default_factory=list)
+    model_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """A submission as values."""
+
+    id: int
+    name: ModelName
+    contributor: str
+    contributor_id: int
+    stated: StatedMetadata
+    acknowledged: tuple[str, ...]
+    files: list[LocatedFile]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+def _attempt(
+    registry: Registry,
+    submission_id: int,
+    tell: Tell,
+    outcome: _Outcome,
+    *,
+    publish: bool,
+    start_inspector: StartInspector,
+) -> None:
+    """Inspect and register; whatever the files are to blame for becomes a finding that refuses."""
+    try:
+        submission = _load(registry, submission_id)
+        with ExitStack() as opened:
+            inspection = opened.enter_context(
+                start_inspector(submission.size_bytes, registry.settings.requires_sandbox)
+            )
+            sources = opened.enter_context(Sources(registry))
+            files = _read_files(submission, sources, inspection, tell)
+            proposal = propose(files, submission.stated)
+            outcome.findings += _review(registry, files, submission, proposal)
+            if not publish:
+                progress = _Progress(tell, submission.size_bytes, "checking all weights")
+                outcome.findings += nonfinite_finding(count_nonfinite_weights(files, progress))
+            _note_inspection(registry, submission, proposal, outcome.findings, publish=publish)
+            if not publish:
+                return  # another base may still be named: what refuses it is only said
+            outcome.refused += [one for one in outcome.findings if one.severity == REFUSE]
+            if not outcome.refused:
+                _register(registry, files, submission, proposal, inspection, tell, outcome)
+    except _NotAcknowledged:
+        pass  # it stays `ready`, with its findings
+    except BadManifest as error:
+        sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
+        outcome.refused += [Finding(REFUSE, "missing-bytes", sentence) for sentence in sentences]
+    except Refused as error:
+        outcome.refused.append(Finding(REFUSE, error.code, str(error)))
+    except BadInput as error:
+        outcome.refused.append(finding_of(error))
+    except UnsupportedDType as error:
+        outcome.refused.append(Finding(REFUSE, "unsupported-dtype", str(error)))
+    except Stopped as error:
+        outcome.refused.append(Finding(REFUSE, "limit" if error.is_limit else "crashed", str(error)))
+
+
+def _load(registry: Registry, submission_id: int) -> _Submission:
+    with registry.catalog.reading() as session:
+        found = submission_by_id(session, submission_id)
+        row: Submission = found.row
+        files = locate(session, row.contributor_id, registry.settings.uploads, manifest_of(row))
+        name = ModelName(row.namespace, row.name)
+        stated, acknowledged = stated_metadata_of(row), acknowledged_of(row)
+        return _Submission(row.id, name, found.contributor, row.contributor_id, stated, acknowledged, files)
+
+
+def _read_files(submission: _Submission, sources: Sources, inspection: Inspection, tell: Tell) -> list[DissectedFile]:
+    files = []
+    for number, file in enumerate(submission.files):
+        source = composed_file(sources, file)
+        advance = partial(tell, INSPECTED_SHARE * number / len(submission.files), "reading the headers")
+        dissected = dissect(source, inspection.front(source, advance))
+        if sum(span.size_bytes for span in dissected.literals()) > LITERALS_MAX_BYTES:
+            most = f"{LITERALS_MAX_BYTES:,} bytes of short values"
+            raise Refused("too-large", f"{file.name}: its header has more than {most}.")
+        files.append(dissected)
+    return in_order(submission.name.name, files)
+
+
+def _review(
+    registry: Registry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
+) -> list[Finding]:
+    """Return what the headers give reason to say, by themselves and beside the catalog."""
+    found = list(findings_of(files, submission.name, proposal))
+    digests = [_announced(file) for file in files]
+    is_partial = proposal.kind == "model" and not proposal.complete
+    organs = [tensor for file in files for tensor in file.header.tensors] if is_partial else []
+    header = files[0].header
+    child = identity_of(header, submission.name, proposal)
+    with registry.catalog.reading() as session:
+        found += base_findings(session, proposal.base, organs, child, declared_parents(header))
+        known = [one for one in digests if one is not None]
+        digest = model_digest(known) if len(known) == len(digests) else None
+        found += name_findings(session, submission.name, digest)
+        if digest is not None:
+            found += digest_findings(session, digest, submission.name, submission.contributor_id)
+    return found
+
+
+def _announced(file: DissectedFile) -> Digest | None:
+    """Return the SHA-256 that the contributor announced for a file."""
+    return file.source.sha256 if isinstance(file.source, ComposedFile) else None
+
+
+def _note_inspection(
+    registry: Registry, submission: _Submission, proposal: Proposal, findings: Sequence[Finding], *, publish: bool
+) -> None:
+    with registry.catalog.writing() as session:
+        row = locked_submission(session, submission.id)
+        if row.state not in UNDER_WAY:
+            raise _Withdrawn
+        metadata = metadata_json(
+            stated_metadata_of(row),
+            publish=publish,
+            proposed=proposal.values(),
+            acknowledged=acknowledged_of(row),
+        )
+        state = "publishing" if publish else row.state
+        change_submission(session, row, state, findings=findings_json(findings), said=metadata)
+
+
+def _register(
+    registry: Registry,
+    files: Sequence[DissectedFile],
+    submission: _Submission,
+    proposal: Proposal,
+    inspection: Inspection,
+    tell: Tell,
+    outcome: _Outcome,
+) -> None:
+    """Store and measure the pieces, register the model in quarantine, compare it with the others.
+
+    Weights that are NaN or infinite are counted in the pass that hashes all bytes, so the finding about them comes
+    here, before anything is registered. Raises _NotAcknowledged.
+    """
+
+    def settle(record: ModelRecord) -> ModelRecord:
+        for file, stored in zip(files, record.files, strict=True):
+            announced = _announced(file)
+            if announced is not None and announced != stored.sha256:
+                raise BadInput(f"{file.source.name}: its SHA-256 is {stored.sha256}; {announced} was announced")
+        counts = {placement.name: placement.nonfinite for placement in record.placements if placement.nonfinite}
+        outcome.findings += nonfinite_finding(counts)
+        if open_findings := unacknowledged(outcome.findings, submission.acknowledged):
+            raise _NotAcknowledged(f"must be acknowledged first: {', '.join(one.code for one in open_findings)}")
+        return _with_stated(record, submission)
+
+    models: list[int] = []
+    intake = Intake(
+        label=f"submitted by {submission.contributor}",
+        name=submission.name,
+        new_version=always,  # the inspection has a finding about it
+        settle=settle,
+        registered=lambda model: models.append(model.id),
+        measurer=inspection,
+        buffers=BUFFERS,
+    )
+    progress = _Progress(tell, submission.size_bytes, "storing and measuring")
+    report = ingest_files(registry, files, intake, progress)
+    outcome.model_id = models[0]  # only now: the transaction has been committed
+    tell(1.0, "comparing it with other models")
+    with registry.catalog.reading() as session:
+        model = session.get_one(Model, outcome.model_id)
+        outcome.findings += organ_findings(session, model, proposal.base)
+        outcome.findings += digest_findings(session, report.digest, submission.name, submission.contributor_id)
+
+
+def _with_stated(record: ModelRecord, submission: _Submission) -> ModelRecord:
+    """Return the record with what its contributor states, kept back until it is published."""
+    stated = submission.stated
+    base = stated.base or ""
+    relation = stated_relation(record.kind, base, ((parent.text, parent.relation) for parent in record.parents))
+    return replace(
+        record,
+        title=stated.title or record.title,
+        description=stated.description or record.description,
+        license=stated.license or record.license,
+        tags=record.tags if stated.tags is None else stated.tags,
+        parents=record.parents if stated.base is None else (ParentRecord(base, relation),),
+        contributor=submission.contributor,
+        state="quarantined",
+    )
+
+
+class _Progress:
+    """Reports how many of the bytes have been processed, with `note`. For any thread; raises what `tell` raises."""
+
+    def __init__(self, tell: Tell, size_bytes: int, note: str) -> None:
+        self._tell = tell
+        self._note = note
+        self._size_bytes = max(size_bytes, 1)
+        self._done_bytes = 0
+        self._lock = Lock()
+        self(0)
+
+    def __call__(self, size_bytes: int) -> None:
+        with self._lock:
+            self._done_bytes += size_bytes
+            share = min(self._done_bytes / self._size_bytes, 1.0)
+        self._tell(INSPECTED_SHARE + (1 - INSPECTED_SHARE) * share, self._note)
+
+
+def _conclude(registry: Registry, submission_id: int, outcome: _Outcome) -> None:
+    with registry.catalog.writing() as session:
+        row = locked_submission(session, submission_id)
+        if row.state not in UNDER_WAY:
+            _withdraw_quarantined(session, outcome.model_id)
+            return
+        owner_id, manifest = row.contributor_id, row.manifest  # which is removed when it has ended
+        if outcome.refused:
+            _refuse(session, row, [*outcome.refused, *outcome.findings])
+        elif outcome.model_id is not None:
+            _settle(session, registry, row, session.get_one(Model, outcome.model_id), outcome.findings)
+        else:
+            change_submission(session, row, "ready", findings=findings_json(outcome.findings))
+        has_ended = row.state != "ready"
+    if has_ended:
+        remove_uploads_of(registry, owner_id, read_manifest(manifest))
+
+
+def _settle(session: Session, registry: Registry, row: Submission, model: Model, found: list[Finding]) -> None:
+    """Publish the model that was made, unless somebody must look at it first."""
+    if model.state == "removed":
+        _refuse(session, row, [Finding(REFUSE, "removed", REMOVED_MEANWHILE), *found])
+        return
+    is_suspended = session.get_one(Contributor, row.contributor_id).state != "active"
+    awaits = is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in found)
+    if model.state == "quarantined" and not awaits:
+        unfit = unfit_for_its_base(session, model)
+        if unfit is not None:  # its base was registered after its header was inspected
+            _refuse(session, row, [unfit, *found])
+            _withdraw_quarantined(session, model.id, MISFIT)
+            return
+        publish_model(session, model, _name_of(session, row))
+    state = "quarantined" if model.state == "quarantined" else "published"
+    change_submission(session, row, state, findings=findings_json(found), model_id=model.id)
+
+
+def _refuse(session: Session, row: Submission, found: list[Finding]) -> None:
+    reason = next(one.sentence for one in found if one.severity == REFUSE)
+    change_submission(session, row, "refused", findings=findings_json(found), reason=reason)
+    name, model = _name_of(session, row), f"{row.namespace}/{row.name}"
+    record_event(session, name, Action.FAIL_CHECKS, model, reason, submission=row.id)
+
+
+def _note_our_fault(session: Session, row: Submission) -> None:
+    if row.state in UNDER_WAY:
+        found = findings_json([Finding(REFUSE, "our-fault", OUR_FAULT)])
+        change_submission(session, row, "refused", findings=found, reason=OUR_FAULT)
+
+
+def _withdraw_unwanted(registry: Registry, submission_id: int, outcome: _Outcome) -> None:
+    """The job is left: withdraw the model that it has registered when its submission has ended meanwhile."""
+    if outcome.model_id is not None:
+        with registry.catalog.writing() as session:
+            if locked_submission(session, submission_id).state not in UNDER_WAY:
+                _withdraw_quarantined(session, outcome.model_id)
+
+
+def _withdraw_quarantined(session: Session, model_id: int | None, reason: str = WITHDRAWN_MEANWHILE) -> None:
+    """Withdraw a model that was registered and is not wanted any more, unless another submission waits for it."""
+    model = None if model_id is None else session.get(Model, model_id)
+    if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
+        withdraw_model(session, model, reason, "local")
+
+
+def _name_of(session: Session, row: Submission) -> str:
+    return submission_by_id(session, row.id).contributor

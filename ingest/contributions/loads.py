@@ -1,0 +1,298 @@
+"""What a push sends: files cut into pieces, pieces packed into loads, and digests remembered between runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from organs.ingest.dissect import DissectedFile
+from organs.ingest.files import BufferPool, FileIdentity, FileSource
+from organs.ingest.hashing import FilePass, HashedPiece, Piece, Stages
+from organs.registry.digest import Digest, digest_of, parse_digest
+from organs.registry.errors import BadDigest
+from organs.registry.gguf import ByteSource, MemorySource
+from organs.registry.gguf.pieces import Span
+from organs.registry.store.codec import BYTES_CODEC
+
+BUFFERS = 12
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CutFile:
+    """A file with its digest, and those of its pieces in file order. Between the pieces there are only zeros."""
+
+    file: DissectedFile
+    sha256: Digest
+    pieces: tuple[tuple[Span, Digest], ...]
+
+    @property
+    def name(self) -> str:
+        return self.file.source.path.name
+
+    @property
+    def size_bytes(self) -> int:
+        return self.file.header.file_size_bytes
+
+
+def spans_of(file: DissectedFile) -> tuple[Span, ...]:
+    """The stretches of `file` that are pieces, in file order; none is empty."""
+    return tuple(sorted((span for span in _spans(file) if span.size_bytes), key=lambda span: span.offset))
+
+
+def cut(files: Sequence[DissectedFile], memory: Memory, advance: Advance) -> list[CutFile]:
+    """`files` with their digests: read once from front to back, unless `memory` has them.
+
+    `advance` is told of the bytes that are dealt with. Raises BadSource.
+    """
+    return [_cut(file, memory, advance) for file in files]
+
+
+def _spans(file: DissectedFile) -> Iterator[Span]:
+    yield from file.literals()
+    yield from file.arrays
+    yield from (Span(offset, len(data)) for offset, data in file.paddings)
+    yield from (file.tensor_span(tensor) for tensor in file.header.tensors)
+
+
+def _cut(file: DissectedFile, memory: Memory, advance: Advance) -> CutFile:
+    spans, size_bytes = spans_of(file), file.header.file_size_bytes
+    identity = file.source.identity if isinstance(file.source, FileSource) else None
+    hashed = None if identity is None else memory.hashed(file.source.path, identity, spans)
+    if hashed is None:
+        hashed = _hash(file, spans, advance)
+        file.source.check_unchanged()
+        if identity is not None:
+            memory.keep_hashed(file.source.path, identity, spans, hashed)
+    else:
+        advance(size_bytes)
+    return CutFile(file, hashed.file, tuple(zip(spans, hashed.pieces, strict=True)))
+
+
+def _hash(file: DissectedFile, spans: Sequence[Span], advance: Advance) -> Hashed:
+    cancelled = threading.Event()
+    digests: list[Digest] = []
+    position = 0
+
+    def emit(hashed: HashedPiece) -> None:
+        nonlocal position
+        hashed.release()
+        digests.append(hashed.digest)
+        advance(hashed.piece.span.end - position)
+        position = hashed.piece.span.end
+
+    pieces = [Piece(file.source, span, BYTES_CODEC, None) for span in spans]
+    whole = FilePass(file, BufferPool(BUFFERS, cancelled), Stages(), cancelled).run(pieces, emit)
+    advance(file.header.file_size_bytes - position)
+    return Hashed(whole.file, tuple(digests))
+
+
+PACKED_MAX_BYTES = 64 * 1024 - 1
+PACK_MAX_BYTES = 4 * 1024 * 1024
+PACK_PIECES_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A piece that has to travel, and where its bytes are."""
+
+    source: ByteSource
+    span: Span
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What goes through one upload session: a large piece, or a pack of small ones."""
+
+    pieces: tuple[Wanted, ...]
+
+    @property
+    def is_pack(self) -> bool:
+        return self.pieces[0].span.size_bytes <= PACKED_MAX_BYTES
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(piece.span.size_bytes for piece in self.pieces)
+
+    def opened(self) -> OpenLoad:
+        """With its bytes at hand; those of a pack are read. Raises BadSource."""
+        if not self.is_pack:
+            (piece,) = self.pieces
+            asked = {"kind": "piece", "size_bytes": piece.span.size_bytes, "digest": piece.digest}
+            return OpenLoad(asked, piece.source, piece.span)
+        data = b"".join(piece.source.read_at(piece.span.offset, piece.span.size_bytes) for piece in self.pieces)
+        listed = [[piece.span.size_bytes, piece.digest] for piece in self.pieces]
+        asked = {"kind": "pack", "size_bytes": len(data), "digest": digest_of(data), "pieces": listed}
+        return OpenLoad(asked, MemorySource(data, "a pack"), Span(0, len(data)))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoad:
+    """A load that can be sent: how a session for it is asked for, and its bytes at any offset."""
+
+    asked: Mapping[str, Any]
+    source: ByteSource
+    span: Span
+
+    def read(self, offset: int, size: int) -> bytes:
+        """`size` bytes from `offset` of the load, or what is left; raises BadSource."""
+        size = min(size, self.span.size_bytes - offset)
+        return self.source.read_at(self.span.offset + offset, size)
+
+
+def distinct(files: Iterable[CutFile]) -> dict[Digest, Wanted]:
+    """The pieces of `files`, each digest once, in file order."""
+    found: dict[Digest, Wanted] = {}
+    for file in files:
+        for span, digest in file.pieces:
+            found.setdefault(digest, Wanted(file.file.source, span, digest))
+    return found
+
+
+def loads(missing: Sequence[Wanted]) -> list[Load]:
+    """`missing` as loads, the largest first, so that no lane is left alone with one at the end.
+
+    The same pieces always give the same loads: a push that was cut finds its sessions again.
+    """
+    large = [Load((piece,)) for piece in missing if piece.span.size_bytes > PACKED_MAX_BYTES]
+    packs = [Load(pack) for pack in _packs(piece for piece in missing if piece.span.size_bytes <= PACKED_MAX_BYTES)]
+    return sorted([*large, *packs], key=lambda load: -load.size_bytes)
+
+
+def _packs(small: Iterable[Wanted]) -> Iterator[tuple[Wanted, ...]]:
+    pack: list[Wanted] = []
+    size_bytes = 0
+    for piece in small:
+        if pack and (size_bytes + piece.span.size_bytes > PACK_MAX_BYTES or len(pack) == PACK_PIECES_MAX):
+            yield tuple(pack)
+            pack, size_bytes = [], 0
+        pack.append(piece)
+        size_bytes += piece.span.size_bytes
+    if pack:
+        yield tuple(pack)
+
+
+ENTRIES_MAX = 256
+"""Files and submissions that are remembered; the oldest go first."""
+ENTRY_MAX_BYTES = 64 * 1024 * 1024
+SETTLED_SECONDS = 2.0
+"""A file that was written this short a time ago may be written again within the same tick of its clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """The digests of a file and of its pieces, in file order."""
+
+    file: Digest
+    pieces: tuple[Digest, ...]
+
+
+class Memory:
+    """A folder of small JSON files. Where it cannot be written nothing is remembered."""
+
+    def __init__(self, folder: Path | None) -> None:
+        """`folder` is made when something is kept; None remembers nothing."""
+        self._folder = folder
+
+    def hashed(self, path: Path, identity: FileIdentity, spans: Sequence[Span]) -> Hashed | None:
+        """The digests of the file at `path`, when it is the same as it was and was cut at the same places."""
+        entry = self._read(_file_key(path))
+        if entry.get("file") != _identity(identity) or entry.get("spans") != _span_values(spans):
+            return None
+        try:
+            found = Hashed(parse_digest(entry["sha256"]), tuple(parse_digest(text) for text in entry["pieces"]))
+        except (BadDigest, KeyError, TypeError, AttributeError):
+            return None
+        return found if len(found.pieces) == len(spans) else None
+
+    def keep_hashed(self, path: Path, identity: FileIdentity, spans: Sequence[Span], hashed: Hashed) -> None:
+        """Remember the digests of the file at `path`, unless it was written only just now."""
+        if time.time() - identity.modified_ns / 1e9 < SETTLED_SECONDS:
+            return
+        entry = {
+            "file": _identity(identity),
+            "spans": _span_values(spans),
+            "sha256": hashed.file,
+            "pieces": hashed.pieces,
+        }
+        self._write(_file_key(path), entry)
+
+    def forget_hashed(self, path: Path) -> None:
+        """Read the file at `path` again the next time."""
+        self._remove(_file_key(path))
+
+    def submission(self, url: str, name: str, digest: str) -> str | None:
+        """The id under which the model `digest` was handed in to the registry at `url` as `name`, if it was."""
+        found = self._read(_submission_key(url, name, digest)).get("submission")
+        return found if isinstance(found, str) else None
+
+    def keep_submission(self, url: str, name: str, digest: str, submission: str) -> None:
+        """Remember what was handed in."""
+        self._write(_submission_key(url, name, digest), {"submission": submission})
+
+    def forget_submission(self, url: str, name: str, digest: str) -> None:
+        """It came to an end."""
+        self._remove(_submission_key(url, name, digest))
+
+    def _read(self, key: str) -> dict[str, Any]:
+        if self._folder is None:
+            return {}
+        try:
+            with open(self._folder / key, "rb") as file:
+                entry = json.loads(file.read(ENTRY_MAX_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return entry if isinstance(entry, dict) else {}
+
+    def _write(self, key: str, entry: dict[str, Any]) -> None:
+        if self._folder is None:
+            return
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".new-")
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(entry, file)
+            os.replace(temporary, self._folder / key)
+            self._prune()
+
+    def _prune(self) -> None:
+        assert self._folder is not None
+        entries = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in entries[ENTRIES_MAX:]:
+            path.unlink()
+
+    def _remove(self, key: str) -> None:
+        if self._folder is not None:
+            with suppress(OSError):
+                (self._folder / key).unlink()
+
+
+def _identity(identity: FileIdentity) -> list[int]:
+    return [identity.device, identity.inode, identity.size_bytes, identity.modified_ns]
+
+
+def _span_values(spans: Sequence[Span]) -> list[list[int]]:
+    return [[span.offset, span.size_bytes] for span in spans]
+
+
+def _file_key(path: Path) -> str:
+    return "file-" + _short(os.fsencode(path.resolve()))
+
+
+def _submission_key(url: str, name: str, digest: str) -> str:
+    return "submission-" + _short(f"{url}\n{name}\n{digest}".encode())
+
+
+def _short(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:32] + ".json"

@@ -1,0 +1,326 @@
+"""What a contributor asks for: the files of a model, the pieces that each is put together from, what is said of it.
+
+It comes from outside as JSON. It is bounded before anything is built of it, and everything that is wrong is told at
+once, by field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from organs.ingest.contributions.description import (
+    BREAKS,
+    has_controls,
+)
+from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.registry.catalog.records import (
+    BASE_MAX,
+    DESCRIPTION_MAX,
+    LICENSE_MAX,
+    TAG_MAX,
+    TAGS_MAX,
+    TITLE_MAX,
+)
+from organs.registry.catalog.vocabulary import checked_text
+from organs.registry.compose.licences import wrong_with_licence
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, BadValue
+from organs.registry.gguf.types import SIZE_MAX
+
+BODY_MAX_BYTES = 8 * 1024 * 1024
+FILES_MAX = 4096
+PIECES_MAX = 200_000
+"""Of all files together."""
+FILE_NAME_MAX_BYTES = 255
+REASONS_MAX = 20
+"""Spelled out; the others are counted."""
+MEMBERS = ("files", "metadata", "publish", "acknowledge")
+METADATA_MEMBERS = ("title", "description", "license", "base", "tags")
+_OF_PIECES = frozenset(("name", "size_bytes", "sha256", "pieces"))
+_OF_UPLOAD = frozenset(("name", "upload"))
+
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_UPLOAD = re.compile(r"[0-9A-Za-z_-]{22}", re.ASCII)
+_FORBIDDEN = re.compile(r'[/\\:*?"<>|]')
+
+Reason = tuple[str, str]
+"""A field such as `files[0].pieces[3]`, and a sentence."""
+
+
+class BadManifest(BadInput):
+    """What is asked for is refused as a whole; `reasons` has a field and a sentence each."""
+
+    def __init__(self, reasons: list[Reason]) -> None:
+        super().__init__("; ".join(f"{where}: {sentence}" if where else sentence for where, sentence in reasons))
+        self.reasons = tuple(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedPiece:
+    """`size_bytes` bytes with that digest at an offset of a file."""
+
+    offset_bytes: int
+    size_bytes: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class WantedFile:
+    """One file: its pieces in rising order, zeros between them; or the whole of an upload, whose id is `upload`."""
+
+    name: str
+    size_bytes: int
+    """0 where an upload is meant, which has its own."""
+    sha256: Digest | None
+    pieces: tuple[WantedPiece, ...] = ()
+    upload: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StatedMetadata:
+    """What the contributor states about the model. None means: as the header says."""
+
+    title: str | None = None
+    description: str | None = None
+    license: str | None = None
+    base: str | None = None
+    """The model that it was made from, `namespace/name`, or what it is called elsewhere."""
+    tags: tuple[str, ...] | None = None
+
+    def over(self, before: StatedMetadata) -> StatedMetadata:
+        """Return these values, with those of `before` for whatever is None."""
+        own, old = asdict(self), asdict(before)
+        return StatedMetadata(**{name: old[name] if value is None else value for name, value in own.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A model that somebody wants to publish, or with `publish` false, first to be told of."""
+
+    files: tuple[WantedFile, ...]
+    stated: StatedMetadata = StatedMetadata()
+    publish: bool = True
+    acknowledged: tuple[str, ...] = ()
+    """Codes of the findings that the contributor accepts. Without them the submission stays `ready`."""
+
+    def digests(self) -> set[Digest]:
+        """Of all pieces."""
+        return {piece.digest for file in self.files for piece in file.pieces}
+
+    def uploads(self) -> set[str]:
+        """The uploads that are files as they are."""
+        return {file.upload for file in self.files if file.upload is not None}
+
+    def files_json(self) -> str:
+        """The files, as they are kept; `parse_manifest` reads it."""
+        files = [
+            {"name": file.name, "upload": file.upload}
+            if file.upload is not None
+            else {
+                "name": file.name,
+                "size_bytes": file.size_bytes,
+                "sha256": file.sha256,
+                "pieces": [[piece.offset_bytes, piece.size_bytes, piece.digest] for piece in file.pieces],
+            }
+            for file in self.files
+        ]
+        return json.dumps({"files": files}, separators=(",", ":"))
+
+
+def parse_manifest(values: Mapping[str, Any]) -> Manifest:
+    """The manifest that `values` say; raises BadManifest with every reason."""
+    reasons = _Reasons()
+    reasons.check_members(values, MEMBERS, "")
+    files = _files(values.get("files"), reasons)
+    stated = _stated(values.get("metadata"), reasons)
+    publish = values.get("publish", True)
+    if not isinstance(publish, bool):
+        reasons.add("publish", "publish is true or false")
+    acknowledged = _acknowledged(values.get("acknowledge"), reasons)
+    reasons.settle()
+    return Manifest(files, stated, bool(publish), acknowledged)
+
+
+def parse_acknowledged(values: Any) -> tuple[str, ...]:
+    """Return the codes of findings that `values` acknowledge. Raises BadManifest."""
+    reasons = _Reasons()
+    codes = _acknowledged(values, reasons)
+    reasons.settle()
+    return codes
+
+
+def parse_stated_metadata(values: Any) -> StatedMetadata:
+    """Return what `values` state about a model. Raises BadManifest with every reason."""
+    reasons = _Reasons()
+    stated = _stated(values, reasons)
+    reasons.settle()
+    return stated
+
+
+@dataclass(slots=True)
+class _Reasons:
+    found: list[Reason] = field(default_factory=list)
+    more: int = 0
+
+    def add(self, where: str, sentence: str) -> None:
+        if len(self.found) < REASONS_MAX:
+            self.found.append((where, sentence))
+        else:
+            self.more += 1
+
+    def check_members(self, values: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+        for name in values:
+            if name not in known:
+                self.add(f"{where}{name[:80]}", f"there is no member {name[:80]!r} here; there is {', '.join(known)}")
+
+    def settle(self) -> None:
+        if self.found:
+            raise BadManifest([*self.found, *([("", f"and {self.more} more")] if self.more else [])])
+
+
+def _acknowledged(values: Any, reasons: _Reasons) -> tuple[str, ...]:
+    if values is None:
+        return ()
+    known = sorted(MUST_ACKNOWLEDGE)
+    if not isinstance(values, list) or not all(isinstance(one, str) and one in MUST_ACKNOWLEDGE for one in values):
+        reasons.add("acknowledge", f"acknowledge is a list of codes of findings: {', '.join(known)}")
+        return ()
+    return tuple(sorted(set(values)))
+
+
+def _files(values: Any, reasons: _Reasons) -> tuple[WantedFile, ...]:
+    if not isinstance(values, list) or not 1 <= len(values) <= FILES_MAX:
+        reasons.add("files", f"files is a list of 1 to {FILES_MAX:,} files")
+        return ()
+    counts = [len(one["pieces"]) for one in values if isinstance(one, dict) and isinstance(one.get("pieces"), list)]
+    if sum(counts) > PIECES_MAX:
+        reasons.add("files", f"the files have {sum(counts):,} pieces together; {PIECES_MAX:,} are the most")
+        return ()
+    found = [_file(one, f"files[{number}]", reasons) for number, one in enumerate(values)]
+    files = tuple(file for file in found if file is not None)
+    names = [file.name.lower() for file in files]
+    if len(set(names)) != len(names):
+        reasons.add("files", "two files have one name")
+    uploads = [file.upload for file in files if file.upload is not None]
+    if len(set(uploads)) != len(uploads):
+        reasons.add("files", "one upload is named for two files")
+    return files
+
+
+def _file(value: Any, where: str, reasons: _Reasons) -> WantedFile | None:
+    if not isinstance(value, dict) or set(value) not in (_OF_PIECES, _OF_UPLOAD):
+        reasons.add(where, "a file has name, size_bytes, sha256 and pieces, or name and upload")
+        return None
+    name = value["name"]
+    sound = _check_name(name, where, reasons)
+    if "upload" in value:
+        if not isinstance(value["upload"], str) or not _UPLOAD.fullmatch(value["upload"]):
+            reasons.add(f"{where}.upload", "upload is the id of an upload")
+            return None
+        return WantedFile(name, 0, None, upload=value["upload"]) if sound else None
+    size, sha256 = value["size_bytes"], value["sha256"]
+    if type(size) is not int or not 0 < size <= SIZE_MAX:
+        reasons.add(f"{where}.size_bytes", "size_bytes is a whole number from 1, the size of the file")
+        return None
+    if not _is_digest(sha256):
+        reasons.add(f"{where}.sha256", "sha256 is the file's SHA-256, 64 lower-case hexadecimal characters")
+        return None
+    pieces = _pieces(value["pieces"], size, f"{where}.pieces", reasons)
+    return WantedFile(name, size, Digest(sha256), pieces) if sound else None
+
+
+def _check_name(name: Any, where: str, reasons: _Reasons) -> bool:
+    """Whether `name` is that of a GGUF file, without a path, and one that every system can have."""
+    fits = (
+        isinstance(name, str) and name.isprintable() and 0 < len(name.encode("utf-8", "replace")) <= FILE_NAME_MAX_BYTES
+    )
+    if not fits or _FORBIDDEN.search(name) or not name.lower().endswith(".gguf") or name[0] in ".- ":
+        sentence = "name is that of a file, without a path, at most 255 bytes, and ends in .gguf"
+        reasons.add(f"{where}.name", sentence)
+        return False
+    return True
+
+
+def _pieces(values: Any, size_bytes: int, where: str, reasons: _Reasons) -> tuple[WantedPiece, ...]:
+    if not isinstance(values, list):
+        reasons.add(where, "pieces is a list of [offset_bytes, size_bytes, digest]")
+        return ()
+    found, position = [], 0
+    for number, value in enumerate(values):
+        if not (isinstance(value, list) and len(value) == 3 and type(value[0]) is type(value[1]) is int):
+            reasons.add(f"{where}[{number}]", "a piece is [offset_bytes, size_bytes, digest]")
+            continue
+        offset, size, digest = value
+        if not _is_digest(digest):
+            reasons.add(f"{where}[{number}]", "the digest is 64 lower-case hexadecimal characters")
+        elif offset < position:
+            reasons.add(f"{where}[{number}]", f"it begins at {_shown(offset)}, before the end of the piece before it")
+        elif size <= 0 or offset + size > size_bytes:
+            reasons.add(f"{where}[{number}]", f"it has {_shown(size)} bytes, and must lie within the file")
+        else:
+            found.append(WantedPiece(offset, size, Digest(digest)))
+            position = offset + size
+    return tuple(found)
+
+
+def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
+    if values is None:
+        return StatedMetadata()
+    if not isinstance(values, dict):
+        reasons.add("metadata", "metadata is an object")
+        return StatedMetadata()
+    reasons.check_members(values, METADATA_MEMBERS, "metadata.")
+    limits = {"title": TITLE_MAX, "description": DESCRIPTION_MAX, "license": LICENSE_MAX, "base": BASE_MAX}
+    texts = {
+        name: _text(values.get(name), limit, f"metadata.{name}", reasons, BREAKS if name == "description" else "")
+        for name, limit in limits.items()
+    }
+    tags = _tags(values.get("tags"), reasons)
+    wrong = wrong_with_licence(texts["license"]) if texts["license"] else None
+    if wrong is not None:
+        reasons.add("metadata.license", wrong.rstrip("."))
+    return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)
+
+
+def _text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:
+    """A text without the blanks around it, of one line but for `breaks`; None for one that is absent or empty."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        reasons.add(where, "this is a text")
+        return None
+    try:
+        text = checked_text(value.replace("\r\n", "\n").strip(), "it", limit)
+    except BadValue as error:
+        reasons.add(where, str(error))
+        return None
+    if has_controls(text, breaks):
+        reasons.add(where, "it has control characters" + ("" if breaks else " or line breaks"))
+        return None
+    return text or None
+
+
+def _tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > TAGS_MAX:
+        reasons.add("metadata.tags", f"tags is a list of at most {TAGS_MAX} words")
+        return None
+    for number, one in enumerate(value):
+        if one is None:  # which elsewhere means that nothing is said
+            reasons.add(f"metadata.tags[{number}]", "this is a text")
+    found = [_text(one, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, one in enumerate(value)]
+    return tuple(dict.fromkeys(one for one in found if one))
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
+
+
+def _shown(number: int) -> str:
+    """A number from outside may have thousands of digits."""
+    return f"{number:,}" if abs(number) <= SIZE_MAX else "far too many"

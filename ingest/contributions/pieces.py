@@ -1,0 +1,259 @@
+"""Locate the pieces of a manifest, and read a file that consists of them without writing it.
+
+A piece lies in one of the contributor's uploads, or in the store. Of the store only those blobs count that anybody may
+see, and those of the contributor's own models: all others count as absent, so that naming a digest reveals nothing.
+
+Reading needs little memory: files and blobs are opened when they are needed, the one that was not used for longest is
+closed, and of one blob the chunk that was decoded last is kept. Bytes of blobs are compared with their checksums.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from organs.ingest.contributions.manifest import (
+    BadManifest,
+    Manifest,
+    Reason,
+    WantedFile,
+)
+from organs.ingest.files import (
+    ComposedFile,
+    FileSource,
+    Section,
+)
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.blobs import blob_sizes, blobs_by_digest
+from organs.registry.catalog.queries.submissions import (
+    SentPiece,
+    finished_upload,
+    known_digests,
+    pieces_of,
+)
+from organs.registry.digest import Digest
+from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
+from organs.registry.registry import Registry
+from organs.registry.store import BlobReader
+from organs.registry.store.codec import StoredChunk
+
+MISSING_SHOWN_MAX = 19
+OPEN_MAX = 32
+"""Files and blobs that are open at once: a process may have a few hundred descriptors."""
+
+
+@dataclass(frozen=True, slots=True)
+class InSpool:
+    """Bytes of an upload's file, from an offset on."""
+
+    path: Path
+    offset_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class InStore:
+    """A whole blob."""
+
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedPiece:
+    """`size_bytes` bytes at an offset of the file, and where they are."""
+
+    offset_bytes: int
+    size_bytes: int
+    at: InSpool | InStore
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedFile:
+    """A file whose pieces are all there, in rising order, with zeros between them."""
+
+    name: str
+    size_bytes: int
+    sha256: Digest | None
+    """The digest that its sender announced, if any."""
+    pieces: tuple[LocatedPiece, ...]
+
+
+def locate(session: Session, contributor_id: int, spool: Path, manifest: Manifest) -> list[LocatedFile]:
+    """Return the files of `manifest` with the places of their pieces.
+
+    Raises BadManifest with every piece that is absent or has another size.
+    """
+    digests = manifest.digests()
+    sent = pieces_of(session, contributor_id, digests)
+    shared = known_digests(session, contributor_id, digests - sent.keys(), now())
+    known = _Known(spool, sent, blob_sizes(session, shared))
+    missing: list[Reason] = []
+    files = []
+    for number, file in enumerate(manifest.files):
+        where = f"files[{number}]"
+        if file.upload is not None:
+            located = _whole_upload(session, contributor_id, spool, file, where, missing)
+        else:
+            located = _composed(known, file, where, missing)
+        if located is not None:
+            files.append(located)
+    if missing:
+        more = len(missing) - MISSING_SHOWN_MAX
+        raise BadManifest([*missing[:MISSING_SHOWN_MAX], *([("", f"and {more:,} more")] if more > 0 else [])])
+    return files
+
+
+class Sources:
+    """The open uploads and blobs of one submission. A context manager; threads take turns to read."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._open: OrderedDict[Path | Digest, FileSource | BlobReader] = OrderedDict()
+        self._buffer = bytearray()
+        self._decoded_chunk: tuple[Digest, StoredChunk] | None = None
+        """The chunk whose plain bytes the buffer holds."""
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            while self._open:
+                self._open.popitem()[1].close()
+
+    def read_into(self, buffer: memoryview, at: InSpool | InStore, offset: int) -> None:
+        """Fill `buffer` from `offset` of a piece. Raises BadSource, CorruptBlob, MissingBlob."""
+        with self._lock:
+            if isinstance(at, InSpool):
+                self._file(at.path).read_into(buffer, at.offset_bytes + offset)
+            else:
+                self._read_blob(buffer, at.digest, offset)
+
+    def _file(self, path: Path) -> FileSource:
+        source = self._open.get(path)
+        if source is None:
+            try:
+                source = FileSource(path)
+            except BadSource as error:
+                raise BadSource("an upload of this submission was removed meanwhile: send it again") from error
+            self._keep(path, source)
+        assert isinstance(source, FileSource)
+        self._open.move_to_end(path)
+        return source
+
+    def _blob(self, digest: Digest) -> BlobReader:
+        reader = self._open.get(digest)
+        if reader is None:
+            with self._registry.catalog.reading() as session:
+                row = blobs_by_digest(session, (digest,)).get(digest)
+            if row is None:
+                raise MissingBlob(f"{digest[:12]} is not in the store any more: send it again")
+            try:
+                reader = self._registry.blobs.open(row)
+            except CorruptBlob as error:
+                raise MissingBlob(f"{digest[:12]} is damaged in the store: send it again") from error
+            self._keep(digest, reader)
+        assert isinstance(reader, BlobReader)
+        self._open.move_to_end(digest)
+        return reader
+
+    def _keep(self, key: Path | Digest, opened: FileSource | BlobReader) -> None:
+        self._open[key] = opened
+        if len(self._open) > OPEN_MAX:
+            self._open.popitem(last=False)[1].close()
+
+    def _read_blob(self, buffer: memoryview, digest: Digest, offset: int) -> None:
+        reader = self._blob(digest)
+        end = offset + len(buffer)
+        for chunk in _overlapping(reader.chunks, offset, end):
+            first = chunk.plain_offset_bytes
+            begin, last = max(offset, first), min(end, first + chunk.plain_size_bytes)
+            target = buffer[begin - offset : last - offset]
+            if len(target) == chunk.plain_size_bytes and self._decoded_chunk != (digest, chunk):
+                reader.read_chunk(chunk, target)
+            else:
+                target[:] = self._decode(reader, digest, chunk)[begin - first : last - first]
+
+    def _decode(self, reader: BlobReader, digest: Digest, chunk: StoredChunk) -> memoryview:
+        if len(self._buffer) < chunk.plain_size_bytes:
+            self._buffer = bytearray(chunk.plain_size_bytes)
+        view = memoryview(self._buffer)[: chunk.plain_size_bytes]
+        if self._decoded_chunk != (digest, chunk):
+            self._decoded_chunk = None
+            reader.read_chunk(chunk, view)
+            self._decoded_chunk = digest, chunk
+        return view
+
+
+def composed_file(sources: Sources, file: LocatedFile) -> ComposedFile:
+    """Return one file of a submission, readable while `sources` are open. Its path is its bare name."""
+    sections = [Section(piece.offset_bytes, piece.size_bytes, _Located(sources, piece.at)) for piece in file.pieces]
+    return ComposedFile(Path(file.name), file.size_bytes, sections, file.sha256)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    spool: Path
+    sent: Mapping[Digest, SentPiece]
+    stored: Mapping[Digest, int]
+    """Sizes in bytes."""
+
+    def at(self, digest: Digest, size_bytes: int) -> InSpool | InStore | None:
+        """Return where a piece is, or None when it is absent or has another size."""
+        sent = self.sent.get(digest)
+        if sent is not None and sent.size_bytes == size_bytes:
+            return InSpool(self.spool / sent.file, sent.offset_bytes)
+        return InStore(digest) if self.stored.get(digest) == size_bytes else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Located:
+    """The bytes at one place (`ingest.files.Bytes`)."""
+
+    sources: Sources
+    at: InSpool | InStore
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self.sources.read_into(buffer, self.at, offset)
+
+    def check_unchanged(self) -> None:
+        """Do nothing: a finished upload is not written to any more, and a blob never is."""
+
+
+def _whole_upload(
+    session: Session, contributor_id: int, spool: Path, file: WantedFile, where: str, missing: list[Reason]
+) -> LocatedFile | None:
+    assert file.upload is not None
+    try:
+        upload = finished_upload(session, file.upload, contributor_id)
+    except (NotFound, Conflict) as error:
+        missing.append((f"{where}.upload", str(error)))
+        return None
+    digest = None if upload.digest is None else Digest(upload.digest)
+    at = InSpool(spool / upload.public_id, 0)
+    return LocatedFile(file.name, upload.size_bytes, digest, (LocatedPiece(0, upload.size_bytes, at),))
+
+
+def _composed(known: _Known, file: WantedFile, where: str, missing: list[Reason]) -> LocatedFile | None:
+    pieces = []
+    for number, piece in enumerate(file.pieces):
+        at = known.at(piece.digest, piece.size_bytes)
+        if at is None:
+            missing.append((f"{where}.pieces[{number}]", f"these bytes are not here, send them first: {piece.digest}"))
+        else:
+            pieces.append(LocatedPiece(piece.offset_bytes, piece.size_bytes, at))
+    is_whole = len(pieces) == len(file.pieces)
+    return LocatedFile(file.name, file.size_bytes, file.sha256, tuple(pieces)) if is_whole else None
+
+
+def _overlapping(chunks: Sequence[StoredChunk], offset: int, end: int) -> Sequence[StoredChunk]:
+    """Return the chunks that hold these bytes; all but the last are of one size."""
+    if not chunks or offset >= end:
+        return ()
+    size = chunks[0].plain_size_bytes
+    return chunks[offset // size : (end - 1) // size + 1]

@@ -1,0 +1,318 @@
+"""What a submitted model would be listed as, and how it relates to registered models, with the findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from organs.ingest.contributions.findings import (
+    NONFINITE,
+    NOTE,
+    REFUSE,
+    WARN,
+    Finding,
+)
+from organs.ingest.contributions.manifest import StatedMetadata
+from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.records import is_complete, kind_of, nonfinite_flags
+from organs.ingest.tasks import Progress
+from organs.registry.catalog.queries.models import (
+    model_by_name,
+    newest_reachable,
+    next_version,
+    visible_model_with_digest,
+)
+from organs.registry.catalog.queries.published import removed_with_digest, yanked_with_digest
+from organs.registry.catalog.queries.relatives import parents_of
+from organs.registry.catalog.queries.shared_organs import models_with_most_organs_of
+from organs.registry.catalog.queries.submissions import refused_with_digest
+from organs.registry.catalog.tables import Model
+from organs.registry.compose.findings import listed
+from organs.registry.compose.licences import AND, differing_licence, terms_of
+from organs.registry.compose.lock import LOCK_KEY
+from organs.registry.compose.models import parts_of
+from organs.registry.compose.partial import why_unfit
+from organs.registry.digest import Digest
+from organs.registry.errors import BadName, NotFound
+from organs.registry.gguf import Header, TensorInfo, TensorSpec
+from organs.registry.measure import count_nonfinite_in
+from organs.registry.names import ModelName, parse_model_name
+from organs.registry.relatives.declared import (
+    IDENTITY_KEYS,
+    DeclaredParent,
+    Identity,
+    folded,
+    numbered_parents,
+    parent_in_words,
+)
+from organs.registry.relatives.resolve import models_meant
+
+MUCH = 0.5
+"""From this share of organs on, a model is much the same as another."""
+REMOVED, REFUSED, YANKED = "removed-before", "refused-before", "yanked-before"
+UNFIT = "base-does-not-fit"
+FOR_ADMINISTRATORS = (REMOVED, REFUSED, YANKED)
+"""Codes of what an administrator has to look at, whatever the review says."""
+SHOWN_MAX = 80
+
+
+def base_findings(
+    session: Session,
+    base: str | None,
+    organs: Sequence[TensorSpec] = (),
+    child: Identity | None = None,
+    parents: Sequence[DeclaredParent] = (),
+) -> Iterator[Finding]:
+    """Whether the base that is named is registered here, and has places for the `organs` of a model that has only some.
+
+    Names of elsewhere can be any. With the `child` that names it and the `parents` in its header, it is also looked for
+    as it will be when the model is published: that is a guess, which refuses nothing.
+    """
+    if base is None:
+        return
+    known = registered_base(session, base)
+    if known is not None:
+        unfit = _unfit(session, known, organs)
+        if unfit is not None:
+            yield Finding(REFUSE, UNFIT, unfit)
+        return
+    shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
+    meant = next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
+    guesses = [] if child is None else models_meant(session, child, meant)
+    if not guesses:
+        sentence = (
+            f"Its base {shown} was not registered here under that name when this was looked at; when it is, the two "
+            "are joined."
+        )
+        yield Finding(NOTE, "base-not-registered", sentence)
+        return
+    names = listed([guess.full_name for guess in guesses])
+    taken = names if len(guesses) == 1 else f"the one that is most like it of {names}"
+    how = "by the name in its header" if meant in parents else "by its name"
+    yield Finding(NOTE, "base-found", f"Its base {shown} is taken to be {taken}, {how}.")
+    unfits = [_unfit(session, guess, organs) for guess in guesses]
+    if unfits[0] is not None and None not in unfits:
+        yield Finding(WARN, UNFIT, unfits[0])
+
+
+def unfit_for_its_base(session: Session, model: Model) -> Finding | None:
+    """Why a registered model that has only some organs does not fit into the base that it names, as that is now.
+
+    None where it fits, and where no base is registered under the very name that it gives.
+    """
+    if model.kind != "model" or model.complete:
+        return None
+    organs = [part.spec for part in parts_of(session, model.id)]
+    for edge in parents_of(session, [model.id], ("declared",)):
+        if edge.parent_text and registered_base(session, edge.parent_text) is not None:
+            return next(base_findings(session, edge.parent_text, organs), None)
+    return None
+
+
+def _unfit(session: Session, base: Model, organs: Iterable[TensorSpec]) -> str | None:
+    return why_unfit(session, base, organs) if base.complete else None
+
+
+def registered_base(session: Session, base: str) -> Model | None:
+    """The model of that name, if it is shown to everybody."""
+    try:
+        found = model_by_name(session, parse_model_name(base)) if "/" in base else None
+    except (BadName, NotFound):
+        return None
+    return found if found is not None and found.state == "visible" else None
+
+
+def digest_findings(session: Session, digest: Digest, name: ModelName, contributor_id: int) -> Iterator[Finding]:
+    """Whether the same bytes are registered, or were before an administrator removed or yanked them.
+
+    Of bytes that were refused before anybody saw them only who sent them is told.
+    """
+    same = visible_model_with_digest(session, digest, None)
+    if same is not None:
+        sentence = f"The same bytes are registered as {same.full_name}."
+        is_own = same.namespace == name.namespace
+        yield Finding(NOTE if is_own else WARN, "same-bytes", sentence)
+    removed = removed_with_digest(session, digest)
+    if removed is not None:
+        sentence = "A model of exactly these bytes was removed from this registry: an administrator will look at it."
+        yield Finding(WARN, REMOVED, sentence)
+    refused = refused_with_digest(session, digest, contributor_id)
+    if refused is not None:
+        day = refused.changed_at.date().isoformat()
+        sentence = f"You sent these bytes before, and they were refused on {day}: {refused.reason}"
+        yield Finding(NOTE, REFUSED, sentence)
+    yanked = yanked_with_digest(session, digest)
+    if yanked is not None:
+        sentence = f"An administrator yanked {yanked.full_name}, which has the same bytes, and will look at this one."
+        yield Finding(WARN, YANKED, sentence)
+
+
+def name_findings(session: Session, name: ModelName, digest: Digest | None) -> Iterator[Finding]:
+    """Say that the model becomes a new version of a name that another file has, before the model is registered."""
+    newest = newest_reachable(session, name)
+    if newest is not None and (digest is None or visible_model_with_digest(session, digest, name) is None):
+        sentence = (
+            f"This becomes version {next_version(session, name)} of {newest.namespace}/{newest.name}, whose version "
+            f"{newest.version} is another file. Under another name it would be a model of its own."
+        )
+        yield Finding(NOTE, "new-version", sentence)
+
+
+def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[Finding]:
+    """Warn if most of the different organs of `model` are those of another's model, which it does not name as base."""
+    named = folded((base or "").partition("@")[0])
+    organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
+    for found in others:
+        other = found.model
+        names = (f"{other.namespace}/{other.name}", other.name, other.title or "")
+        is_named = named and named in [folded(one) for one in names]
+        if other.digest == model.digest or is_named:
+            continue
+        if found.shared >= MUCH * organs:
+            much = f"{found.shared:,} of its {organs:,} organs are those of {other.full_name}"
+            yield Finding(WARN, "organs-of-another", f"{much}, which it does not name as its base.")
+        return
+
+
+TEMPLATE_KEY = "tokenizer.chat_template"
+_TEXT_SHOWN_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The values that the catalog would list: the contributor's, or else the header's."""
+
+    title: str | None
+    description: str | None
+    license: str | None
+    base: str | None
+    tags: tuple[str, ...]
+    architecture: str | None
+    parameters: int
+    tensors: int
+    size_bytes: int
+    kind: str
+    complete: bool
+
+    def values(self) -> dict[str, Any]:
+        """Return the proposal as a JSON object."""
+        return asdict(self) | {"tags": list(self.tags)}
+
+
+def propose(files: Sequence[DissectedFile], stated: StatedMetadata) -> Proposal:
+    """Return what the model in `files` would be listed as."""
+    header = files[0].header
+    tensors = [tensor for file in files for tensor in file.header.tensors]
+    return Proposal(
+        title=stated.title or header.text("general.name"),
+        description=stated.description or header.text("general.description"),
+        license=stated.license or header.text("general.license"),
+        base=stated.base or next((parent.text for parent in declared_parents(header)), None),
+        tags=stated.tags if stated.tags is not None else files[0].tags,
+        architecture=header.architecture,
+        parameters=sum(tensor.elements for tensor in tensors),
+        tensors=len(tensors),
+        size_bytes=sum(file.header.file_size_bytes for file in files),
+        kind=kind_of(header, bool(tensors)),
+        complete=is_complete(header, [place for file in files for place in places(file.header)]),
+    )
+
+
+def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) -> dict[str, int]:
+    """Return the tensors with values that are NaN or infinite, and how many each has. Reads all bytes of all tensors.
+
+    `progress` is called with the size of each piece that was read, and may raise to give up. Nothing is parsed here:
+    bit patterns of values are counted (`registry.measure.nonfinite`).
+    """
+
+    def pieces(file: DissectedFile, tensor: TensorInfo) -> Iterator[memoryview]:
+        for piece in file.tensor_pieces(tensor):
+            yield piece
+            progress(len(piece))
+
+    found = {
+        tensor.name: count_nonfinite_in(pieces(file, tensor), tensor.dtype)
+        for file in files
+        for tensor in file.header.tensors
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[Finding]:
+    """Yield the finding about the tensors in `counts`, which have so many values that are NaN or infinite, if any."""
+    for flag in nonfinite_flags(counts):
+        yield Finding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
+
+
+def declared_parents(header: Header) -> list[DeclaredParent]:
+    """Return the parents that the header names."""
+    texts = {field.key: field.value for field in header.fields if isinstance(field.value, str)}
+    count = header.integer("general.base_model.count") or 0
+    return [parent for number, parent in numbered_parents(texts) if number < count]
+
+
+def identity_of(header: Header, name: ModelName, proposed: Proposal) -> Identity:
+    """Return the names by which other models may mean this one."""
+    own = (header.text(key) or "" for key in IDENTITY_KEYS)
+    return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *own)
+
+
+def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposal) -> Iterator[Finding]:
+    """Return the findings about the files themselves, without the catalog."""
+    header = files[0].header
+    for file in files:
+        for reason in file.unassemblable:
+            sentence = f"It will be shown, and never handed out as a file, because it can crash what loads it: {reason}"
+            yield Finding(WARN, "unassemblable", sentence)
+        for flag in file.flags:
+            yield Finding(NOTE, "odd-file", _sentence(flag))
+    yield from _of_licence(proposed.license, header.text("general.license"))
+    yield from _of_name(header, name)
+    if proposed.kind == "model" and not proposed.complete and proposed.base is None:
+        sentence = "It has only some of the organs that its header announces, and names no base that has the others."
+        yield Finding(WARN, "partial-without-base", sentence)
+    elif proposed.kind == "model" and not proposed.complete:
+        sentence = f"It has only some organs: assembling it will graft them into its base, {_shown(proposed.base)}."
+        yield Finding(NOTE, "partial", sentence)
+    if proposed.kind == "adapter" and proposed.base is None:
+        yield Finding(WARN, "adapter-without-base", "This adapter does not say which model it belongs to.")
+    if header.field(TEMPLATE_KEY) is not None:
+        sentence = "It has a chat template. The catalog shows it as text and never runs it; runtimes do."
+        yield Finding(NOTE, "chat-template", sentence)
+
+
+def _of_licence(licence: str | None, in_header: str | None) -> Iterator[Finding]:
+    differing = differing_licence(licence, in_header)
+    if differing is not None:
+        yield Finding(WARN, "license-differs", differing)
+    if licence is None:
+        sentence = "No licence is stated: nobody may use it then. Give one, such as Apache-2.0 or CC-BY-4.0."
+        yield Finding(WARN, "no-license", sentence)
+        return
+    stated = [part.strip("() ") for one in licence.split(AND) for part in one.split(" OR ")]
+    unknown = [part for part in stated if part and terms_of(part) is None]
+    if unknown:
+        sentence = f"The licence {_shown(unknown[0])} is not known here; SPDX identifiers such as MIT are."
+        yield Finding(NOTE, "unknown-license", sentence)
+
+
+def _of_name(header: Header, name: ModelName) -> Iterator[Finding]:
+    title = header.text("general.name")
+    if title and folded(title) not in folded(name.name) and folded(name.name) not in folded(title):
+        sentence = f"The header calls it {_shown(title)}; it will be found as {name.namespace}/{name.name}."
+        yield Finding(NOTE, "other-name", sentence)
+    owner = header.text("general.organization")
+    if owner and folded(owner) != folded(name.namespace):
+        sentence = f"The header says that {_shown(owner)} made it; it will stand under {name.namespace}."
+        yield Finding(NOTE, "other-organization", sentence)
+
+
+def _shown(text: str | None) -> str:
+    return repr(text if text is None or len(text) <= _TEXT_SHOWN_MAX else text[: _TEXT_SHOWN_MAX - 1] + "…")
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."

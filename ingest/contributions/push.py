@@ -1,0 +1,648 @@
+"""Push one model from its files to its page in a remote registry: only what it lacks travels."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from organs.ingest.contributions.loads import (
+    CutFile,
+    Load,
+    Memory,
+    OpenLoad,
+    Wanted,
+    cut,
+    distinct,
+    loads,
+)
+from organs.ingest.contributions.manifest import (
+    BadManifest,
+    parse_stated_metadata,
+)
+from organs.ingest.contributions.push_answers import (
+    Finding,
+    KeptUpload,
+    Room,
+    Submission,
+    Upload,
+    digests_of_model,
+    kept_uploads,
+    known_digests,
+    name_of_model,
+    namespace_of,
+)
+from organs.ingest.dissect import DissectedFile, places
+from organs.ingest.records import is_complete, model_digest
+from organs.ingest.sources import (
+    ModelSource,
+    notes_of,
+    open_files,
+)
+from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.accounts import (
+    PIECE_ROW_BYTES,
+    Quota,
+)
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.client.connection import API, Connection
+from organs.registry.digest import Digest
+from organs.registry.errors import (
+    BadInput,
+    BadName,
+    BadReply,
+    BadSource,
+    Busy,
+    Conflict,
+    NotAllowed,
+    NotFound,
+    OrganError,
+    OverQuota,
+    TooMany,
+    Unreachable,
+)
+from organs.registry.names import ModelName, parse_model_name
+
+PATIENCE_SECONDS = 180.0
+"""Without any answer that goes on; then the push gives up, and goes on when it is run again."""
+PAUSE_SECONDS, PAUSE_MAX_SECONDS = 0.25, 8.0
+PASSING = (Unreachable, Busy, TooMany)
+"""Faults that may be over in a while."""
+
+
+Answer = TypeVar("Answer")
+
+
+class Stopped(Exception):
+    """Somebody, or the failure of another lane, ended the push; raised inside its threads to end them."""
+
+
+class Patience:
+    """How long one thing has gone wrong; begins anew after every success."""
+
+    def __init__(self, stop: threading.Event, seconds: float = PATIENCE_SECONDS) -> None:
+        self._stop = stop
+        self._seconds = seconds
+        self._failures = 0
+        self._since = time.monotonic()
+
+    def succeeded(self) -> None:
+        """It goes on."""
+        self._failures = 0
+        self._since = time.monotonic()
+
+    def wait(self, error: OrganError) -> None:
+        """Wait until it may be tried again; raises `error` when it has gone wrong for too long or asking again is no
+        use, and Stopped when the push was ended."""
+        if isinstance(error, BadReply) or time.monotonic() - self._since > self._seconds:
+            raise error
+        pause = min(PAUSE_SECONDS * 2.0**self._failures, PAUSE_MAX_SECONDS)
+        if isinstance(error, TooMany):
+            pause = min(max(pause, error.seconds), self._seconds)
+        self._failures += 1
+        if self._stop.wait(pause):
+            raise Stopped from error
+
+
+def patiently(stop: threading.Event, ask: Callable[[], Answer]) -> Answer:
+    """What `ask` gives, tried again while what goes wrong may be over in a while."""
+    patience = Patience(stop)
+    while True:
+        try:
+            return ask()
+        except PASSING as error:
+            patience.wait(error)
+
+
+LEAVE_SECONDS = 3.0
+"""That a lane is given to end when the others have: a chunk under way need not be awaited."""
+
+Thing = TypeVar("Thing")
+
+
+def in_lanes(things: Iterable[Thing], do: Callable[[Thing], None], count: int, stop: threading.Event) -> None:
+    """`do` every one of `things`, `count` at a time. The first failure sets `stop` and is raised; so does an interrupt.
+
+    `do` is to look at `stop` and raise when it is set.
+    """
+    waiting: queue.SimpleQueue[Thing] = queue.SimpleQueue()
+    for thing in things:
+        waiting.put(thing)
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    size = min(count, waiting.qsize())
+    lanes = [threading.Thread(target=_lane, args=(waiting, do, ended), daemon=True, name="push") for _ in range(size)]
+    for lane in lanes:
+        lane.start()
+    try:
+        for _ in lanes:
+            failure = ended.get()
+            if failure is not None:
+                raise failure
+    except BaseException:
+        stop.set()
+        leave = time.monotonic() + LEAVE_SECONDS
+        for lane in lanes:
+            lane.join(max(0.0, leave - time.monotonic()))
+        raise
+
+
+def _lane(
+    waiting: queue.SimpleQueue[Thing], do: Callable[[Thing], None], ended: queue.SimpleQueue[BaseException | None]
+) -> None:
+    try:
+        while True:
+            do(waiting.get_nowait())
+    except queue.Empty:
+        ended.put(None)
+    except BaseException as error:  # noqa: BLE001  # carried over to whoever waits, who raises it
+        ended.put(error)
+
+
+UNSENT = "nothing was sent"
+
+
+def check_room(
+    connection: Connection,
+    name: ModelName,
+    files: Sequence[CutFile],
+    missing: Mapping[Digest, Wanted],
+    known_bytes: int,
+    stop: threading.Event,
+) -> None:
+    """Raise OverQuota where the model `name` of `files` is larger than any that is taken, or than what is left.
+
+    `missing` are the pieces that are to be sent, `known_bytes` the size of the others.
+    """
+    room = Room.of(patiently(stop, partial(connection.get, f"{API}/account")))
+    size_bytes = sum(file.size_bytes for file in files)
+    if size_bytes > room.model_max_bytes:
+        most = size_text(room.model_max_bytes)
+        raise OverQuota(
+            f"{name} has {size_text(size_bytes)}; {most} are the most that {connection.url} takes: {UNSENT}"
+        )
+    if room.namespace == LOCAL:
+        return  # who works at the machine has its disk
+    kept = kept_uploads(patiently(stop, partial(connection.get, f"{API}/uploads")))
+    _check_quota(name, room.quota, size_bytes, missing, known_bytes, kept)
+
+
+def _check_quota(
+    name: ModelName,
+    quota: Quota,
+    size_bytes: int,
+    missing: Mapping[Digest, Wanted],
+    known_bytes: int,
+    kept: frozenset[KeptUpload],
+) -> None:
+    """As it will be when all has been sent and the model is handed in: its files count whole, and what was sent for it
+    counts no more.
+
+    What is `kept` there of an earlier run counts already. Of what is known there some may lie in uploads that were
+    finished, at most as much as there is beside those under way.
+    """
+    new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _is_kept(load, kept))
+    finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in kept))
+    sent_bytes = sum(piece.span.size_bytes for piece in missing.values()) + min(known_bytes, finished_bytes)
+    then = Quota(
+        quota.limit_bytes, quota.used_bytes + new_bytes, quota.uploads_bytes + new_bytes, quota.submitted_bytes
+    )
+    more_bytes = then.more_bytes(size_bytes, sent_bytes)
+    if more_bytes > 0:
+        others = size_text(quota.limit_bytes + more_bytes - size_bytes)
+        besides = f"with the {others} that you keep there besides, " if quota.used_bytes + quota.submitted_bytes else ""
+        raise OverQuota(
+            f"{name} has {size_text(size_bytes)}; {besides}that is {size_text(more_bytes)} more than your quota of "
+            f"{size_text(quota.limit_bytes)}: {UNSENT}"
+        )
+
+
+def _counted_bytes(load: Load) -> int:
+    return load.size_bytes + (PIECE_ROW_BYTES * len(load.pieces) if load.is_pack else 0)
+
+
+def _is_kept(load: Load, kept: frozenset[KeptUpload]) -> bool:
+    """Whether an upload for just this is under way. The bytes of a pack are read only where one of its size is."""
+    if all(upload.size_bytes != load.size_bytes for upload in kept):
+        return False
+    asked = load.opened().asked
+    return KeptUpload(asked["kind"], asked["size_bytes"], asked["digest"]) in kept
+
+
+POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
+
+
+def manifest(files: Sequence[CutFile], metadata: Mapping[str, Any], acknowledged: Sequence[str] = ()) -> dict[str, Any]:
+    """What is handed in: every file with its pieces, what is said of the model, which findings are accepted."""
+    listed = [
+        {
+            "name": file.name,
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+            "pieces": [[span.offset, span.size_bytes, digest] for span, digest in file.pieces],
+        }
+        for file in files
+    ]
+    document = {"files": listed, "metadata": dict(metadata), "publish": True}
+    return document | ({"acknowledge": list(acknowledged)} if acknowledged else {})
+
+
+def hand_in(connection: Connection, name: ModelName, document: Mapping[str, Any], stop: threading.Event) -> Submission:
+    """Hand `document` in as `name`; raises what the registry refuses, Unreachable."""
+    path = f"{API}/models/{name.namespace}/{name.name}"
+    return Submission.of(patiently(stop, lambda: connection.send("PUT", path, dict(document))))
+
+
+def followed(
+    connection: Connection, submission: Submission, stop: threading.Event, told: Callable[[Submission], None]
+) -> Submission:
+    """`submission` when it has ended; `told` of each look at it. Raises Unreachable, NotFound."""
+    patience = Patience(stop)
+    pause = POLL_SECONDS
+    while not submission.has_ended:
+        told(submission)
+        if stop.wait(pause):
+            raise Stopped
+        pause = min(pause * 1.5, POLL_MAX_SECONDS)
+        try:
+            submission = looked_up(connection, submission.id)
+            patience.succeeded()
+        except PASSING as error:
+            patience.wait(error)
+    return submission
+
+
+def looked_up(connection: Connection, submission: str) -> Submission:
+    """The submission of that id; raises NotFound for one that is no more, or another's."""
+    return Submission.of(connection.get(f"{API}/submissions/{submission}"))
+
+
+UPLOADS = f"{API}/uploads"
+CHUNK_BYTES = 8 * 1024 * 1024
+DAMAGED_MAX = 3
+"""Times that one session may refuse a chunk, or vanish, before that is believed."""
+
+Advance = Callable[[int], None]
+
+
+class Misfit(BadInput):
+    """All bytes of a load have arrived, and they are not those that its digest names."""
+
+
+class Sender:
+    """Sends loads; safe from several threads, one load in each. `sent_bytes` is what travelled, repeats included."""
+
+    def __init__(
+        self, connection: Connection, stop: threading.Event, advance: Advance, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        """`advance` is told of bytes that the registry has, also of those that it had before."""
+        self._connection = connection
+        self._stop = stop
+        self._advance = advance
+        self._chunk_bytes = chunk_bytes
+        self._lock = threading.Lock()
+        self.sent_bytes = 0
+
+    def send(self, load: Load) -> None:
+        """Bring `load` to the registry. Raises what it refuses, Unreachable when it is away for too long, BadSource,
+        and Stopped when the push was ended."""
+        opened = load.opened()
+        patience = Patience(self._stop)
+        session: Upload | None = None
+        told = refused = 0
+        while True:
+            self._check_not_stopped()
+            try:
+                session = self._next(opened, session)
+            except (*PASSING, Conflict) as error:  # a chunk that was cut may be held on to for a while
+                patience.wait(error)
+                session = session and self._where(session, opened)
+                continue
+            except (BadInput, NotFound) as error:
+                refused += 1
+                if session is None or isinstance(error, BadSource | Misfit) or refused > DAMAGED_MAX:
+                    raise
+                session = None  # a chunk that was damaged on its way, or a session that is no more
+                patience.wait(error)
+                continue
+            if session.received_bytes > told or session.complete:
+                patience.succeeded()
+            reached = opened.span.size_bytes if session.complete else session.received_bytes
+            self._advance(reached - told)
+            told = reached
+            if session.complete:
+                return
+
+    def _next(self, load: OpenLoad, session: Upload | None) -> Upload:
+        """One step further: a session, a chunk, the end."""
+        size_bytes = load.span.size_bytes
+        if session is None:
+            return Upload.of(self._connection.send("POST", UPLOADS, dict(load.asked)), size_bytes)
+        if session.received_bytes < size_bytes:
+            return self._chunk(load, session)
+        self._finish(session)
+        return Upload(session.id, size_bytes, True, session.chunk_most_bytes)
+
+    def _chunk(self, load: OpenLoad, session: Upload) -> Upload:
+        begin, size_bytes = session.received_bytes, load.span.size_bytes
+        data = load.read(begin, min(self._chunk_bytes, session.chunk_most_bytes or self._chunk_bytes))
+        headers = {
+            "Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}",
+            "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:",
+        }
+        with self._lock:
+            self.sent_bytes += len(data)
+        reply = self._connection.send_bytes("PATCH", f"{UPLOADS}/{session.id}", data, headers)
+        after = Upload.of(reply.values, size_bytes)
+        if after.received_bytes == begin:
+            raise BadReply("the registry takes no more bytes of an upload, and does not say why")
+        return after
+
+    def _finish(self, session: Upload) -> None:
+        try:
+            self._connection.send("PUT", f"{UPLOADS}/{session.id}")
+        except BadInput as error:
+            with suppress(OrganError):
+                self._connection.send("DELETE", f"{UPLOADS}/{session.id}")  # else the next run would find it again
+            raise Misfit(str(error)) from error
+
+    def _where(self, session: Upload, load: OpenLoad) -> Upload | None:
+        """The session as the registry sees it now; as it was when that cannot be told, None when it is no more."""
+        try:
+            return Upload.of(self._connection.get(f"{UPLOADS}/{session.id}"), load.span.size_bytes)
+        except NotFound:
+            return None
+        except OrganError:
+            return session
+
+    def _check_not_stopped(self) -> None:
+        if self._stop.is_set():
+            raise Stopped
+
+
+LANES = 3
+"""As many as one contributor has places for at a process of a server that was not told otherwise."""
+LOOKUP_MAX = 1000
+NOT_CHANGED = "it is there already: what you say of it was not changed; edit it on its page, {address}/edit"
+BASE_KEYS = ("name", "repo_url")
+
+
+class Progress(Protocol):
+    """Whoever shows how far a push is."""
+
+    def stage(self, label: str, total_bytes: int | None) -> None:
+        """Something begins: bytes to be dealt with, or (None) a wait."""
+        ...
+
+    def advance(self, size_bytes: int) -> None:
+        """Bytes have been dealt with; fewer than none when they are to be dealt with again."""
+        ...
+
+    def say(self, text: str) -> None:
+        """What the wait is for just now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PushOptions:
+    """What may be said of a push; what is None is left to the file and to the registry."""
+
+    name: str | None = None
+    """`NAMESPACE/NAME`, or a name in one's own namespace."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """`title`, `description`, `license`, `base`, `tags`."""
+    chunk_bytes: int = CHUNK_BYTES
+    wait: bool = True
+    dry_run: bool = False
+    acknowledged: tuple[str, ...] = ()
+    """Codes of findings with which the model is to be published."""
+
+
+@dataclass(frozen=True, slots=True)
+class PushReport:
+    """What came of a push."""
+
+    name: str
+    model: str | None
+    """As it is registered, with its version; None as long as it is not."""
+    address: str | None
+    """Of its page."""
+    state: str
+    """That of the submission; `there` when nothing had to be handed in, `dry run` when nothing was to be sent."""
+    submission: str | None = None
+    reason: str | None = None
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    bytes_sent: int = 0
+    bytes_known: int = 0
+    pieces_sent: int = 0
+    pieces_known: int = 0
+
+
+def push(
+    connection: Connection, source: ModelSource, options: PushOptions, memory: Memory, progress: Progress
+) -> PushReport:
+    """Bring the model in `source` to the registry of `connection`, which gets only what it lacks.
+
+    Raises BadInput for files that are refused here or there, NotAllowed, OverQuota, Unreachable. A model that the
+    registry refuses after a look at it is no error: the report says so.
+    """
+    check_said(options.metadata)
+    stop = threading.Event()
+    with ExitStack() as opened:
+        files = open_files(opened, source)
+        _check_partial(files, options)
+        name = model_name(connection, source, options)
+        progress.stage("read", sum(file.header.file_size_bytes for file in files))
+        one = _Push(connection, name, cut(files, memory, progress.advance), options, memory, progress, stop)
+        try:
+            return one.run()
+        except Misfit:
+            for path in source.paths:
+                memory.forget_hashed(path)  # it changed in a way that its date and size do not tell
+            raise
+
+
+def check_said(metadata: Mapping[str, Any]) -> None:
+    """Raise BadInput for what a registry would refuse to be told of a model, in its sentences."""
+    try:
+        parse_stated_metadata(dict(metadata))
+    except BadManifest as error:
+        wrong = (f"{where.removeprefix('metadata.')}: {sentence}" for where, sentence in error.reasons)
+        raise BadInput("; ".join(wrong)) from error
+
+
+def model_name(connection: Connection, source: ModelSource, options: PushOptions) -> ModelName:
+    """What the model will be called: as asked for, else the file's name in the namespace of the account.
+
+    Raises BadName, and NotAllowed for a namespace that is another's, before anything is read or sent.
+    """
+    own = namespace_of(connection.get(f"{API}/account"))
+    asked = options.name or source.name.name
+    name = parse_model_name(asked if "/" in asked else f"{own}/{asked}")
+    if name.version is not None:
+        raise BadName("a name that is pushed has no @version: the next free one is given")
+    if own != LOCAL and name.namespace.lower() != own.lower():
+        raise NotAllowed(f"{name.namespace} is not your namespace: a model of yours is {own}/{name.name}")
+    return name
+
+
+class _Push:
+    """The steps of one push, and what they share."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: ModelName,
+        files: Sequence[CutFile],
+        options: PushOptions,
+        memory: Memory,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._connection, self._name, self._files = connection, name, files
+        self._options, self._memory, self._progress, self._stop = options, memory, progress, stop
+        self._digest = model_digest([file.sha256 for file in files])
+
+    def run(self) -> PushReport:
+        if (there := self._there()) is not None:
+            return there
+        pieces = distinct(self._files)
+        if (earlier := self._handed_in_earlier()) is not None:
+            return self._report(self._followed(earlier), {}, pieces, 0)
+        known = self._known(list(pieces))
+        missing = {digest: piece for digest, piece in pieces.items() if digest not in known}
+        there_already = {digest: piece for digest, piece in pieces.items() if digest in known}
+        if missing:
+            check_room(self._connection, self._name, self._files, missing, _size_bytes(there_already), self._stop)
+        if self._options.dry_run:
+            return self._report(None, missing, there_already, _size_bytes(missing))
+        sent_bytes = self._send(missing)
+        for file in self._files:
+            file.file.source.check_unchanged()
+        document = manifest(self._files, self._options.metadata, self._options.acknowledged)
+        submission = hand_in(self._connection, self._name, document, self._stop)
+        self._memory.keep_submission(*self._key, submission.id)
+        return self._report(self._followed(submission), missing, there_already, sent_bytes)
+
+    @property
+    def _key(self) -> tuple[str, str, str]:
+        return self._connection.url, str(self._name), self._digest
+
+    def _there(self) -> PushReport | None:
+        """The report when the newest model of this name has these very files."""
+        try:
+            values = self._connection.get(f"{API}/models/{self._name.namespace}/{self._name.name}")
+        except NotFound:
+            return None
+        if digests_of_model(values) != [file.sha256 for file in self._files]:
+            return None
+        model = name_of_model(values)
+        pieces, address = distinct(self._files), f"{self._connection.url}/models/{model}"
+        unheard = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
+        return PushReport(
+            name=str(self._name),
+            model=str(model),
+            address=address,
+            state="there",
+            notes=(*self._notes(), *unheard),
+            bytes_known=_size_bytes(pieces),
+            pieces_known=len(pieces),
+        )
+
+    def _handed_in_earlier(self) -> Submission | None:
+        """The submission of these files that an earlier run made, if the registry still has something to do with it."""
+        earlier = self._memory.submission(*self._key)
+        if earlier is None or self._options.dry_run:
+            return None
+        try:
+            submission = looked_up(self._connection, earlier)
+        except NotFound:
+            return None
+        under_way = submission.state == "quarantined" or not submission.has_ended
+        return submission if under_way else None
+
+    def _known(self, digests: Sequence[Digest]) -> frozenset[str]:
+        self._progress.stage("look up", None)
+        known: frozenset[str] = frozenset()
+        for begin in range(0, len(digests), LOOKUP_MAX):
+            known |= patiently(self._stop, partial(self._looked_up, list(digests[begin : begin + LOOKUP_MAX])))
+        return known & frozenset(digests)
+
+    def _looked_up(self, digests: list[Digest]) -> frozenset[str]:
+        return known_digests(self._connection.send("POST", f"{UPLOADS}/lookup", {"digests": digests}))
+
+    def _send(self, missing: Mapping[Digest, Wanted]) -> int:
+        """Send what is missing; the bytes that have travelled for it."""
+        if not missing:
+            return 0
+        self._progress.stage("send", _size_bytes(missing))
+        sender = Sender(self._connection, self._stop, self._progress.advance, self._options.chunk_bytes)
+        in_lanes(loads(list(missing.values())), sender.send, LANES, self._stop)
+        return sender.sent_bytes
+
+    def _followed(self, submission: Submission) -> Submission:
+        """`submission` at its end, or as it is when nobody waits."""
+        if not self._options.wait:
+            return submission
+        self._progress.stage("check", None)
+        ended = followed(self._connection, submission, self._stop, self._say)
+        if ended.state != "quarantined":
+            self._memory.forget_submission(*self._key)
+        return ended
+
+    def _say(self, submission: Submission) -> None:
+        done = f", {submission.progress:.0%}" if 0 < submission.progress < 1 else ""
+        self._progress.say(f"{submission.note or submission.state}{done}")
+
+    def _report(
+        self,
+        submission: Submission | None,
+        missing: Mapping[Digest, Wanted],
+        there_already: Mapping[Digest, Wanted],
+        sent_bytes: int,
+    ) -> PushReport:
+        path = None if submission is None else submission.path or f"/submissions/{submission.id}"
+        return PushReport(
+            name=str(self._name),
+            model=None if submission is None else submission.model,
+            address=None if path is None else f"{self._connection.url}{path}",
+            state="dry run" if submission is None else submission.state,
+            submission=None if submission is None else submission.id,
+            reason=None if submission is None else submission.reason,
+            findings=() if submission is None else submission.findings,
+            notes=self._notes(),
+            bytes_sent=sent_bytes,
+            bytes_known=_size_bytes(there_already),
+            pieces_sent=len(missing),
+            pieces_known=len(there_already),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        digests = {index: file.sha256 for index, file in enumerate(self._files)}
+        pieces = {
+            (index, span.offset): digest for index, file in enumerate(self._files) for span, digest in file.pieces
+        }
+        return notes_of([file.file for file in self._files], digests, pieces)
+
+
+def _check_partial(files: Sequence[DissectedFile], options: PushOptions) -> None:
+    """Raise BadInput for a part of a model that names no base, before anything is read or sent."""
+    header = files[0].header
+    if is_complete(header, [place for file in files for place in places(file.header)]) or options.metadata.get("base"):
+        return
+    if any(header.text(f"general.base_model.0.{key}") for key in BASE_KEYS):
+        return
+    raise BadInput(
+        f"{files[0].source.name}: only some organs of a model, and its header names no base: say --base NAMESPACE/NAME"
+    )
+
+
+def _size_bytes(pieces: Mapping[Digest, Wanted]) -> int:
+    return sum(piece.span.size_bytes for piece in pieces.values())

@@ -1,0 +1,308 @@
+"""Submissions: made, published or withdrawn by contributors, reviewed by administrators, and cleaned up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from organs.ingest.contributions.findings import (
+    Finding,
+    unacknowledged,
+)
+from organs.ingest.contributions.manifest import (
+    Manifest,
+    StatedMetadata,
+    parse_manifest,
+)
+from organs.ingest.contributions.pieces import (
+    InSpool,
+    LocatedFile,
+    locate,
+)
+from organs.ingest.contributions.proposal import unfit_for_its_base
+from organs.ingest.contributions.uploads import forget_uploads
+from organs.ingest.service import publish_model
+from organs.registry.catalog.queries.accounts import check_model_fits
+from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.submissions import (
+    UNDER_WAY,
+    count_open_submissions,
+    open_submissions,
+    pieces_of_upload,
+    same_submissions,
+)
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.events import contributor_id, record_event
+from organs.registry.catalog.register.jobs import cancel_job, enqueue_job
+from organs.registry.catalog.register.states import remove_model, withdraw_model
+from organs.registry.catalog.register.submissions import (
+    add_submission,
+    change_submission,
+    hold_contributor,
+    locked_submission,
+    remove_upload,
+    renew_uploads,
+    submissions_waiting_for,
+)
+from organs.registry.catalog.tables import Contributor, Model, Submission, Upload
+from organs.registry.catalog.vocabulary import Action
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, Conflict, OverQuota
+from organs.registry.names import ModelName
+from organs.registry.registry import Registry
+
+STATED, PROPOSED, _PUBLISH, ACKNOWLEDGED = "given", "proposed", "publish", "acknowledged"
+"""Members of the column `metadata_given`: what the contributor states, the proposal that was made of it and of the
+headers, whether the submission is published as soon as it has been inspected, and the codes of findings that the
+contributor acknowledges."""
+
+
+def manifest_of(row: Submission) -> Manifest:
+    """Return the manifest of a submission. Raises BadManifest for one that has ended: its manifest is removed."""
+    return read_manifest(row.manifest)
+
+
+def read_manifest(text: str) -> Manifest:
+    """Return the manifest that the column holds as `text`."""
+    return parse_manifest(json.loads(text))
+
+
+def stated_metadata_of(row: Submission) -> StatedMetadata:
+    """Return what the contributor states about the model."""
+    values = json.loads(row.metadata_given)[STATED]
+    tags = values["tags"]
+    return StatedMetadata(**{**values, "tags": None if tags is None else tuple(tags)})
+
+
+def metadata_json(
+    stated: StatedMetadata,
+    *,
+    publish: bool,
+    proposed: Mapping[str, Any] | None = None,
+    acknowledged: Iterable[str] = (),
+) -> str:
+    """Return the text of the column `metadata_given`."""
+    values = {STATED: asdict(stated), _PUBLISH: publish, PROPOSED: proposed, ACKNOWLEDGED: sorted(acknowledged)}
+    return json.dumps(values)
+
+
+def acknowledged_of(row: Submission) -> tuple[str, ...]:
+    """Return the codes of findings that the contributor acknowledges; none in a row of an older version."""
+    return tuple(json.loads(row.metadata_given).get(ACKNOWLEDGED, ()))
+
+
+def wants_publishing(row: Submission) -> bool:
+    """Return whether the contributor asked for the submission to be published."""
+    return bool(json.loads(row.metadata_given)[_PUBLISH])
+
+
+def remove_uploads_of(registry: Registry, contributor_id: int, manifest: Manifest) -> int:
+    """Remove the uploads of a submission that has ended, except those that another open submission of the same
+    contributor needs. Return how many were removed.
+    """
+    digests: set[Digest] = set()
+    uploads: set[str] = set()
+    with registry.catalog.reading() as session:
+        others = open_submissions(session, contributor_id, UNDER_WAY)
+        newest_id = max((other.id for other in others), default=0)
+        for other in others:
+            needed = manifest_of(other)
+            digests |= needed.digests()
+            uploads |= needed.uploads()
+
+    def remove(session: Session, upload_id: int) -> bool:
+        return not _is_needed(session, contributor_id, upload_id, newest_id) and remove_upload(session, upload_id)
+
+    return forget_uploads(registry, contributor_id, manifest.digests() - digests, manifest.uploads() - uploads, remove)
+
+
+def _is_needed(session: Session, contributor_id: int, upload_id: int, newest_id: int) -> bool:
+    """Return whether a submission that was added after `newest_id` needs the upload.
+
+    The contributor's row is locked, so that no submission is added before the transaction ends.
+    """
+    upload = session.get(Upload, upload_id)
+    hold_contributor(session, contributor_id)
+    later = [manifest_of(one) for one in open_submissions(session, contributor_id, UNDER_WAY, newest_id)]
+    if upload is None or not later:
+        return False
+    stored = {digest for _, _, digest in pieces_of_upload(session, upload_id)}
+    return any(upload.public_id in one.uploads() or stored & one.digests() for one in later)
+
+
+INSPECT, PUBLISH = "inspect", "publish"
+"""Names of the job kinds."""
+OPEN_MAX = 50
+"""How many open submissions one contributor may have."""
+WITHDRAWN = "withdrawn by its contributor"
+_WITHDRAWABLE = ("checking", "ready", "quarantined")
+
+
+def submit(registry: Registry, contributor: str, name: ModelName, manifest: Manifest) -> int:
+    """Enqueue the inspection of a model, and its publication if the manifest asks for it. Return the submission's id.
+
+    The same request, while its submission is open, returns the same submission; one that was only inspected is
+    published now if the manifest asks for it. The caller has checked that the namespace belongs to the contributor.
+    Raises BadName for a name that stock clients refuse, BadManifest for pieces that have not been uploaded, OverQuota,
+    TooMany, QueueFull.
+    """
+    with registry.catalog.writing() as session:
+        owner_id = contributor_id(session, contributor)
+    with registry.catalog.reading() as session:
+        check_model_name(session, name)
+        files = locate(session, owner_id, registry.settings.uploads, manifest)
+    size_bytes = sum(file.size_bytes for file in files)
+    if size_bytes > registry.settings.upload_max_bytes:
+        most = registry.settings.upload_max_bytes
+        raise OverQuota(f"the files have {size_bytes:,} bytes; {most:,} are the most that is taken")
+    files_json = manifest.files_json()
+    metadata = metadata_json(manifest.stated, publish=manifest.publish, acknowledged=manifest.acknowledged)
+    with registry.catalog.writing() as session:
+        hold_contributor(session, owner_id)
+        same = _same(session, owner_id, name, files_json, manifest)
+        if same is not None:
+            if manifest.publish and same.state == "ready":
+                change_submission(session, same, "publishing", said=metadata)
+                _enqueue(session, same, PUBLISH, contributor)
+            return same.id
+        if contributor != LOCAL:
+            _check_room(session, registry, owner_id, files)
+        row = add_submission(
+            session, owner_id, name.namespace, name.name, manifest=files_json, said=metadata, size_bytes=size_bytes
+        )
+        record_event(session, contributor, Action.SUBMIT, str(name), f"{size_bytes:,} bytes", submission=row.id)
+        uploads = _uploads_of(files)
+        if renew_uploads(session, owner_id, (), uploads) < len(uploads):
+            # A submission that has just ended removed some of them: locate again, which raises for missing pieces.
+            again = locate(session, owner_id, registry.settings.uploads, manifest)
+            renew_uploads(session, owner_id, (), _uploads_of(again))
+        _enqueue(session, row, PUBLISH if manifest.publish else INSPECT, contributor)
+        return row.id
+
+
+def publish(
+    registry: Registry,
+    contributor: str,
+    submission_id: int,
+    stated: StatedMetadata,
+    name: str | None = None,
+    acknowledged: tuple[str, ...] = (),
+) -> None:
+    """Publish a submission that was inspected, with changed metadata or under another name.
+
+    Raises NotFound for a submission of another contributor, Conflict when it is not ready, BadInput when it has a
+    finding that must be acknowledged first, BadName, TooMany, QueueFull.
+    """
+    with registry.catalog.writing() as session:
+        row = locked_submission(session, submission_id, contributor_id(session, contributor))
+        if row.state != "ready":
+            raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
+        agreed = {*acknowledged, *acknowledged_of(row)}
+        for finding in unacknowledged([Finding(**one) for one in json.loads(row.findings)], agreed):
+            raise BadInput(f"{finding.sentence} To publish it all the same, acknowledge {finding.code}")
+        said = metadata_json(stated.over(stated_metadata_of(row)), publish=True, acknowledged=agreed)
+        if name is not None:
+            check_model_name(session, ModelName(row.namespace, name))
+            row.name = name
+        change_submission(session, row, "publishing", said=said)
+        _enqueue(session, row, PUBLISH, contributor)
+
+
+def withdraw(registry: Registry, contributor: str, submission_id: int) -> None:
+    """Withdraw a submission and the quarantined model that was made of it. Its uploads stay until they expire.
+
+    Withdrawing it again has no effect. Raises NotFound for a submission of another contributor, Conflict for one that
+    has ended in another way.
+    """
+    with registry.catalog.writing() as session:
+        row = locked_submission(session, submission_id, contributor_id(session, contributor))
+        if row.state == "withdrawn":
+            return
+        if row.state not in _WITHDRAWABLE:
+            raise Conflict(f"submission {submission_id} is {row.state}: it cannot be withdrawn any more")
+        if row.state == "checking" and row.job_id is not None:
+            cancel_job(session, row.job_id)
+        model = None if row.model_id is None else session.get(Model, row.model_id)
+        change_submission(session, row, "withdrawn")
+        record_event(session, contributor, Action.WITHDRAW, f"{row.namespace}/{row.name}", submission=row.id)
+        if model is not None and model.state == "quarantined" and not submissions_waiting_for(session, model.id):
+            withdraw_model(session, model, WITHDRAWN, contributor)
+
+
+def _same(session: Session, owner_id: int, name: ModelName, files_json: str, manifest: Manifest) -> Submission | None:
+    for row in same_submissions(session, owner_id, name, files_json):
+        is_requested = row.state == "ready" or wants_publishing(row) or not manifest.publish
+        if is_requested and stated_metadata_of(row) == manifest.stated:
+            return row
+    return None
+
+
+def _uploads_of(files: list[LocatedFile]) -> set[str]:
+    """Return the ids of the uploads that hold pieces of the files."""
+    return {piece.at.path.name for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
+
+
+def _check_room(session: Session, registry: Registry, owner_id: int, files: list[LocatedFile]) -> None:
+    """Raise OverQuota when the contributor may not submit these files.
+
+    A piece in an upload is already counted in the quota, but only once, however often the files contain it. A piece
+    that is already in the store counts with its whole size.
+    """
+    if count_open_submissions(session, owner_id) >= OPEN_MAX:
+        raise OverQuota(f"{OPEN_MAX} submissions have not ended: publish or withdraw some first")
+    size_bytes = sum(file.size_bytes for file in files)
+    sent = {piece.at: piece.size_bytes for file in files for piece in file.pieces if isinstance(piece.at, InSpool)}
+    owner = session.get_one(Contributor, owner_id, with_for_update=True)
+    check_model_fits(session, owner, registry.settings.quota_bytes, size_bytes, sum(sent.values()))
+
+
+def _enqueue(session: Session, row: Submission, kind: str, contributor: str) -> None:
+    row.job_id = enqueue_job(session, kind, {"submission": row.id}, contributor)
+    session.flush()
+
+
+def approve_submission(registry: Registry, submission_id: int, by: str) -> None:
+    """Publish the model of a quarantined submission.
+
+    Raises NotFound; Conflict when the submission is in another state, and when the model has only some organs and they
+    do not fit its base, which may have been registered after the inspection.
+    """
+    with registry.catalog.writing() as session:
+        model = _waiting_model(session, submission_id)
+        unfit = unfit_for_its_base(session, model)
+        if unfit is not None:
+            raise Conflict(f"{model.full_name} cannot be published: {unfit.sentence[:1].lower()}{unfit.sentence[1:-1]}")
+        record_event(session, by, Action.APPROVE, model.full_name, model_id=model.id, submission=submission_id)
+        publish_model(session, model, by)
+        for row in submissions_waiting_for(session, model.id):
+            change_submission(session, row, "published", decided_by=by)
+
+
+def refuse_submission(registry: Registry, submission_id: int, reason: str, by: str) -> None:
+    """Remove the model of a quarantined submission; its contributor reads the reason.
+
+    The next sweep removes bytes that no other model needs. Raises NotFound, Conflict, and BadValue for a reason that is
+    empty or too long.
+    """
+    with registry.catalog.writing() as session:
+        model = _waiting_model(session, submission_id)
+        about = (model.full_name, reason[:200])
+        record_event(session, by, Action.REFUSE, *about, model_id=model.id, submission=submission_id)
+        rows = submissions_waiting_for(session, model.id)
+        remove_model(session, model, reason, by)
+        for row in rows:
+            change_submission(session, row, "refused", reason=reason.strip(), decided_by=by)
+
+
+def _waiting_model(session: Session, submission_id: int) -> Model:
+    row: Submission = locked_submission(session, submission_id)
+    model = None if row.model_id is None else session.get(Model, row.model_id)
+    if row.state != "quarantined" or model is None:
+        raise Conflict(
+            f"submission {submission_id} is {row.state}: only one that is quarantined can be approved or refused"
+        )
+    return model

@@ -1,0 +1,566 @@
+"""Uploads: sessions from opening to end, the files that grow chunk by chunk, and removing what is left over."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.submissions import (
+    expired_uploads,
+    open_uploads,
+    pieces_of_upload,
+    upload_by_public_id,
+    upload_names,
+    uploads_within,
+)
+from organs.registry.catalog.register.submissions import (
+    PACK_MAX_BYTES,
+    PACK_PIECE_MAX_BYTES,
+    PACK_PIECES_MAX,
+    Pieces,
+    add_upload,
+    check_upload_allowed,
+    complete_upload,
+    note_received,
+    remove_expired_upload,
+    remove_upload,
+)
+from organs.registry.catalog.tables import Upload
+from organs.registry.digest import Digest
+from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound
+from organs.registry.registry import Registry
+from organs.registry.store.files import Files, make_durable_folder, translated
+
+FREE_MARGIN_BYTES = 64 * 1024 * 1024
+"""Left on the disk for the database and everybody else."""
+READ_BYTES = 1024 * 1024
+
+_NAME = re.compile(r"[0-9A-Za-z_-]{22}", re.ASCII)
+
+
+class BytesLost(Conflict):
+    """An upload whose file is gone: nobody but the upload's end can help."""
+
+    def __init__(self) -> None:
+        super().__init__("the bytes of this upload are lost: remove it and begin anew")
+
+
+@dataclass(frozen=True, slots=True)
+class LyingFile:
+    """A file of the spool, for who tidies up."""
+
+    name: str
+    modified_at: float
+    size_bytes: int
+
+
+class Spool:
+    """The files in one folder."""
+
+    def __init__(self, root: Path, files: Files | None = None) -> None:
+        self.root = root
+        self._files = files or Files()
+
+    def make(self, expected_bytes: int) -> str:
+        """An empty file with a name that nobody has had; both are on the disk when this returns.
+
+        Raises DiskFull when there is no room for `expected_bytes`, StoreUnwritable; then there is no file.
+        """
+        name = secrets.token_urlsafe(16)  # 128 random bits, 22 characters
+        path = self.path(name)
+        try:
+            self._make_folder()
+            free = self._files.free_bytes(self.root)
+            if free < expected_bytes + FREE_MARGIN_BYTES:
+                raise DiskFull(f"the disk of {self.root} has {free / 1e6:.1f} MB free")
+            self._files.close(self._files.create(path))
+            self._files.sync_folder(self.root)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(path)
+            raise translated(error, path) from error
+        return name
+
+    @contextmanager
+    def locked(self, name: str) -> Iterator[SpoolFile]:
+        """The file of that name, for this client alone until the end of the block.
+
+        Raises Conflict while another has it, BytesLost when it is gone, StoreError.
+        """
+        path = self.path(name)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise BytesLost from error
+        except OSError as error:
+            raise translated(error, path) from error
+        try:
+            _lock(descriptor, path)
+            yield SpoolFile(self._files, path, descriptor)
+        finally:
+            os.close(descriptor)  # and with it goes the lock
+
+    def has(self, name: str, size_bytes: int) -> bool:
+        """Whether the file is there, with at least so many bytes."""
+        try:
+            return self.path(name).stat().st_size >= size_bytes
+        except OSError:
+            return False
+
+    def remove(self, name: str) -> None:
+        """Remove the file, which may be gone already."""
+        path = self.path(name)
+        try:
+            self._files.unlink(path)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise translated(error, path) from error
+
+    def path(self, name: str) -> Path:
+        """Where the file of that name lies; a name that is not one of ours never becomes a path (NotFound)."""
+        if not _NAME.fullmatch(name):
+            raise NotFound(f"there is no upload {name[:40]!r}")
+        return self.root / name
+
+    def walk(self) -> Iterator[LyingFile]:
+        """Every file of ours. Files may come and go meanwhile."""
+        try:
+            entries = list(os.scandir(self.root))
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    status = entry.stat(follow_symlinks=False)
+                    yield LyingFile(entry.name, status.st_mtime, status.st_size)
+
+    def _make_folder(self) -> None:
+        if not self.root.is_dir():
+            make_durable_folder(self._files, self.root)
+
+
+class SpoolFile:
+    """A file of the spool whose lock is held."""
+
+    def __init__(self, files: Files, path: Path, descriptor: int) -> None:
+        self._files = files
+        self._path = path
+        self._descriptor = descriptor
+
+    def write(self, data: bytes, offset_bytes: int) -> None:
+        """Write `data` there; raises DiskFull, StoreError. It is durable after `sync` alone."""
+        try:
+            self._files.write_at(self._descriptor, [data], offset_bytes)
+        except OSError as error:
+            raise translated(error, self._path) from error
+
+    def sync(self) -> None:
+        """All that was written is on the disk when this returns; raises DiskFull, StoreError."""
+        try:
+            self._files.sync(self._descriptor)
+        except OSError as error:
+            raise translated(error, self._path) from error
+
+    def read(self, offset_bytes: int, size_bytes: int) -> Iterator[bytes]:
+        """The bytes there, in order, at most READ_BYTES at once; fewer where the file ends. Raises StoreError."""
+        end = offset_bytes + size_bytes
+        while offset_bytes < end:
+            try:
+                data = self._files.read_at(self._descriptor, offset_bytes, min(READ_BYTES, end - offset_bytes))
+            except OSError as error:
+                raise translated(error, self._path) from error
+            if not data:
+                return
+            yield data
+            offset_bytes += len(data)
+
+
+def _lock(descriptor: int, path: Path) -> None:
+    """Take the lock of an open file. Every opening has a lock of its own, so threads shut each other out too."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Conflict("another client is at this upload just now") from error
+    except OSError as error:
+        raise translated(error, path) from error
+
+
+def spool_of(registry: Registry) -> Spool:
+    """Where the registry keeps what is sent to it."""
+    return Spool(registry.settings.uploads, registry.blobs.local.files)
+
+
+WRONG_PIECES_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What somebody is going to send. Raises BadInput where that cannot be."""
+
+    kind: str
+    size_bytes: int
+    digest: Digest | None = None
+    """Of all of it; a piece must have it."""
+    name: str | None = None
+    pieces: Pieces = ()
+    """Of a pack: the size and the digest of each, in order."""
+
+    def __post_init__(self) -> None:
+        if self.size_bytes < 1:
+            raise BadInput("an upload has at least one byte")
+        if self.kind == "piece" and self.digest is None:
+            raise BadInput("a piece is declared with its digest")
+        if (self.kind == "pack") != bool(self.pieces):
+            raise BadInput("a pack, and nothing else, is declared with its pieces")
+        if self.kind == "pack":
+            _check_pack(self.size_bytes, self.pieces)
+
+    @property
+    def piece_rows(self) -> Pieces:
+        """What will lie in it: of a piece, itself."""
+        if self.kind == "piece":
+            assert self.digest is not None
+            return ((self.size_bytes, self.digest),)
+        return self.pieces
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A part of an upload: from byte `begin` to before byte `end`, of `size_bytes` in all."""
+
+    begin: int
+    end: int
+    size_bytes: int
+    sha256: bytes | None = None
+    """What its sender says its bytes hash to."""
+
+
+class WrongOffset(Conflict):
+    """A chunk that begins elsewhere than what has come ends; `upload` says where that is."""
+
+    def __init__(self, upload: Upload) -> None:
+        super().__init__(f"{upload.received_bytes:,} bytes have come: the next chunk begins there")
+        self.upload = upload
+
+
+def open_upload(registry: Registry, contributor_id: int, declared: Declared) -> Upload:
+    """An upload for what is declared: the one that is open for just that already, else a new one.
+
+    Raises OverQuota, TooMany, DiskFull, StoreUnwritable.
+    """
+    with registry.catalog.reading() as session:
+        found = _same(registry, session, contributor_id, declared)
+        if found is not None:
+            return found
+        _check_allowed(registry, session, contributor_id, declared, hold=False)
+    spool = spool_of(registry)
+    name = spool.make(declared.size_bytes)
+    try:
+        with registry.catalog.writing() as session:
+            _check_allowed(registry, session, contributor_id, declared, hold=True)
+            return add_upload(
+                session,
+                contributor_id,
+                name,
+                kind=declared.kind,
+                size_bytes=declared.size_bytes,
+                digest=declared.digest,
+                name=declared.name,
+                pieces=declared.piece_rows,
+            )
+    except BaseException:
+        spool.remove(name)
+        raise
+
+
+def look_up(registry: Registry, contributor_id: int, public_id: str) -> Upload:
+    """The contributor's upload of that name; raises NotFound."""
+    with registry.catalog.reading() as session:
+        return upload_by_public_id(session, public_id, contributor_id, now())
+
+
+def is_received(upload: Upload, chunk: Chunk) -> bool:
+    """Whether the whole range of the chunk was received before, perhaps because its answer was lost.
+
+    Raises WrongOffset where it does not begin where that ends, BadInput where it is of something else.
+    """
+    if chunk.size_bytes != upload.size_bytes:
+        raise BadInput(f"the chunk is of {chunk.size_bytes:,} bytes in all, the upload has {upload.size_bytes:,}")
+    if chunk.end <= upload.received_bytes:
+        return True
+    if chunk.begin != upload.received_bytes:
+        raise WrongOffset(upload)
+    return False
+
+
+def receive(registry: Registry, contributor_id: int, public_id: str, chunk: Chunk, pieces: Iterable[bytes]) -> Upload:
+    """Store a chunk, whose bytes come in `pieces`; it is durable when this returns.
+
+    A chunk that was received before is compared with the stored bytes. Raises NotFound, Conflict while another client
+    is at it and for a repeated chunk with other bytes, WrongOffset, BadInput for other bytes than the chunk declares,
+    DiskFull, StoreError: then the upload is as it was. What `pieces` raises goes through, likewise.
+    """
+    with _held(registry, contributor_id, public_id) as (upload, file):
+        assert file is not None
+        if is_received(upload, chunk):
+            _compare(file, chunk, pieces)
+            return upload
+        _write(file, chunk, pieces)
+        file.sync()
+        with registry.catalog.writing() as session:
+            if not note_received(session, upload.id, chunk.begin, chunk.end):
+                raise Conflict("the upload has ended meanwhile")
+        return look_up(registry, contributor_id, public_id)
+
+
+def finish(registry: Registry, contributor_id: int, public_id: str, digest: Digest | None = None) -> Upload:
+    """All has been sent: read it again, and hold it against the digests that were declared, and against `digest`.
+
+    One that is finished already is answered as it is. Raises NotFound, Conflict while another client is at it, BadInput
+    where something is missing or wrong: then the upload stays open, to be looked at, removed, or to expire.
+    """
+    with _held(registry, contributor_id, public_id) as (upload, file):
+        if digest is not None and upload.digest is not None and digest != upload.digest:
+            raise BadInput(f"it was declared as {upload.digest}, and is finished as {digest}")
+        if upload.state == "complete":
+            return upload
+        if upload.received_bytes < upload.size_bytes:
+            raise BadInput(f"{upload.received_bytes:,} of {upload.size_bytes:,} bytes have come: send the rest first")
+        assert file is not None
+        found = _checked(registry, upload, file, digest or _declared_digest(upload))
+        with registry.catalog.writing() as session:
+            if not complete_upload(session, upload.id, found):
+                raise Conflict("the upload has ended meanwhile")
+        return look_up(registry, contributor_id, public_id)
+
+
+def cancel(registry: Registry, contributor_id: int, public_id: str) -> Upload:
+    """Forget an upload and its bytes, finished or not; what it was. Raises NotFound, Conflict while another client is
+    at it.
+    """
+    with _held(registry, contributor_id, public_id, lost_too=True) as (upload, _file):
+        with registry.catalog.writing() as session:
+            remove_upload(session, upload.id)
+        spool_of(registry).remove(public_id)
+        return upload
+
+
+@contextmanager
+def _held(
+    registry: Registry, contributor_id: int, public_id: str, *, lost_too: bool = False
+) -> Iterator[tuple[Upload, SpoolFile | None]]:
+    """The row and the file, for this client alone; with `lost_too`, no file where it is lost."""
+    look_up(registry, contributor_id, public_id)  # what is not there, or is another's, has no lock
+    with ExitStack() as stack:
+        file = None
+        try:
+            file = stack.enter_context(spool_of(registry).locked(public_id))
+        except BytesLost:
+            if not lost_too:
+                raise
+        yield look_up(registry, contributor_id, public_id), file
+
+
+def _check_pack(size_bytes: int, pieces: Pieces) -> None:
+    if len(pieces) > PACK_PIECES_MAX:
+        raise BadInput(f"a pack has at most {PACK_PIECES_MAX:,} pieces, not {len(pieces):,}")
+    large = [size for size, _ in pieces if not 0 < size < PACK_PIECE_MAX_BYTES]
+    if large:
+        raise BadInput(f"a piece of a pack has 1 to {PACK_PIECE_MAX_BYTES - 1:,} bytes, not {large[0]:,}")
+    if size_bytes > PACK_MAX_BYTES:
+        raise BadInput(f"a pack has at most {PACK_MAX_BYTES:,} bytes, not {size_bytes:,}")
+    together = sum(size for size, _ in pieces)
+    if together != size_bytes:
+        raise BadInput(f"the pieces have {together:,} bytes together, the pack is declared with {size_bytes:,}")
+
+
+def _same(registry: Registry, session: Session, contributor_id: int, declared: Declared) -> Upload | None:
+    """An upload that is under way for just what is declared, and has its bytes."""
+    spool = spool_of(registry)
+    for upload in open_uploads(session, contributor_id, now()):
+        is_same = (upload.kind, upload.size_bytes, upload.name) == (declared.kind, declared.size_bytes, declared.name)
+        if not is_same or upload.digest != declared.digest or not spool.has(upload.public_id, upload.received_bytes):
+            continue
+        rows = pieces_of_upload(session, upload.id)
+        if tuple((size, digest) for _, size, digest in rows) == tuple(declared.piece_rows):
+            return upload
+    return None
+
+
+def _check_allowed(
+    registry: Registry, session: Session, contributor_id: int, declared: Declared, *, hold: bool
+) -> None:
+    settings = registry.settings
+    check_upload_allowed(
+        session,
+        contributor_id,
+        declared.size_bytes,
+        len(declared.pieces),
+        default_quota_bytes=settings.quota_bytes,
+        most_bytes=settings.upload_max_bytes,
+        hold=hold,
+    )
+
+
+def _compare(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
+    """Compare a repeated chunk with the stored bytes. Raises Conflict where they differ, BadInput as `_write` does."""
+    place = chunk.begin
+    for piece in pieces:
+        if place + len(piece) > chunk.end:
+            raise BadInput(f"the chunk has more than the {chunk.end - chunk.begin:,} bytes that it declares")
+        if b"".join(file.read(place, len(piece))) != piece:
+            raise Conflict(f"other bytes were received before for {chunk.begin:,} to {chunk.end - 1:,}")
+        place += len(piece)
+    if place < chunk.end:
+        raise BadInput(f"the chunk ends after {place - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
+
+
+def _write(file: SpoolFile, chunk: Chunk, pieces: Iterable[bytes]) -> None:
+    """Write what comes from `chunk.begin` on, no more than belongs to the chunk."""
+    place, hashed = chunk.begin, hashlib.sha256()
+    for piece in pieces:
+        if place + len(piece) > chunk.end:
+            raise BadInput(f"the chunk has more than the {chunk.end - chunk.begin:,} bytes that it declares")
+        if chunk.sha256 is not None:
+            hashed.update(piece)
+        file.write(piece, place)
+        place += len(piece)
+    if place < chunk.end:
+        raise BadInput(f"the chunk ends after {place - chunk.begin:,} of {chunk.end - chunk.begin:,} bytes")
+    if chunk.sha256 is not None and hashed.digest() != chunk.sha256:
+        is_of = base64.b64encode(hashed.digest()).decode("ascii")
+        raise BadInput(f"the chunk has another digest than it declares: sha-256=:{is_of}:")
+
+
+def _declared_digest(upload: Upload) -> Digest | None:
+    return None if upload.digest is None else Digest(upload.digest)
+
+
+def _checked(registry: Registry, upload: Upload, file: SpoolFile, wanted: Digest | None) -> Digest:
+    """The digest of all bytes, which are read in little portions; raises BadInput where one is not as declared."""
+    spans: list[tuple[int, int, Digest | None]] = [(0, upload.size_bytes, None)]
+    if upload.kind == "pack":
+        with registry.catalog.reading() as session:
+            spans = [*pieces_of_upload(session, upload.id)]
+    whole, wrong = hashlib.sha256(), list[int]()
+    for offset, size, digest in spans:
+        single = hashlib.sha256()
+        for data in file.read(offset, size):
+            whole.update(data)
+            if digest is not None:
+                single.update(data)
+        if digest is not None and single.hexdigest() != digest:
+            wrong.append(offset)
+    if wanted is not None and whole.hexdigest() != wanted:
+        raise BadInput(f"its bytes have the digest {whole.hexdigest()}, not {wanted}")
+    if wrong:
+        told = ", ".join(f"{offset:,}" for offset in wrong[:WRONG_PIECES_TOLD])
+        raise BadInput(f"{len(wrong)} of its pieces have other digests than declared: those at byte {told}")
+    return Digest(whole.hexdigest())
+
+
+STRAY_AFTER_SECONDS = 3600.0
+"""A file without a row may be one whose row is about to be written."""
+AT_ONCE = 500
+
+RemoveRow = Callable[[Session, int], bool]
+"""Forgets an upload by its id, unless it is to stay: then False."""
+
+
+@dataclass(slots=True)
+class TidyReport:
+    """What was removed, or with `dry_run` would be."""
+
+    expired_uploads: int = 0
+    stray_files: int = 0
+    removed_bytes: int = 0
+
+
+def tidy_uploads(registry: Registry, *, dry_run: bool = False) -> TidyReport:
+    """Remove uploads whose time is over, and files of the spool that no row has. What a client is at is left alone."""
+    report, after_id = TidyReport(), 0
+    sizes = {file.name: file.size_bytes for file in spool_of(registry).walk()}
+    while True:
+        with registry.catalog.reading() as session:
+            expired = expired_uploads(session, now(), after_id, AT_ONCE)
+        if not expired:
+            break
+        after_id = expired[-1][0]
+        for name in [name for _, name in expired] if dry_run else _removed(registry, expired, remove_expired_upload):
+            report.expired_uploads += 1
+            report.removed_bytes += sizes.get(name, 0)
+    _remove_strays(registry, report, dry_run)
+    return report
+
+
+def forget_uploads(
+    registry: Registry,
+    contributor_id: int,
+    digests: Collection[str],
+    public_ids: Collection[str] = (),
+    remove: RemoveRow = remove_upload,
+) -> int:
+    """Remove the contributor's finished uploads all of whose pieces are in `digests`, and those called by `public_ids`:
+    a model was made of them, or will not be. How many.
+
+    Whoever still needs one of the pieces for another model leaves its digest out; `remove`, which looks again in the
+    transaction that removes, leaves an upload by answering False.
+    """
+    with registry.catalog.reading() as session:
+        wanted = uploads_within(session, contributor_id, digests, public_ids)
+    return len(_removed(registry, wanted, remove))
+
+
+def _removed(registry: Registry, uploads: Sequence[tuple[int, str]], remove: RemoveRow) -> list[str]:
+    """Remove `uploads`, ids and names, but those that a client is at, and those that `remove` leaves; the names of
+    those that went.
+    """
+    spool = spool_of(registry)
+    return [name for upload_id, name in uploads if _remove(registry, spool, upload_id, name, remove)]
+
+
+def _remove(registry: Registry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
+    try:
+        with spool.locked(name):
+            return _forget(registry, spool, upload_id, name, remove)
+    except BytesLost:
+        return _forget(registry, spool, upload_id, name, remove)
+    except Conflict:
+        return False
+
+
+def _forget(registry: Registry, spool: Spool, upload_id: int, name: str, remove: RemoveRow) -> bool:
+    """The row first: what dies in between leaves a stray file, not a row without one."""
+    with registry.catalog.writing() as session:
+        is_gone = remove(session, upload_id)
+    if is_gone:
+        spool.remove(name)
+    return is_gone
+
+
+def _remove_strays(registry: Registry, report: TidyReport, dry_run: bool) -> None:
+    spool, limit = spool_of(registry), time.time() - STRAY_AFTER_SECONDS
+    old = [file for file in spool.walk() if file.modified_at < limit]
+    if not old:
+        return
+    with registry.catalog.reading() as session:
+        known = upload_names(session)
+    for file in old:
+        if file.name not in known:
+            if not dry_run:
+                spool.remove(file.name)
+            report.stray_files += 1
+            report.removed_bytes += file.size_bytes

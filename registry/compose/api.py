@@ -1,0 +1,259 @@
+"""Composing from Python: build a recipe step by step, plan it, and make the chimera."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from organs.registry import notebook
+from organs.registry.amounts import size_text, theta_text
+from organs.registry.catalog.engine import Catalog
+from organs.registry.compose.build import (
+    Made,
+    Progress,
+    make,
+)
+from organs.registry.compose.findings import Finding, counted
+from organs.registry.compose.models import RegisteredLibrary
+from organs.registry.compose.plan import Plan, PlannedPart
+from organs.registry.compose.planner import plan_recipe
+from organs.registry.compose.prediction import Prediction
+from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.recipe_io import read_recipe, recipe_yaml
+from organs.registry.errors import BadRecipe
+from organs.registry.store import BlobStore
+
+Words = str | Iterable[str] | None
+"""One word, several with commas between them, or a list of words; None narrows nothing."""
+Blocks = str | int | Iterable[int] | None
+"""`"2-5"`, `"0,2-5"`, 3, or a list of blocks."""
+_STEPS = {"grafts": "graft", "adapters": "adapter"}
+"""What one of a list is called, where the list's name does not say."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RecipeBuilder:
+    """A recipe under way. Every step gives a new one, so that a beginning can be gone on with in several ways."""
+
+    recipe: Recipe
+
+    def graft(
+        self,
+        donor: str | None = None,
+        *,
+        where: str | None = None,
+        type: Words = None,  # noqa: A002  # the recipe's word
+        slot: Words = None,
+        blocks: Blocks = None,
+        sort: str = "",
+    ) -> Self:
+        """Take organs from the model `donor`, or from whichever models the query `where` finds best.
+
+        `type`, `slot` and `blocks` select the places; without any, all that fit. As every step, it raises BadRecipe for
+        what means nothing, such as a graft with both a donor and a query.
+        """
+        graft = {"from": donor, "where": where, "sort": sort or None, **_selection(type, slot, blocks)}
+        return self._with(grafts=(*self.recipe.grafts, *self._read(grafts=[graft]).grafts))
+
+    def adapter(self, name: str, scale: float = 1.0) -> Self:
+        """Add the low-rank adapter `name` to what it adapts, `scale` times."""
+        merge = {"from": name, "scale": scale}
+        return self._with(adapters=(*self.recipe.adapters, *self._read(adapters=[merge]).adapters))
+
+    def purify(
+        self,
+        method: str = "fractal",
+        *,
+        where: str = "",
+        type: Words = None,  # noqa: A002  # the recipe's word
+        slot: Words = None,
+        blocks: Blocks = None,
+        keep: float | None = None,
+    ) -> Self:
+        """Purify organs of the result: `spectral`, which keeps a share of the energy, or `fractal`."""
+        step = {"method": method, "where": where or None, "keep": keep, **_selection(type, slot, blocks)}
+        return self._with(purify=(*self.recipe.purify, *self._read(purify=[step]).purify))
+
+    def encode(self, dtype: str) -> Self:
+        """Write computed organs as `dtype` where their own type cannot be written: Q8_0, F16, BF16 or F32."""
+        return self._with(encode=self._read(encode=dtype).encode)
+
+    def accept(self, *codes: str) -> Self:
+        """Accept warnings by their codes, which are listed in `registry.compose.findings`."""
+        more = self._read(accept=list(codes)).accept
+        return self._with(accept=tuple(dict.fromkeys((*self.recipe.accept, *more))))
+
+    def metadata(self, key: str, value: str | int | float | bool | list[str]) -> Self:
+        """Set a metadata key of the result; one that was set before is set anew."""
+        others = (change for change in self.recipe.metadata if change.key != key)
+        return self._with(metadata=(*others, *self._read(metadata={key: value}).metadata))
+
+    def named(self, name: str) -> Self:
+        """Register it as `namespace/name`."""
+        return self._with(name=self._read(name=name).name)
+
+    def yaml(self) -> str:
+        """The recipe as YAML."""
+        return recipe_yaml(self.recipe)
+
+    def __repr__(self) -> str:
+        recipe = self.recipe
+        counts = ((recipe.grafts, "graft"), (recipe.adapters, "adapter"), (recipe.purify, "purification"))
+        steps = ", ".join(counted(len(steps), one, f"{one}s") for steps, one in counts if steps)
+        return f"<{type(self).__name__} on {recipe.base!r}: {steps or 'no steps yet'}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.document(notebook.preformatted(self.yaml()))
+
+    def _read(self, **members: object) -> Recipe:
+        """One step by itself, read as a recipe file is: the same rules, and the same sentences for what breaks them."""
+        given = {key: _without_nothing(value) for key, value in members.items()}
+        try:
+            return read_recipe(json.dumps({"base": self.recipe.base, **given}), "step")
+        except BadRecipe as error:
+            # It was read as the only one of its list: its place in there would say nothing, or something wrong.
+            (key,) = members
+            own = re.compile(rf"^{key}(?:\[\d+\])?\.?")
+            reasons = [(own.sub("", field), sentence) for field, sentence in error.reasons]
+            raise BadRecipe(_STEPS.get(key, key), reasons) from error
+
+    def _with(self, **changes: object) -> Self:
+        return replace(self, recipe=replace(self.recipe, **changes))  # type: ignore[arg-type]
+
+
+def _selection(types: Words, slots: Words, blocks: Blocks) -> dict[str, object]:
+    return {
+        "type": _words(types),
+        "slot": _words(slots),
+        "blocks": blocks if isinstance(blocks, int) else _words(blocks),
+    }
+
+
+def _words(given: str | Iterable[str | int] | None) -> object:
+    """A word or a list of them. An empty list stays one: the reader refuses it, for it would select everything."""
+    if given is None or (isinstance(given, str) and "," not in given):
+        return given
+    return [word.strip() for word in given.split(",")] if isinstance(given, str) else [*given]
+
+
+def _without_nothing(value: object) -> object:
+    if isinstance(value, list):
+        return [_without_nothing(one) for one in value]
+    return {key: one for key, one in value.items() if one is not None} if isinstance(value, dict) else value
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Composition(RecipeBuilder):
+    """A recipe under way, on the models of a registry."""
+
+    catalog: Catalog
+    blobs: Callable[[], BlobStore]
+
+    def plan(self) -> ChimeraPlan:
+        """What it comes to: nothing is made yet. Raises NotFound for a base that is not registered."""
+        store = self.blobs()
+        with self.catalog.reading() as session:
+            return ChimeraPlan(plan_recipe(self.recipe, RegisteredLibrary(session, store)), self.catalog, store)
+
+
+@dataclass(frozen=True, slots=True)
+class ChimeraPlan:
+    """What a recipe comes to: every tensor of the result, findings, sizes, and a prediction."""
+
+    plan: Plan
+    catalog: Catalog
+    store: BlobStore
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.plan.recipe
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """All that was found: refusals, warnings, and what will change."""
+        return self.plan.findings
+
+    @property
+    def can_be_made(self) -> bool:
+        """Whether nothing refuses it and every warning is accepted."""
+        return self.plan.can_be_made
+
+    @property
+    def parts(self) -> tuple[PlannedPart, ...]:
+        """The tensors of the result, in order."""
+        return self.plan.parts
+
+    @property
+    def prediction(self) -> Prediction:
+        return self.plan.prediction
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return self.plan.size_bytes
+
+    def __repr__(self) -> str:
+        return f"<ChimeraPlan {headline(self.plan)}>"
+
+    def _repr_html_(self) -> str:
+        return plan_html(self.plan)
+
+    def register(self, progress: Progress | None = None) -> Made:
+        """Make and register the chimera; its file is streamed whenever somebody asks. Raises as `assemble` does."""
+        return make(self.catalog, self.store, self.plan, progress=progress)
+
+    def assemble(self, path: str | Path, progress: Progress | None = None) -> Made:
+        """Make and register the chimera, and write its file to `path`, replacing what is there.
+
+        Raises NotComposable for refusals and warnings that are not accepted, BadOrgan, StoreError, DiskFull; then
+        nothing is registered and `path` is as it was.
+        """
+        return make(self.catalog, self.store, self.plan, path=Path(path), progress=progress)
+
+
+_FINDINGS = ("", "code", "field", "what")
+_PARTS = ("tensor", "block", "from", "by", "θ before", "θ of what comes", "dtype", "size")
+_NUMBERS = ("block", "θ before", "θ of what comes", "size")
+
+
+def headline(plan: Plan) -> str:
+    """What a plan comes to, in a line."""
+    changed = sum(bool(part.acts) for part in plan.parts)
+    said = [
+        f"{changed} of {counted(len(plan.parts), 'tensor', 'tensors')} of {plan.base.label}",
+        size_text(plan.size_bytes),
+        *([counted(len(plan.refusals), "refusal", "refusals")] if plan.refusals else []),
+        *([counted(len(plan.unaccepted), "warning to accept", "warnings to accept")] if plan.unaccepted else []),
+        *(["can be made"] if plan.can_be_made else []),
+    ]
+    return ", ".join(said)
+
+
+def plan_html(plan: Plan) -> str:
+    """The prediction, all findings, and the parts that are not the base's own."""
+    findings = [(one.severity.value, one.code, one.field, one.sentence) for one in plan.findings]
+    changed = [_row(plan, part) for part in plan.parts if part.acts]
+    return notebook.document(
+        notebook.heading(headline(plan)),
+        notebook.paragraph(plan.prediction.sentence()),
+        notebook.table(_FINDINGS, findings) if findings else "",
+        notebook.table(_PARTS, changed, _NUMBERS) if changed else "",
+    )
+
+
+def _row(plan: Plan, part: PlannedPart) -> tuple[notebook.Cell, ...]:
+    donors = [part.donor or plan.base, *part.adapters]
+    return (
+        part.before.name,
+        part.before.place.block,
+        ", ".join(dict.fromkeys(donor.label for donor in donors)),
+        ", ".join(part.acts),
+        theta_text(part.before.theta),
+        theta_text(None if part.computation is not None else part.source.theta),  # known when it has been computed
+        part.spec.dtype.name,
+        size_text(part.spec.size_bytes),
+    )

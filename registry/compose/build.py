@@ -1,0 +1,602 @@
+"""Make a plan or a lock: compute organs, write or only hash the file, and register the chimera."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import IO, Any
+
+from sqlalchemy.orm import Session
+from threadpoolctl import threadpool_limits
+
+from organs.registry import notebook
+from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.catalog.queries.composing import chimera_of, computed_organs, model_with_header
+from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.records import (
+    ChimeraRecord,
+    ComputationRecord,
+    FileRecord,
+    ModelRecord,
+    OrganKey,
+    PartRecord,
+    PlacementRecord,
+)
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.register.blobs import (
+    begin_ingest,
+    end_ingest,
+    lease_blobs,
+    record_blobs,
+    renew_lease,
+)
+from organs.registry.catalog.register.chimeras import register_chimera
+from organs.registry.catalog.register.models import Registered, register_model
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import Action
+from organs.registry.chimera.layout import first_header, plan_new_file
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import FilePlan, check_readable, naming
+from organs.registry.chimera.stream import FileStream
+from organs.registry.compose.lock import Lock, lock_of, sound_header
+from organs.registry.compose.models import parts_of
+from organs.registry.compose.plan import (
+    Computation,
+    Ingredient,
+    Plan,
+)
+from organs.registry.compose.planner import predicted
+from organs.registry.compose.prediction import Prediction
+from organs.registry.compose.recipe import Recipe, kept_text
+from organs.registry.digest import Digest, digest_of
+from organs.registry.errors import (
+    BadOrgan,
+    CorruptBlob,
+    MissingBlob,
+    NotAllowed,
+    NotAssemblable,
+    OrganError,
+    StoreUnwritable,
+)
+from organs.registry.gguf import Header, HeaderSource, read_header
+from organs.registry.gguf.pieces import around, large_values, shown_type, shown_value, tags_of
+from organs.registry.measure import Measurement, count_nonfinite_in, measure
+from organs.registry.names import ModelName, name_from_text, parse_model_name
+from organs.registry.relatives import record_relatives
+from organs.registry.store import BlobReader, BlobStore, StoredBlob
+from organs.registry.store.codec import codec_for
+from organs.registry.store.files import (
+    Files,
+    check_room,
+    placing_error,
+)
+from organs.registry.transform import Adapter, Plain, Purification, PurifyMethod, computed
+from organs.registry.transform import Computation as Transformation
+
+SPOOLED_MAX_BYTES = 64 * 1024 * 1024
+"""A result up to this size waits for its digest in memory, a larger one in a temporary file."""
+
+PIECE_BYTES = 4 * 1024 * 1024
+"""Of a result, that are read at once to count values that are NaN or infinite."""
+
+Rows = Mapping[Digest, BlobRow]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedOrgan:
+    """A computed organ, durable; its row is not written yet."""
+
+    digest: Digest
+    size_bytes: int
+    blob: StoredBlob
+    measurement: Measurement
+
+
+def compute_organ(store: BlobStore, computation: Computation, rows: Rows) -> ComputedOrgan:
+    """Compute an organ from what `rows` has under the digests of its ingredients, and store it.
+
+    Raises BadOrgan naming the tensor, StoreError; then nothing is kept. `rows` also tells which results are there.
+    """
+    with ExitStack() as opened, threadpool_limits(1, "blas"):
+        transformation = _transformation(store, computation, rows, opened)
+        spool = opened.enter_context(tempfile.SpooledTemporaryFile(SPOOLED_MAX_BYTES))
+        digest, size_bytes = _spooled(spool, computed(transformation), computation.source.name)
+        read = _reads(spool)
+        nonfinite = count_nonfinite_in(_pieces(spool), computation.dtype)
+        measurement = replace(measure(read, computation.source.shape, computation.dtype), nonfinite=nonfinite)
+        spool.seek(0)
+        blob = store.put_organ(digest, size_bytes, codec_for(computation.dtype.name), spool.read)
+    return ComputedOrgan(digest, size_bytes, blob, measurement)
+
+
+def _transformation(store: BlobStore, computation: Computation, rows: Rows, opened: ExitStack) -> Transformation:
+    def plain(one: Ingredient) -> Plain:
+        row = rows.get(one.digest)
+        if row is None:
+            raise MissingBlob(f"{one.name} ({one.digest[:12]}) is missing from the store")
+        with naming(one.name, one.digest):
+            reader = opened.enter_context(store.open(row))
+        return Plain(_buffered(reader, one), one.dtype, one.shape)
+
+    adapters = tuple(Adapter(plain(one.a), plain(one.b), one.alpha, one.scale) for one in computation.additions)
+    purification = None
+    if computation.method is not None:
+        method = PurifyMethod(computation.method)
+        purification = Purification(method) if computation.keep is None else Purification(method, computation.keep)
+    source = plain(computation.source)
+    return Transformation(source, computation.dtype, adapters, computation.is_token_embedding, purification)
+
+
+def _buffered(reader: BlobReader, one: Ingredient) -> Callable[[int, int], bytes]:
+    """Reads of a blob that mostly go forward: the chunk that was decoded last is kept."""
+    held: list[tuple[int, bytes]] = []
+
+    def read(offset: int, size: int) -> bytes:
+        pieces = []
+        for chunk in reader.chunks:
+            begin, end = chunk.plain_offset_bytes, chunk.plain_offset_bytes + chunk.plain_size_bytes
+            if begin < offset + size and end > offset:
+                if not held or held[0][0] != begin:
+                    plain = bytearray(chunk.plain_size_bytes)
+                    with naming(one.name, one.digest):
+                        reader.read_chunk(chunk, memoryview(plain))
+                    held[:] = [(begin, bytes(plain))]
+                pieces.append(held[0][1][max(0, offset - begin) : offset + size - begin])
+        return b"".join(pieces)
+
+    return read
+
+
+def _spooled(spool: IO[bytes], pieces: Iterator[bytes], name: str) -> tuple[Digest, int]:
+    digest, size_bytes = hashlib.sha256(), 0
+    try:
+        for piece in pieces:
+            digest.update(piece)
+            spool.write(piece)
+            size_bytes += len(piece)
+    except BadOrgan as error:
+        raise BadOrgan(f"{name}: {error}") from error
+    except OSError as error:  # of the temporary file: the store translates its own
+        raise placing_error(error, Path(tempfile.gettempdir()) / name) from error
+    return Digest(digest.hexdigest()), size_bytes
+
+
+def _pieces(spool: IO[bytes]) -> Iterator[bytes]:
+    spool.seek(0)
+    return iter(lambda: spool.read(PIECE_BYTES), b"")
+
+
+def _reads(spool: IO[bytes]) -> Callable[[int, int], bytes]:
+    def read(offset: int, size: int) -> bytes:
+        spool.seek(offset)
+        return spool.read(size)
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class LockedFile:
+    """The one file of a chimera, as its lock gives it."""
+
+    plan: Plan
+    lock: Lock
+    header_bytes: bytes
+    """With the padding behind it."""
+    header: Header
+
+    @classmethod
+    def of(cls, plan: Plan, digests: Mapping[str, Digest]) -> LockedFile:
+        """The file of `plan`, now that the digest of each organ that had to be computed is known."""
+        lock = plan.lock(digests)
+        header = plan.header(lock)
+        return cls(plan, lock, header, read_header(HeaderSource(header, plan.size_bytes, plan.file_name)))
+
+    @property
+    def literal(self) -> bytes:
+        """The header without its large values, which are blobs of their own."""
+        spans = around(large_values(self.header), self.header.end)
+        return b"".join(self.header_bytes[span.offset : span.end] for span in spans)
+
+    @property
+    def values(self) -> list[bytes]:
+        """The large values of the header, in file order."""
+        return [self.header_bytes[span.offset : span.end] for span in large_values(self.header)]
+
+
+def record_chimera(
+    session: Session,
+    file: LockedFile,
+    name: ModelName,
+    sha256: Digest,
+    measured: Mapping[str, Measurement],
+    contributor: str,
+) -> Registered:
+    """Register the chimera of `contributor` whose file has the digest `sha256`. All of its blobs have rows.
+
+    `measured` has what was read of organs that were computed just now, by the names of their tensors.
+    """
+    header, plan = file.header, file.plan
+    record = ModelRecord(
+        name=name,
+        digest=sha256,
+        kind="model",
+        architecture=header.architecture,
+        title=header.text("general.name"),
+        description=header.text("general.description"),
+        license=header.text("general.license"),
+        size_label=header.text("general.size_label"),
+        metadata=tuple((one.key, shown_type(one), shown_value(one)) for one in header.fields),
+        files=(_file_record(file, sha256, measured),),
+        tags=tuple(tags_of(HeaderSource(file.header_bytes, header.file_size_bytes), header)),
+        complete=plan.base.complete,
+        action=Action.COMPOSE,
+        contributor=contributor,
+    )
+    registered = register_model(session, record, keep_name=True)
+    if chimera_of(session, registered.model.id) is None:
+        register_chimera(session, registered.model, _chimera_record(file, _prediction(session, registered.model, file)))
+    if registered.created:
+        record_relatives(session, registered.model)
+    return registered
+
+
+def _file_record(file: LockedFile, sha256: Digest, measured: Mapping[str, Measurement]) -> FileRecord:
+    header = file.header
+    return FileRecord(
+        name=file.plan.file_name,
+        size_bytes=header.file_size_bytes,
+        sha256=sha256,
+        header_sha256=digest_of(file.header_bytes[: header.end]),
+        header_bytes=header.end,
+        parts=tuple(_parts(file)),
+        placements=tuple(_placements(file, measured)),
+    )
+
+
+def _parts(file: LockedFile) -> Iterator[PartRecord]:
+    literal, position = digest_of(file.literal), 0
+    values = large_values(file.header)
+    for span in around(values, file.header.end):
+        if span.size_bytes:
+            yield PartRecord(span.offset, span.size_bytes, literal, position)
+        position += span.size_bytes
+    for span, data in zip(values, file.values, strict=True):
+        yield PartRecord(span.offset, span.size_bytes, digest_of(data), 0)
+
+
+def _placements(file: LockedFile, measured: Mapping[str, Measurement]) -> Iterator[PlacementRecord]:
+    header = file.header
+    for tensor, locked, planned in zip(header.tensors, file.lock.tensors, file.plan.parts, strict=True):
+        measurement = measured.get(tensor.name)
+        yield PlacementRecord(
+            name=tensor.name,
+            place=planned.before.place,
+            digest=locked.digest,
+            dtype=tensor.dtype.name,
+            shape=tensor.shape,
+            size_bytes=tensor.size_bytes,
+            offset_bytes=header.data_offset + tensor.offset,
+            measurement=measurement,
+            nonfinite=None if measurement is None else measurement.nonfinite,
+        )
+
+
+def _prediction(session: Session, model: Model, file: LockedFile) -> Prediction:
+    """The plan's, made complete by what was measured of organs that were computed, now or before."""
+    wanted = file.plan.computations
+    if not wanted:
+        return file.plan.prediction
+    return predicted(file.plan.parts, {part.name: part for part in parts_of(session, model.id) if part.name in wanted})
+
+
+def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
+    plan = file.plan
+    assert plan.base.model_id is not None
+    return ChimeraRecord(
+        lock_id=file.lock.id,
+        base_model_id=plan.base.model_id,
+        recipe=kept_text(plan.recipe),
+        findings=_json([asdict(finding) for finding in plan.findings]),
+        prediction=_json(prediction.values()),
+        origins=_json(origins_of(plan)),
+        parents=tuple(_acts(plan)),
+        computations=tuple(_computations(file)),
+    )
+
+
+def origins_of(plan: Plan) -> dict[str, Any]:
+    """Where each tensor comes from that is not the base's own: `parents` by number, the base being 0, and `parts`.
+
+    A part is the number of the model whose organ stands there or was computed from, and the acts.
+    """
+    labels = {parent.label: number for number, parent in enumerate(plan.parents)}
+    return {
+        "parents": [parent.label for parent in plan.parents],
+        "parts": {
+            part.before.name: [labels[part.donor.label] if part.donor else 0, *part.acts]
+            for part in plan.parts
+            if part.acts
+        },
+    }
+
+
+def _acts(plan: Plan) -> Iterator[tuple[int, str]]:
+    """The parents that are registered models, each with the acts by which the chimera came from it."""
+    done = {act for part in plan.parts for act in part.acts}
+    first = next(act for act in ("grafted", "adapter", "purified") if act in done)
+    assert plan.base.model_id is not None
+    yield plan.base.model_id, first
+    for part in plan.parts:
+        if part.donor is not None and part.donor.model_id is not None:
+            yield part.donor.model_id, "grafted"
+        for adapter in part.adapters:
+            if adapter.model_id is not None:
+                yield adapter.model_id, "adapter"
+
+
+def _computations(file: LockedFile) -> Iterator[ComputationRecord]:
+    for planned, locked in zip(file.plan.parts, file.lock.tensors, strict=True):
+        made = planned.computation
+        if made is not None:
+            organ = (locked.digest, locked.spec.dtype.name, shape_text(locked.spec.shape))
+            yield ComputationRecord(made.key, made.made(), organ, tuple(_sources(made)))
+
+
+def _sources(made: Computation) -> Iterator[tuple[OrganKey, str]]:
+    yield _key(made.source), made.acts[-1]
+    for one in made.additions:
+        yield _key(one.a), "adapter"
+        yield _key(one.b), "adapter"
+
+
+def _key(one: Ingredient) -> OrganKey:
+    return one.digest, one.dtype.name, shape_text(one.shape)
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+Progress = Callable[[str, int], None]
+"""Told what is being done, and how many bytes of it have been dealt with since it was told last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A chimera that is registered."""
+
+    model: str
+    """`namespace/name@version`."""
+    lock_id: Digest
+    sha256: Digest
+    size_bytes: int
+    created: bool
+    """False where the same bytes were registered under that name already."""
+    computed: Mapping[str, Measurement] = field(default_factory=dict, repr=False)
+    """What was measured of the organs that were computed now, by the names of their tensors."""
+
+    def __repr__(self) -> str:
+        state = "" if self.created else ", registered before"
+        return f"<{self.model}: {size_text(self.size_bytes)}, lock {self.lock_id[:12]}{state}>"
+
+    def _repr_html_(self) -> str:
+        facts: tuple[tuple[str, notebook.Cell], ...] = (
+            ("lock", self.lock_id),
+            ("sha256", self.sha256),
+            ("size", size_text(self.size_bytes)),
+            ("", "registered now" if self.created else "registered before"),
+        )
+        rows = [(name, theta_text(one.theta), share_text(one.spectral_signal)) for name, one in self.computed.items()]
+        computed = notebook.table(("computed", "θ", "spectral"), rows, ("θ", "spectral")) if rows else ""
+        return notebook.document(notebook.heading(self.model), notebook.facts(facts), computed)
+
+
+def make(
+    catalog: Catalog,
+    store: BlobStore,
+    plan: Plan,
+    *,
+    path: Path | None = None,
+    progress: Progress | None = None,
+    contributor: str = LOCAL,
+) -> Made:
+    """Make the chimera that `plan` describes and register it as the contributor's; with `path`, write its file there.
+
+    Its name is the recipe's, or one by convention; a name that stands for other bytes gets the next version. Raises
+    NotComposable for a plan that must not be made, NotAllowed for a name in the namespace of somebody else, BadOrgan,
+    StoreError, DiskFull; then nothing is registered and `path` is as it was. The file is written first: should the
+    catalog fail after that, it is there and not registered.
+    """
+    name = chimera_name(plan.recipe, plan.stem, contributor)
+    check_own(name, contributor)
+    with catalog.reading() as session:
+        check_model_name(session, name)
+    plan.check()
+    if path is not None:
+        _check_place(path, plan.size_bytes)
+    tell = progress or _no_progress
+    with catalog.writing() as session:
+        ingest_id = begin_ingest(session, f"composed as {name}")
+    workshop = _Workshop(catalog, store, plan, ingest_id, tell, contributor)
+    try:
+        return workshop.make(name, path)
+    except BaseException as error:
+        state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        with suppress(OrganError), catalog.writing() as session:
+            end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
+        raise
+
+
+def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelName:
+    """The name that the recipe gives, or that of the file by convention, whose `stem` it is.
+
+    Where none gives a namespace, it is the contributor's, which is spelt as the contributor is.
+    """
+    if recipe.name is None:
+        return ModelName(contributor, name_from_text(stem))
+    name = parse_model_name(recipe.name)
+    is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
+    return replace(name, namespace=contributor) if is_own else name
+
+
+def check_own(name: ModelName, contributor: str) -> None:
+    """Raise NotAllowed for a namespace that is not the contributor's; `local` may use any."""
+    if contributor not in (LOCAL, name.namespace):
+        raise NotAllowed(f"{name.namespace} is not your namespace: a chimera of yours is {contributor}/{name.name}")
+
+
+def _check_place(path: Path, size_bytes: int) -> None:
+    """Raise what placing the file would, as far as it can be known before anything is computed for it."""
+    try:
+        if path.is_dir():
+            raise StoreUnwritable(f"{path}: a folder is there")
+        if not path.parent.is_dir():
+            raise StoreUnwritable(f"{path.parent}: no such folder")
+        check_room(path.parent, size_bytes, Files())
+    except OSError as error:
+        raise placing_error(error, path) from error
+
+
+@dataclass(slots=True)
+class _Workshop:
+    """One plan in the making."""
+
+    catalog: Catalog
+    store: BlobStore
+    plan: Plan
+    ingest_id: int
+    tell: Progress
+    contributor: str
+    computed: dict[str, ComputedOrgan] = field(default_factory=dict)
+    """What was computed now, by the names of the tensors."""
+    known: dict[str, Digest] = field(default_factory=dict)
+    """What had been computed before."""
+
+    def make(self, name: ModelName, path: Path | None) -> Made:
+        self._compute()
+        file = LockedFile.of(self.plan, self.known | {tensor: one.digest for tensor, one in self.computed.items()})
+        rows = self._stored([file.literal, *file.values], file.lock)
+        tensors = [one.spec for one in file.lock.tensors]
+        blobs = [rows[one.digest] for one in file.lock.tensors]
+        planned = plan_new_file(self.plan.file_name, file.header_bytes, tensors, file.header.alignment, blobs)
+        sha256 = self._write(planned, path)
+        measured = {tensor: one.measurement for tensor, one in self.computed.items()}
+        with self.catalog.writing() as session:
+            registered = record_chimera(session, file, name, sha256, measured, self.contributor)
+            report = json.dumps({"lock": file.lock.id, "size_bytes": planned.size_bytes})
+            end_ingest(session, self.ingest_id, "finished", report, registered.model.id)
+        model = registered.model.full_name
+        return Made(model, file.lock.id, sha256, planned.size_bytes, registered.created, measured)
+
+    def _compute(self) -> None:
+        wanted = self.plan.computations
+        with self.catalog.reading() as session:
+            there = computed_organs(session, {one.key for one in wanted.values()})
+            rows = blobs_by_digest(session, {one.digest for made in wanted.values() for one in made.ingredients})
+        self._lease([row.id for row in rows.values()])
+        for tensor, computation in wanted.items():
+            if computation.key in there:
+                self.known[tensor] = there[computation.key]
+                continue
+            one = compute_organ(self.store, computation, rows)
+            self.computed[tensor] = one
+            self._record([one.blob])
+            self.tell("compute", one.size_bytes)
+
+    def _stored(self, pieces: Sequence[bytes], lock: Lock) -> dict[Digest, BlobRow]:
+        """The rows of the header's pieces, stored now, and of all tensors, leased."""
+        self._record([self.store.put(piece) for piece in pieces if piece])
+        wanted = {one.digest for one in lock.tensors}
+        with self.catalog.writing() as session:
+            renew_lease(session, self.ingest_id)
+            rows = blobs_by_digest(session, wanted)
+            lease_blobs(session, self.ingest_id, [row.id for row in rows.values()])
+        for one in lock.tensors:
+            if one.digest not in rows:
+                raise MissingBlob(f"{one.spec.name} ({one.digest[:12]}) was swept meanwhile: run it again")
+            check_readable(self.store, rows[one.digest], one.spec.name)
+        return rows
+
+    def _write(self, file: FilePlan, path: Path | None) -> Digest:
+        if path is not None:
+            return place_file(self.store, file, path, lambda size_bytes: self.tell("write", size_bytes))
+        digest = hashlib.sha256()
+        with FileStream(self.store, file) as stream:
+            for view in stream:
+                digest.update(view)
+                self.tell("hash", len(view))
+        return Digest(digest.hexdigest())
+
+    def _lease(self, blob_ids: Sequence[int]) -> None:
+        if blob_ids:
+            with self.catalog.writing() as session:
+                lease_blobs(session, self.ingest_id, blob_ids)
+
+    def _record(self, blobs: Sequence[StoredBlob]) -> None:
+        with self.catalog.writing() as session:
+            renew_lease(session, self.ingest_id)
+            unused = record_blobs(session, self.ingest_id, blobs)
+        for file in unused:
+            self.store.local.remove(self.store.local.path(file))
+
+
+def _no_progress(_what: str, _size_bytes: int) -> None:
+    """Nobody watches."""
+
+
+MISSING_SHOWN = 20
+"""Tensors without an organ that are named."""
+
+
+def plan_lock(session: Session, store: BlobStore, lock: Lock, name: str) -> FilePlan:
+    """The file that `lock` describes, called `name`. Nothing is registered.
+
+    Raises NotAssemblable with all that is missing here, BadLock for a lock that describes no sound file, StoreError.
+    """
+    base = model_with_header(session, lock.header)
+    rows = blobs_by_digest(session, {one.digest for one in lock.tensors})
+    missing = [] if base is not None else [f"no model here has the header {lock.header[:12]} of its base"]
+    missing += _missing(store, lock, rows)
+    if missing or base is None:
+        raise NotAssemblable(f"the lock {lock.id[:12]}", missing)
+    read = first_header(session, store, base)
+    data, _ = sound_header(read.header, read.source, lock)
+    tensors = [one.spec for one in lock.tensors]
+    return plan_new_file(name, data, tensors, read.header.alignment, [rows[one.digest] for one in lock.tensors])
+
+
+def lock_of_model(session: Session, store: BlobStore, model: Model) -> Lock | None:
+    """The lock that stands in the header of `model`; None where there is none."""
+    read = first_header(session, store, model)
+    return lock_of(read.header, read.source)
+
+
+def _missing(store: BlobStore, lock: Lock, rows: Mapping[Digest, BlobRow]) -> list[str]:
+    """One sentence for each tensor that has no organ here, of the right size and sound, up to a limit."""
+    reasons = []
+    for one in lock.tensors:
+        row = rows.get(one.digest)
+        if row is None:
+            reasons.append(f"the organ {one.digest[:12]} of {one.spec.name} is not here")
+        elif not _is_readable(store, row):
+            reasons.append(f"the organ {one.digest[:12]} of {one.spec.name} is damaged")
+        elif row.size_bytes != one.spec.size_bytes:
+            reasons.append(f"{one.digest[:12]} is no {one.spec.dtype.name} of the shape of {one.spec.name}")
+    more = len(reasons) - MISSING_SHOWN
+    return reasons[:MISSING_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _is_readable(store: BlobStore, row: BlobRow) -> bool:
+    try:
+        check_readable(store, row, "organ")
+    except (CorruptBlob, MissingBlob):
+        return False
+    return True

@@ -1,0 +1,220 @@
+"""The header of a chimera where it differs from its base's: names, parents, file type, and its file name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from organs.registry.compose.licences import licence_expression
+from organs.registry.compose.lock import LOCK_KEY
+from organs.registry.compose.models import Parent
+from organs.registry.compose.recipe import MetadataChange
+from organs.registry.gguf import Header, KeyValue, TensorSpec, ValueType
+from organs.registry.gguf.quants import FLOAT32_MAX
+from organs.registry.gguf.split import SPLIT_KEYS
+from organs.registry.gguf.types import UNQUANTISED
+
+ENCODINGS: dict[int | None, str] = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4",
+}
+"""The names of the numbers."""
+
+_MIXTURES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
+_NUMBERS = {name: number for number, name in ENCODINGS.items()}
+
+
+def file_type_of(dtype: str) -> int | None:
+    """The number of a file of which most bytes are of `dtype`; None where there is none."""
+    return _NUMBERS.get(_MIXTURES.get(dtype, dtype))
+
+
+PART_MAX_LENGTH = 40
+CHIMERA = "Chimera"
+
+_UNWANTED = re.compile(r"[^A-Za-z0-9]+", re.ASCII)
+_VERSION = re.compile(r"v?(\d{1,4})(?:\.(\d{1,4}))?(?:\.\d{1,4})*", re.ASCII)
+
+
+def file_stem(base: Parent, sets: Sequence[KeyValue], name: str | None) -> str:
+    """The file's name without `.gguf`; `name` is what the chimera is registered as, if that is given."""
+    header = base.header
+    basename = _clean(header.text("general.basename") or header.text("general.name") or "Model")
+    size = _clean(header.text("general.size_label") or "")
+    variety = _clean(name.rpartition("/")[2]) if name else CHIMERA
+    version = _VERSION.fullmatch((header.text("general.version") or "").strip())
+    numbered = f"v{version[1]}.{version[2] or 0}" if version else "v1.0"
+    told = next((entry.value for entry in sets if entry.key == "general.file_type"), None)
+    encoding = ENCODINGS.get(told if isinstance(told, int) else header.integer("general.file_type"), "mixed")
+    return "-".join(part for part in (basename, size, variety, numbered, encoding) if part)
+
+
+def _clean(text: str) -> str:
+    return _UNWANTED.sub("-", text).strip("-")[:PART_MAX_LENGTH].strip("-")
+
+
+NAME_KEY = "general.name"
+LICENCE_KEY = "general.license"
+NAMED_PARENTS_MAX = 3
+QUANTIZATION_VERSION = 2
+"""Of the layout of quantised blocks; ggml has had no other since 2023."""
+
+_TOLD_OF_PARENTS = ("name", "author", "version", "organization", "url", "doi", "uuid", "repo_url")
+_DROPPED = (
+    "general.description",
+    "general.uuid",
+    "general.doi",
+    "general.url",
+    "general.repo_url",
+    "general.quantized_by",
+    LOCK_KEY,
+)
+_DROPPED_GROUPS = ("general.source.", "general.base_model.", "quantize.imatrix.")
+_WHOLE_TYPES = {
+    ValueType.UINT8: (0, 2**8),
+    ValueType.INT8: (-(2**7), 2**7),
+    ValueType.UINT16: (0, 2**16),
+    ValueType.INT16: (-(2**15), 2**15),
+    ValueType.UINT32: (0, 2**32),
+    ValueType.INT32: (-(2**31), 2**31),
+    ValueType.UINT64: (0, 2**64),
+    ValueType.INT64: (-(2**63), 2**63),
+}
+_USUAL_WHOLE_TYPES = (ValueType.UINT32, ValueType.INT32, ValueType.INT64, ValueType.UINT64)
+_FLOAT_TYPES = (ValueType.FLOAT32, ValueType.FLOAT64)
+
+
+def dropped_keys(base: Header, sets: Iterable[KeyValue]) -> tuple[str, ...]:
+    """The keys of `base` that a chimera does not carry, sorted, without those that it sets."""
+    kept = {entry.key for entry in sets}
+    gone = (field.key for field in base.fields if is_dropped(field.key) and field.key not in kept)
+    return tuple(sorted(gone))
+
+
+def is_dropped(key: str) -> bool:
+    """Whether `key` says something of the base alone."""
+    return key in _DROPPED or key in SPLIT_KEYS or key.startswith(_DROPPED_GROUPS)
+
+
+def set_entries(
+    base: Parent, parents: Sequence[Parent], tensors: Sequence[TensorSpec], wanted: Sequence[MetadataChange]
+) -> tuple[KeyValue, ...]:
+    """What a chimera's header sets: its name, its `parents` (the base is the first), its types, then what is `wanted`.
+
+    Parents are named by their own metadata alone. Of two entries with one key the last stands.
+    """
+    entries = [
+        KeyValue(NAME_KEY, ValueType.STRING, default_name(parents)),
+        *_parent_entries(parents),
+        *_type_entries(base, tensors),
+        *_licence_entries(parents),
+        *(_wanted_entry(base.header, change) for change in wanted),
+    ]
+    return tuple({entry.key: entry for entry in entries}.values())
+
+
+def default_name(parents: Sequence[Parent]) -> str:
+    """The parents' own names, joined: `A × Code`."""
+    names = list(dict.fromkeys(parent.header.text(NAME_KEY) or "unnamed" for parent in parents))
+    more = len(names) - NAMED_PARENTS_MAX
+    shown = names[:NAMED_PARENTS_MAX] + ([f"{more} more"] if more > 0 else [])
+    return " × ".join(shown) if len(shown) > 1 else f"{shown[0]}, recomposed"
+
+
+def _parent_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
+    yield KeyValue("general.base_model.count", ValueType.UINT32, len(parents))
+    for number, parent in enumerate(parents):
+        for part in _TOLD_OF_PARENTS:
+            told = parent.header.text(f"general.{part}")
+            if told:
+                yield KeyValue(f"general.base_model.{number}.{part}", ValueType.STRING, told)
+
+
+def _licence_entries(parents: Sequence[Parent]) -> Iterator[KeyValue]:
+    """Where parents are under different licences, all of them: else the next generation would know the base's alone."""
+    base = parents[0]
+    expression = licence_expression({parent.label: parent.license for parent in parents}) or base.licence_said
+    if expression is not None:
+        yield KeyValue(LICENCE_KEY, ValueType.STRING, expression)
+
+
+def _type_entries(base: Parent, tensors: Sequence[TensorSpec]) -> Iterator[KeyValue]:
+    main, before = _main_dtype(tensors), _main_dtype([part.spec for part in base.parts])
+    number = file_type_of(main)
+    if number is not None and (main != before or base.header.integer("general.file_type") is None):
+        yield KeyValue("general.file_type", ValueType.UINT32, number)
+    quantised = any(tensor.dtype.name not in UNQUANTISED for tensor in tensors)
+    if quantised and base.header.integer("general.quantization_version") is None:
+        yield KeyValue("general.quantization_version", ValueType.UINT32, QUANTIZATION_VERSION)
+
+
+def _main_dtype(tensors: Sequence[TensorSpec]) -> str:
+    """The dtype of most of the bytes; of two with as many the first by name."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors:
+        sizes[tensor.dtype.name] += tensor.size_bytes
+    return min(sizes, key=lambda name: (-sizes[name], name), default="")
+
+
+def _wanted_entry(base: Header, change: MetadataChange) -> KeyValue:
+    value = change.value
+    if isinstance(value, tuple):
+        return KeyValue(change.key, ValueType.ARRAY, list(value), element_type=ValueType.STRING)
+    if isinstance(value, bool):
+        return KeyValue(change.key, ValueType.BOOL, value)
+    if isinstance(value, str):
+        return KeyValue(change.key, ValueType.STRING, value)
+    field = base.field(change.key)
+    own = None if field is None else field.type
+    if isinstance(value, float) or own in _FLOAT_TYPES:
+        return KeyValue(change.key, _float_type(own, float(value)), float(value))
+    return KeyValue(change.key, _whole_type(own, value), value)
+
+
+def _float_type(own: ValueType | None, value: float) -> ValueType:
+    """64 bits where the base has them under this key, or where 32 do not reach so far."""
+    is_far = abs(value) > FLOAT32_MAX
+    return ValueType.FLOAT64 if is_far or own is ValueType.FLOAT64 else ValueType.FLOAT32
+
+
+def _whole_type(own: ValueType | None, value: int) -> ValueType:
+    """The base's `own` type under this key where the number fits, else the smallest usual one that it fits."""
+    kinds = (*([] if own is None else [own]), *_USUAL_WHOLE_TYPES)
+    return next(kind for kind in kinds if _fits(kind, value))  # recipes hold numbers of 64 bits
+
+
+def _fits(kind: ValueType, value: int) -> bool:
+    low, high = _WHOLE_TYPES.get(kind, (0, 0))
+    return low <= value < high

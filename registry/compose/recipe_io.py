@@ -1,0 +1,932 @@
+"""Reading and writing recipes as text: YAML, or JSON where the text begins with `{`.
+
+Reading reports everything that is wrong at once, each error with its field. Writing gives a text that reads back to
+the same recipe.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeVar
+
+import yaml
+
+from organs.registry.anatomy import BLOCK_DIGITS_MAX, OrganType, place_of
+from organs.registry.catalog.search import Query, parse_query
+from organs.registry.catalog.search.fields import SYNONYMS
+from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH, nearest
+from organs.registry.compose.findings import (
+    WARNINGS,
+    Finding,
+    Severity,
+)
+from organs.registry.compose.recipe import (
+    ENCODINGS,
+    AdapterMerge,
+    BlockRange,
+    Graft,
+    MetadataChange,
+    Purification,
+    PurifyMethod,
+    Recipe,
+    Selection,
+)
+from organs.registry.errors import BadName, BadQuery, BadRecipe
+from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
+
+TEXT_MAX_BYTES = 256 * 1024
+DEPTH_MAX = 16
+"""Of mappings and lists inside each other."""
+VALUES_MAX = 20_000
+"""Texts, numbers, keys, lists and mappings of one document together."""
+DIGITS_MAX = 300
+"""What is longer is beyond every number here; Python alone would take thousands of digits to say so."""
+REASON_MAX = 200
+"""Characters of a parser's own words, which may quote what it read."""
+
+NUMBER_PATTERN = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<rest>(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?)")
+"""A number as JSON writes it; with an empty `rest` it is a whole one."""
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_JSON_SIGN = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]', re.DOTALL)
+_LOADER: type[yaml.SafeLoader] | type[yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_ALIASES = "anchors (&) and aliases (*) are not taken; a text that begins with & or * stands in quotation marks"
+_TAB = "a tab stands there; YAML is indented with spaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One value. `text` is what it reads as where text is due: `2024` is both in YAML; None where it is no text."""
+
+    value: str | int | float | bool | None
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A list."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A mapping as it is written: keys may stand twice, and need not be text."""
+
+    pairs: tuple[tuple[Node, Node], ...]
+
+
+Node = Scalar | Listing | Table
+
+
+def read_document(text: str | bytes, where: str) -> Node:
+    """The tree that `text` holds. Raises BadRecipe, with one reason that names no field."""
+    plain = _decoded(text, where)
+    if plain.lstrip().startswith("{"):
+        return _read_json(plain, where)
+    return _read_yaml(plain, where)
+
+
+def _decoded(text: str | bytes, where: str) -> str:
+    # Characters are counted first: of a text of 10 MB no copy is made.
+    if len(text) > TEXT_MAX_BYTES:
+        _refuse(where, f"the text is longer than {TEXT_MAX_BYTES // 1024} KiB")
+    try:
+        raw = text.encode("utf-8") if isinstance(text, str) else text
+        plain = raw.decode("utf-8")
+    except UnicodeError as error:
+        raise BadRecipe(where, [("", "the text is no UTF-8")]) from error
+    if len(raw) > TEXT_MAX_BYTES:
+        _refuse(where, f"the text is longer than {TEXT_MAX_BYTES // 1024} KiB")
+    if "\0" in plain:
+        _refuse(where, "a NUL character is in the text")
+    plain = plain.removeprefix("\N{ZERO WIDTH NO-BREAK SPACE}")
+    if not plain.strip():
+        _refuse(where, "the text is empty")
+    return plain
+
+
+def _refuse(where: str, sentence: str) -> NoReturn:
+    raise BadRecipe(where, [("", sentence)])
+
+
+def _read_json(text: str, where: str) -> Node:
+    _check_json_size(text, where)
+    try:
+        tree = json.loads(
+            text, object_pairs_hook=_table, parse_int=_number, parse_float=_number, parse_constant=_no_constant
+        )
+    except json.JSONDecodeError as error:
+        sentence = f"what begins with {{ is read as JSON; line {error.lineno}, column {error.colno}: {error.msg}"
+        raise BadRecipe(where, [("", sentence)]) from error
+    except ValueError as error:
+        raise BadRecipe(where, [("", str(error))]) from error
+    return _json_node(tree)
+
+
+def _check_json_size(text: str, where: str) -> None:
+    """Refuses what is deep or full before any of it is built; strings are stepped over."""
+    depth = values = 0
+    for match in _JSON_SIGN.finditer(text):
+        sign = match[0]
+        values += sign in "[{,:"
+        depth += (sign in "[{") - (sign in "]}")
+        _check_size(depth, values, where)
+
+
+def _check_size(depth: int, values: int, where: str) -> None:
+    if depth > DEPTH_MAX:
+        _refuse(where, f"lists and mappings stand inside each other more than {DEPTH_MAX} deep")
+    if values > VALUES_MAX:
+        _refuse(where, f"the text holds more than {VALUES_MAX:,} values")
+
+
+def _table(pairs: list[tuple[str, object]]) -> Table:
+    return Table(tuple((Scalar(key, key), _json_node(value)) for key, value in pairs))
+
+
+def _json_node(value: object) -> Node:
+    """The node of what the parser or one of its hooks gave."""
+    if isinstance(value, list):
+        return Listing(tuple(_json_node(item) for item in value))
+    if isinstance(value, str):
+        return Scalar(value, value)
+    if isinstance(value, Table | Scalar):
+        return value
+    assert value is None or isinstance(value, bool)
+    return Scalar(value)
+
+
+def _number(written: str) -> Scalar:
+    return Scalar(_number_value(written))
+
+
+def _number_value(written: str) -> int | float:
+    """The number that `written`, which fits the pattern, stands for; infinity where it is out of all bounds."""
+    match = NUMBER_PATTERN.fullmatch(written)
+    assert match is not None
+    if match["rest"]:
+        return float(written)
+    return int(written) if len(written) <= DIGITS_MAX else math.copysign(math.inf, -1 if written[0] == "-" else 1)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _read_yaml(text: str, where: str) -> Node:
+    open_nodes: list[list[Node]] = [[]]
+    values = documents = 0
+    for event in _events(text, where):
+        values += isinstance(event, yaml.NodeEvent)
+        documents += isinstance(event, yaml.DocumentStartEvent)
+        _check_event(event, documents, where)
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append([])
+        elif isinstance(event, yaml.ScalarEvent):
+            open_nodes[-1].append(_yaml_scalar(event.value, is_plain=event.implicit[0]))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            nodes = tuple(open_nodes.pop())
+            is_table = isinstance(event, yaml.MappingEndEvent)
+            open_nodes[-1].append(
+                Table(tuple(zip(nodes[::2], nodes[1::2], strict=True))) if is_table else Listing(nodes)
+            )
+        _check_size(len(open_nodes) - 1, values, where)
+    if not open_nodes[0]:
+        _refuse(where, "the text is empty")
+    return open_nodes[0][0]
+
+
+def _events(text: str, where: str) -> Iterator[yaml.Event]:
+    """What the parser sees, piece by piece, before anything is composed of it."""
+    try:
+        yield from yaml.parse(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise BadRecipe(where, [("", f"{place}{_problem(error, text)}")]) from error
+    # Of the parser written in Python, a character's number beyond Unicode and a version of many digits come out so.
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        reason = error.reason if isinstance(error, yaml.reader.ReaderError) else "a number in it is out of bounds"
+        raise BadRecipe(where, [("", f"the text is no YAML: {reason}")]) from error
+
+
+def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
+    if "alias" in str(error.context) or "anchor" in str(error.context):
+        return _ALIASES
+    mark = error.problem_mark
+    lines = text.split("\n")  # a line end of another kind hides a tab, and the parser's own words stand
+    if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
+        return _TAB
+    return str(error.problem)[:REASON_MAX]
+
+
+def _check_event(event: yaml.Event, documents: int, where: str) -> None:
+    line = event.start_mark.line + 1 if event.start_mark else 0
+    if documents > 1:
+        _refuse(where, f"line {line}: a second document begins; a recipe is one")
+    if isinstance(event, yaml.NodeEvent) and event.anchor is not None:
+        _refuse(where, f"line {line}: {_ALIASES}")
+    if isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent) and event.tag is not None:
+        _refuse(where, f"line {line}: tags such as {event.tag[:40]!r} are not taken: write the value alone")
+
+
+def _yaml_scalar(written: str, *, is_plain: bool) -> Scalar:
+    if not is_plain:
+        return Scalar(written, written)
+    if written in _NULLS:
+        return Scalar(None)
+    if written in _BOOLEANS:
+        return Scalar(_BOOLEANS[written], written)
+    if NUMBER_PATTERN.fullmatch(written):
+        return Scalar(_number_value(written), written)
+    return Scalar(written, written)
+
+
+REASONS_MAX = 100
+"""Nobody reads more; what comes behind is not looked at."""
+SHOWN_MAX = 60
+"""Characters of what is quoted in a reason."""
+
+_PLAIN_KEY = re.compile(r"[\w.-]{1,60}")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Reasons:
+    """What is wrong with a recipe, gathered so that all of it is told at once."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.found: list[tuple[str, str]] = []
+
+    def note(self, path: str, sentence: str) -> None:
+        """Keeps one; raises BadRecipe where there are too many to go on."""
+        self.found.append((path, sentence))
+        if len(self.found) == REASONS_MAX:
+            raise BadRecipe(
+                self.where, [*self.found, ("", f"the first {REASONS_MAX} are listed, and not looked behind")]
+            )
+
+    def settle(self) -> None:
+        """Raises BadRecipe where anything was noted."""
+        if self.found:
+            raise BadRecipe(self.where, self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A value at its path. What reads it gives None, or leaves out, what it has refused."""
+
+    node: Node
+    path: str
+    reasons: Reasons
+
+    def refuse(self, sentence: str) -> None:
+        """Notes what is wrong here."""
+        self.reasons.note(self.path, sentence)
+
+    def text(self, due: str, at_most: int) -> str | None:
+        """The text here, on one line, without space around it, of 1 to `at_most` characters.
+
+        `due` says what it should be, for people.
+        """
+        if not isinstance(self.node, Scalar) or self.node.text is None:
+            self._refuse_kind(due)
+            return None
+        text = self.node.text.replace("\n", " ").strip()
+        if not text:
+            self.refuse(f"{due} is missing")
+        elif len(text) > at_most:
+            self.refuse(f"{due} has at most {at_most} characters, this has {len(text):,}")
+        elif not text.isprintable():
+            self.refuse(f"a control character or a space of an odd kind is in {quoted(text)}")
+        else:
+            return text
+        return None
+
+    def value(self, due: str) -> str | int | float | bool | None:
+        """The text, number or truth here, whatever characters the text has but NUL and halves of pairs."""
+        if not isinstance(self.node, Scalar) or self.node.value is None:
+            self._refuse_kind(due)
+            return None
+        value = self.node.value
+        if isinstance(value, str):
+            return value if self._is_sound(value) else None
+        if not math.isfinite(value):
+            self.refuse("the number is too large")
+            return None
+        return value
+
+    def whole(self) -> int | None:
+        """The whole number here; None where there is none, which is not noted."""
+        value = self.node.value if isinstance(self.node, Scalar) else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def number(self, due: str) -> float | None:
+        """The finite number here."""
+        value = self.node.value if isinstance(self.node, Scalar) else None
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            self._refuse_kind(due)
+            return None
+        if not math.isfinite(value):
+            self.refuse("the number is too large")
+            return None
+        return float(value)
+
+    def items(self, due: str, at_most: int) -> list[Entry]:
+        """The entries of the list here."""
+        if not isinstance(self.node, Listing):
+            self._refuse_kind(due)
+            return []
+        if len(self.node.items) > at_most:
+            self.refuse(f"{len(self.node.items):,} stand there; at most {at_most:,} are taken")
+            return []
+        return [Entry(item, f"{self.path}[{index}]", self.reasons) for index, item in enumerate(self.node.items)]
+
+    def one_or_more(self, due: str, at_most: int) -> list[Entry]:
+        """The entries of the list here, which is not empty, or this one alone."""
+        if not isinstance(self.node, Listing):
+            return [self]
+        if not self.node.items:
+            self.refuse("the list is empty: leave the key out, or name something")
+        return self.items(due, at_most)
+
+    def members(self, keys: tuple[str, ...], meant: Mapping[str, str]) -> dict[str, Entry] | None:
+        """What stands under each of `keys`, which are all that may; None where this is no mapping.
+
+        `meant` has the keys that other words probably stand for.
+        """
+        due = f"a mapping with {', '.join(keys)}"
+        if not isinstance(self.node, Table):
+            self._refuse_kind(due)
+            return None
+        found = self.pairs(due)
+        for key, entry in found.items():
+            if key not in keys:
+                word = meant.get(key.lower())
+                close = word if word in keys else nearest(key[:SHOWN_MAX], keys)
+                hint = f"did you mean {close}?" if close else f"the keys are {', '.join(keys)}"
+                entry.refuse(f"no key is called so; {hint}")
+        return found
+
+    def pairs(self, due: str) -> dict[str, Entry]:
+        """What stands under each key of the mapping here, whatever the keys; a key that stands twice is refused."""
+        if not isinstance(self.node, Table):
+            self._refuse_kind(due)
+            return {}
+        found: dict[str, Entry] = {}
+        for key_node, node in self.node.pairs:
+            key = key_node.text if isinstance(key_node, Scalar) else None
+            if key is None:
+                self.refuse(f"a key is text, not {_kind(key_node)}")
+                continue
+            path = shown_key(key)
+            entry = Entry(node, f"{self.path}.{path}" if self.path else path, self.reasons)
+            if key in found:
+                entry.refuse("the key stands there twice")
+            found.setdefault(key, entry)
+        return found
+
+    def _is_sound(self, text: str) -> bool:
+        if "\0" in text or _SURROGATE.search(text):
+            self.refuse("the text has a NUL character or half of a pair of surrogates in it")
+            return False
+        return True
+
+    def _refuse_kind(self, due: str) -> None:
+        kind = _kind(self.node)
+        self.refuse(f"{due} is missing" if kind == "nothing" else f"this is {kind}; it should be {due}")
+
+
+def quoted(text: str) -> str:
+    """`text` for a sentence: quoted, its control characters made visible, cut."""
+    return repr(text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
+
+
+def shown_key(key: str) -> str:
+    """`key` as a part of a path."""
+    return key if _PLAIN_KEY.fullmatch(key) else quoted(key)
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, Table):
+        return "a mapping"
+    if isinstance(node, Listing):
+        return "a list"
+    if node.value is None:
+        return "nothing"
+    if isinstance(node.value, bool):
+        return "true" if node.value else "false"
+    return f"the text {quoted(node.value)}" if isinstance(node.value, str) else "a number"
+
+
+CHOICES_MAX = 1000
+"""In one list of types, slots or blocks."""
+WORD_MAX_LENGTH = 200
+SELECTION_KEYS = ("type", "slot", "blocks")
+TYPES = tuple(kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM))
+"""What can be chosen by its type; other tensors are chosen by slot."""
+MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
+"""Of a query: what an organ has by itself, whatever model it is in."""
+
+_BLOCKS = re.compile(rf"([0-9]{{1,{BLOCK_DIGITS_MAX}}})(?:\s*-\s*([0-9]{{1,{BLOCK_DIGITS_MAX}}}))?")
+_SLOT = re.compile(r"[^\s\"?\[\],\x80-\U0010ffff]+")
+_BLOCKS_DUE = "a block such as 3, a range such as 2-5, or a list of these"
+
+
+def read_selection(members: Mapping[str, Entry]) -> Selection:
+    """What `type`, `slot` and `blocks` of a step select."""
+    types = [_type(entry) for entry in _choices(members, "type", f"one of {', '.join(TYPES)}")]
+    slots = [_slot(entry) for entry in _choices(members, "slot", "a slot, or a list of slots")]
+    blocks = [_block_range(entry) for entry in _choices(members, "blocks", _BLOCKS_DUE)]
+    return Selection(
+        types=tuple(dict.fromkeys(word for word in types if word is not None)),
+        slots=tuple(dict.fromkeys(word for word in slots if word is not None)),
+        blocks=tuple(dict.fromkeys(block for block in blocks if block is not None)),
+    )
+
+
+def read_query(entry: Entry) -> tuple[str, Query | None]:
+    """The text of the query in `entry`, and what it asks; None where that was refused."""
+    text = entry.text("a query", QUERY_MAX_LENGTH)
+    if text is None:
+        return "", None
+    try:
+        return text, parse_query(text)
+    except BadQuery as error:
+        entry.refuse(str(error))
+        return text, None
+
+
+def read_sort(entry: Entry, text: str, query: Query | None) -> str:
+    """The order in `entry`, for what the query `text` finds."""
+    sort = entry.text("a measure to rank by, such as -theta", WORD_MAX_LENGTH)
+    if sort is None:
+        return ""
+    if query is not None and query.like is not None:
+        entry.refuse("like: in the query ranks by likeness: leave sort out")
+    elif query is not None and sorts_itself(text):
+        entry.refuse(f"the query has a sort:{query.sort} of its own: leave one of the two out")
+    try:
+        return str(parse_query("", default_sort=sort).sort)
+    except BadQuery as error:
+        entry.refuse(error.reason)
+        return ""
+
+
+def sorts_itself(text: str) -> bool:
+    """Whether the query `text`, which is a sound one, says how to sort."""
+    # A parsed query always has an order; its own is the one that no default changes.
+    by_theta, by_size = (parse_query(text, default_sort=sort).sort for sort in ("theta", "size"))
+    return by_theta == by_size
+
+
+def read_measured_query(entry: Entry) -> str:
+    """The query in `entry` that narrows a model's own organs: by what they are and measure, not by whose they are."""
+    text, query = read_query(entry)
+    if query is None:
+        return ""
+    foreign = [term.field for term in query.terms if term.field not in MEASURED_FIELDS]
+    ranks = [*(["like"] if query.like is not None else []), *(["unique"] if query.unique else [])]
+    ranks += ["sort"] if query.like is None and sorts_itself(text) else []
+    if foreign or ranks:
+        entry.refuse(f"{[*foreign, *ranks][0]}: means nothing here; the fields are {', '.join(MEASURED_FIELDS)}")
+    if query.words or query.excluded_words:
+        word = [*query.words, *query.excluded_words][0]
+        entry.refuse(f"{quoted(word)} looks for models by name; here one model's organs are narrowed")
+    return text
+
+
+def _choices(members: Mapping[str, Entry], key: str, due: str) -> list[Entry]:
+    return members[key].one_or_more(due, CHOICES_MAX) if key in members else []
+
+
+def _type(entry: Entry) -> str | None:
+    word = entry.text(f"one of {', '.join(TYPES)}", WORD_MAX_LENGTH)
+    if word is None or word.lower() in TYPES:
+        return word and word.lower()
+    if _is_row(entry, word):
+        return None
+    close = SYNONYMS.get(word.lower()) or nearest(word, TYPES)
+    meant = f"; did you mean {close}?" if close in TYPES else ""
+    entry.refuse(f"{quoted(word)} is no type to choose by: the types are {', '.join(TYPES)}{meant}")
+    return None
+
+
+def _slot(entry: Entry) -> str | None:
+    word = entry.text("a slot", WORD_MAX_LENGTH)
+    if word is None or _is_row(entry, word):
+        return None
+    place = place_of(word)
+    if not _SLOT.fullmatch(word):
+        entry.refuse(f"{quoted(word)} is no slot: one word with * for any text, without ? [ ] and quotation marks")
+    elif word in TYPES:
+        entry.refuse(f"{word} is a type: write type: {word}")
+    elif place.slot != word:
+        block = "" if place.block is None else f", its block {place.block}"
+        entry.refuse(f"{quoted(word)} is a tensor's name: its slot is {place.slot}{block}")
+    else:
+        return word
+    return None
+
+
+def _block_range(entry: Entry) -> BlockRange | None:
+    value = entry.whole()
+    if value is not None and 0 <= value < 10**BLOCK_DIGITS_MAX:
+        return (value, value)
+    word = str(value) if value is not None else entry.text(_BLOCKS_DUE, WORD_MAX_LENGTH)
+    if word is None or _is_row(entry, word):
+        return None
+    match = _BLOCKS.fullmatch(word.replace("–", "-"))
+    if match is None:
+        entry.refuse(f"{quoted(word)} is no block: write {_BLOCKS_DUE}")
+        return None
+    first, last = int(match[1]), int(match[2] or match[1])
+    if first > last:
+        entry.refuse(f"a range goes from the first block to the last: {last}-{first}")
+        return None
+    return (first, last)
+
+
+def _is_row(entry: Entry, word: str) -> bool:
+    """Whether several words stand between commas in one text, which is refused."""
+    if "," in word:
+        entry.refuse(f"several stand in a list: [{', '.join(part.strip() for part in word[:60].split(','))}]")
+    return "," in word
+
+
+KEY_MAX_LENGTH = 255
+CHANGES_MAX = 1000
+WHOLE_MIN, WHOLE_MAX = -(2**63), 2**64 - 1
+"""What a GGUF holds in 64 bits."""
+FIXED_KEYS = (
+    *("general.type", "general.architecture", "general.alignment"),
+    *("general.quantization_version", "general.file_type"),
+)
+"""They say how the file is to be read, and follow from its organs."""
+FIXED_PREFIXES = ("tokenizer.", "split.", "general.base_model.", "organ_registry.")
+"""The base's vocabulary; where a file ends; who its parents are; what we write ourselves."""
+
+_VALUE_DUE = "text, a number, true or false, or a list of texts"
+
+
+def read_metadata(entry: Entry) -> tuple[MetadataChange, ...]:
+    """The changes in the mapping `entry`, in its order."""
+    pairs = entry.pairs("a mapping of metadata keys to values")
+    if len(pairs) > CHANGES_MAX:
+        entry.refuse(f"{len(pairs):,} keys stand there; at most {CHANGES_MAX:,} are taken")
+        return ()
+    changes = []
+    for key, value_entry in pairs.items():
+        _check_key(key, value_entry)
+        value = _value(value_entry)
+        if value is not None:
+            changes.append(MetadataChange(key, value))
+    return tuple(changes)
+
+
+def _check_key(key: str, entry: Entry) -> None:
+    if not (0 < len(key) <= KEY_MAX_LENGTH and key.isascii() and key.isprintable()):
+        entry.refuse(f"a key is 1 to {KEY_MAX_LENGTH} characters of printable ASCII, such as general.name")
+    elif key in FIXED_KEYS:
+        entry.refuse("the key follows from the organs and cannot be set")
+    elif key.startswith(FIXED_PREFIXES):
+        prefix = next(prefix for prefix in FIXED_PREFIXES if key.startswith(prefix))
+        entry.refuse(f"keys that begin with {prefix} cannot be set")
+
+
+def _value(entry: Entry) -> str | int | float | bool | tuple[str, ...] | None:
+    if isinstance(entry.node, Listing):
+        texts = [_listed_text(item) for item in entry.items(_VALUE_DUE, CHANGES_MAX)]
+        return tuple(text for text in texts if text is not None)
+    value = entry.value(_VALUE_DUE)
+    if isinstance(value, int) and not isinstance(value, bool) and not WHOLE_MIN <= value <= WHOLE_MAX:
+        entry.refuse("the number is too large for 64 bits")
+        return None
+    return value
+
+
+def _listed_text(entry: Entry) -> str | None:
+    text = entry.value("a text")
+    if text is None or isinstance(text, str):
+        return text
+    entry.refuse("a list here is one of texts: put it in quotation marks")
+    return None
+
+
+STEPS_MAX = 1000
+"""Grafts, adapters or purifications of one recipe; codes that it accepts."""
+CODE_MAX_LENGTH = 64
+SCALE_MAX, SCALE_DEFAULT = 100.0, 1.0
+
+RECIPE_KEYS = ("base", "name", "grafts", "adapters", "purify", "encode", "accept", "metadata")
+GRAFT_KEYS = ("from", "where", "sort", *SELECTION_KEYS)
+ADAPTER_KEYS = ("from", "scale")
+PURIFY_KEYS = ("method", "where", *SELECTION_KEYS, "keep")
+METHODS = tuple(method.value for method in PurifyMethod)
+
+_MEANT = {
+    "title": "name",
+    "base_model": "base",
+    "accepted": "accept",
+    "donors": "grafts",
+    "tensor": "slot",
+    "order": "sort",
+    "purification": "purify",
+    **dict.fromkeys(("lora", "loras"), "adapters"),
+    **dict.fromkeys(("dtype", "encoding"), "encode"),
+    **dict.fromkeys(("donor", "model"), "from"),
+    **dict.fromkeys(("query", "search"), "where"),
+    **dict.fromkeys(("layer", "layers"), "blocks"),
+    **dict.fromkeys(("weight", "strength", "alpha"), "scale"),
+}
+"""What people write, and the key that has it here; what is only misspelt is found without it."""
+
+_Step = TypeVar("_Step")
+
+
+def read_recipe(text: str | bytes, where: str = "recipe") -> Recipe:
+    """The recipe that `text` holds: YAML, or JSON where it begins with `{`. `where` names it in what is said of it.
+
+    Raises BadRecipe with all that is wrong. Only the text is looked at: whether there are such models, and whether
+    anything fits, is found later.
+    """
+    reasons = Reasons(where)
+    members = Entry(read_document(text, where), "", reasons).members(RECIPE_KEYS, _MEANT)
+    if members is None:
+        raise BadRecipe(where, reasons.found)
+    if "base" not in members:
+        reasons.note("base", "the model that receives is missing")
+    recipe = Recipe(
+        base=_model(members["base"]) if "base" in members else "",
+        grafts=_each(members.get("grafts"), "a list of grafts, each with a - before it", _read_graft),
+        adapters=_each(members.get("adapters"), "a list of adapters, each with a - before it", _read_adapter),
+        purify=_read_purifications(members.get("purify")),
+        encode=_encoding(members["encode"]) if "encode" in members else ENCODINGS[0],
+        accept=tuple(dict.fromkeys(_each(members.get("accept"), "a list of codes such as [unrelated-lineage]", _code))),
+        metadata=read_metadata(members["metadata"]) if "metadata" in members else (),
+        name=_name(members["name"]) if "name" in members else None,
+    )
+    reasons.settle()
+    return recipe
+
+
+def recipe_findings(error: BadRecipe) -> list[Finding]:
+    """What is wrong with a recipe as findings, which are shown like those of a composition."""
+    return [Finding(Severity.REFUSE, "bad-recipe", _as_sentence(sentence), field) for field, sentence in error.reasons]
+
+
+def _as_sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
+
+
+def parse_blocks(text: str, field: str = "blocks") -> tuple[BlockRange, ...]:
+    """The ranges that `text` names with commas between them, as people type it: `0,2-5`. Raises BadRecipe."""
+    reasons = Reasons(field)
+    words = [Scalar(word.strip(), word.strip()) for word in text.split(",")]
+    entry = Entry(words[0] if len(words) == 1 else Listing(tuple(words)), "", reasons)
+    selection = read_selection({"blocks": entry})
+    reasons.settle()
+    return selection.blocks
+
+
+def _model(entry: Entry) -> str:
+    return entry.text("a model's name", MODEL_TEXT_MAX_LENGTH) or ""
+
+
+def _each(entry: Entry | None, due: str, read: Callable[[Entry], _Step | None]) -> tuple[_Step, ...]:
+    """What `read` makes of each item of the list `entry`."""
+    return () if entry is None else _steps(entry.items(due, STEPS_MAX), read)
+
+
+def _steps(entries: Iterable[Entry], read: Callable[[Entry], _Step | None]) -> tuple[_Step, ...]:
+    return tuple(step for step in map(read, entries) if step is not None)
+
+
+def _read_graft(entry: Entry) -> Graft | None:
+    members = entry.members(GRAFT_KEYS, _MEANT)
+    if members is None:
+        return None
+    if "from" not in members and "where" not in members:
+        entry.refuse("from: MODEL or where: QUERY is missing")
+    if "from" in members and "where" in members:
+        members["where"].refuse("from and where exclude each other: model: in the query keeps to one model")
+    donor = _model(members["from"]) if "from" in members else None
+    text, query = read_query(members["where"]) if "where" in members else (None, None)
+    sort = ""
+    if "sort" in members and text is None:
+        members["sort"].refuse("there is nothing to rank without where: QUERY")
+    elif "sort" in members and text is not None:
+        sort = read_sort(members["sort"], text, query)
+    return Graft(read_selection(members), donor, text, sort)
+
+
+def _read_adapter(entry: Entry) -> AdapterMerge | None:
+    members = entry.members(ADAPTER_KEYS, _MEANT)
+    if members is None:
+        return None
+    if "from" not in members:
+        entry.refuse("from: ADAPTER is missing")
+    adapter = _model(members["from"]) if "from" in members else ""
+    scale = members["scale"].number("a number such as 0.8") if "scale" in members else SCALE_DEFAULT
+    if scale is not None and (scale == 0 or abs(scale) > SCALE_MAX):
+        members["scale"].refuse(f"a scale is not 0, and from -{SCALE_MAX:g} to {SCALE_MAX:g}: {scale:g}")
+    return AdapterMerge(adapter, SCALE_DEFAULT if scale is None else scale)
+
+
+def _read_purifications(entry: Entry | None) -> tuple[Purification, ...]:
+    if entry is None:
+        return ()
+    return _steps(entry.items("", STEPS_MAX) if isinstance(entry.node, Listing) else [entry], _read_purification)
+
+
+def _read_purification(entry: Entry) -> Purification | None:
+    members = entry.members(PURIFY_KEYS, _MEANT)
+    if members is None:
+        return None
+    method = _method(entry, members)
+    return Purification(
+        selection=read_selection(members),
+        method=method or PurifyMethod.SPECTRAL,
+        where=read_measured_query(members["where"]) if "where" in members else "",
+        keep=_keep(members["keep"], method) if "keep" in members else None,
+    )
+
+
+def _method(entry: Entry, members: Mapping[str, Entry]) -> PurifyMethod | None:
+    """How to purify; None where that was refused."""
+    if "method" not in members:
+        entry.refuse(f"method: {' or '.join(METHODS)} is missing")
+        return None
+    word = _one_of(members["method"], METHODS, str.lower)
+    return None if word is None else PurifyMethod(word)
+
+
+def _keep(entry: Entry, method: PurifyMethod | None) -> float | None:
+    keep = entry.number("a share such as 0.9")
+    if keep is not None and not 0 < keep <= 1:
+        entry.refuse(f"the share of the energy that is kept is above 0 and at most 1: {keep:g}")
+    if method is PurifyMethod.FRACTAL:
+        entry.refuse("keep is for spectral; fractal finds its own measure")
+    return keep
+
+
+def _encoding(entry: Entry) -> str:
+    return _one_of(entry, ENCODINGS, str.upper) or ""
+
+
+def _one_of(entry: Entry, words: tuple[str, ...], fold: Callable[[str], str]) -> str | None:
+    """The one of `words` in `entry`, in whichever case it is written."""
+    due = f"one of {', '.join(words)}"
+    word = entry.text(due, MODEL_TEXT_MAX_LENGTH)
+    if word is None or fold(word) in words:
+        return word and fold(word)
+    close = nearest(word, words)
+    entry.refuse(f"{quoted(word)} is not {due}{f'; did you mean {close}?' if close else ''}")
+    return None
+
+
+def _code(entry: Entry) -> str | None:
+    word = entry.text("a code such as unrelated-lineage", CODE_MAX_LENGTH)
+    if word is None or word in WARNINGS:
+        return word
+    close = nearest(word, WARNINGS)
+    entry.refuse(f"{quoted(word)} is no code of a warning{f'; did you mean {close}?' if close else ''}")
+    return None
+
+
+def _name(entry: Entry) -> str | None:
+    text = entry.text("a name such as acme/chimera", MODEL_TEXT_MAX_LENGTH)
+    if text is None:
+        return None
+    try:
+        if parse_model_name(text).version is not None:
+            entry.refuse("a name has no version here: the registry numbers them")
+    except BadName as error:
+        entry.refuse(str(error))
+    return text
+
+
+YAML_WIDTH = 120
+
+_OTHER_BREAK = re.compile("[\r\x85\u2028\u2029]")
+
+Value = str | int | float | bool | Sequence["Value"] | Mapping[str, "Value"]
+
+
+def recipe_values(recipe: Recipe) -> dict[str, Value]:
+    """The recipe as a document holds it: in one order, what is the default left out."""
+    values: dict[str, Value] = {"base": recipe.base}
+    if recipe.name is not None:
+        values["name"] = recipe.name
+    if recipe.grafts:
+        values["grafts"] = [_graft_values(graft) for graft in recipe.grafts]
+    if recipe.adapters:
+        values["adapters"] = [_adapter_values(adapter) for adapter in recipe.adapters]
+    if recipe.purify:
+        values["purify"] = _one_or_list([_purification_values(step) for step in recipe.purify])
+    if recipe.encode != ENCODINGS[0]:
+        values["encode"] = recipe.encode
+    if recipe.accept:
+        values["accept"] = list(recipe.accept)
+    if recipe.metadata:
+        values["metadata"] = {change.key: _plain(change) for change in recipe.metadata}
+    return values
+
+
+def recipe_json(recipe: Recipe) -> str:
+    """The recipe as JSON, indented, with a line's end behind it."""
+    return json.dumps(recipe_values(recipe), ensure_ascii=False, allow_nan=False, indent=2) + "\n"
+
+
+def recipe_yaml(recipe: Recipe) -> str:
+    """The recipe as YAML: one line for each value, texts that could be misread in quotation marks."""
+    return yaml.dump(
+        recipe_values(recipe),
+        Dumper=_Dumper,
+        width=YAML_WIDTH,
+        allow_unicode=True,
+        sort_keys=False,
+        default_flow_style=False,
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes lists of plain values on one line and indents the others; quotes what any YAML would misread."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: object) -> bool:
+        # The same text twice is written twice: anchors are not read.
+        return True
+
+    def represent_list(self, data: Iterable[object]) -> yaml.SequenceNode:
+        flow = all(isinstance(item, str | int | float) for item in data)
+        return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
+
+    def represent_text(self, data: str) -> yaml.ScalarNode:
+        # In any other style the dumper writes these as breaks of lines, and a reader makes another break of them.
+        style = '"' if _OTHER_BREAK.search(data) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+_Dumper.add_representer(list, _Dumper.represent_list)
+# `1e5` is text for the YAML of 2005, which the dumper follows, and a number for everyone since.
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(rf"{NUMBER_PATTERN.pattern}\Z"), list("-0123456789")
+)
+
+
+def _graft_values(graft: Graft) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    if graft.donor is not None:
+        values["from"] = graft.donor
+    if graft.where is not None:
+        values["where"] = graft.where
+    if graft.sort:
+        values["sort"] = graft.sort
+    return values | _selection(graft.selection)
+
+
+def _adapter_values(merge: AdapterMerge) -> dict[str, Value]:
+    values: dict[str, Value] = {"from": merge.adapter}
+    return values if merge.scale == 1 else {**values, "scale": merge.scale}
+
+
+def _purification_values(step: Purification) -> dict[str, Value]:
+    values: dict[str, Value] = {"method": step.method.value}
+    if step.where:
+        values["where"] = step.where
+    values |= _selection(step.selection)
+    return values if step.keep is None else {**values, "keep": step.keep}
+
+
+def _selection(selection: Selection) -> dict[str, Value]:
+    values: dict[str, Value] = {}
+    if selection.types:
+        values["type"] = _one_or_list(selection.types)
+    if selection.slots:
+        values["slot"] = _one_or_list(selection.slots)
+    if selection.blocks:
+        values["blocks"] = _one_or_list([_blocks(block) for block in selection.blocks])
+    return values
+
+
+def _blocks(block: BlockRange) -> Value:
+    first, last = block
+    return first if first == last else f"{first}-{last}"
+
+
+def _plain(change: MetadataChange) -> Value:
+    return list(change.value) if isinstance(change.value, tuple) else change.value
+
+
+def _one_or_list(values: Sequence[Value]) -> Value:
+    return values[0] if len(values) == 1 else list(values)

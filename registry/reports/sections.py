@@ -1,0 +1,491 @@
+"""The sections that reports are made of: types, ranking, scale law, relatives, single tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from organs.registry.anatomy import OrganType
+from organs.registry.catalog.queries.models import ranked_models
+from organs.registry.catalog.queries.reports import (
+    MatrixFigures,
+    TypeFigures,
+    count_odd_organs,
+    declared_parents,
+    extreme_organs,
+    model_edges,
+    odd_organs,
+    sized_models,
+    thetas_at_ranks,
+    type_figures,
+)
+from organs.registry.catalog.tables import Model
+from organs.registry.names import ModelName
+from organs.registry.present.relatives import lineage_values
+from organs.registry.present.text import count_text
+from organs.registry.reports.document import Cell, Column, Kind, Table
+from organs.registry.reports.statistics import (
+    QUARTILES,
+    Line,
+    Member,
+    deviation_of_means,
+    families_of,
+    fit_line,
+    mean_of,
+    quantile,
+    quantile_ranks,
+)
+from organs.registry.reports.words import (
+    ALIKE,
+    ANOMALIES,
+    CAUTION,
+    KINSHIP,
+    LINE,
+    LINE_OF_READINGS,
+    LISTED,
+    LISTS,
+    NO_ANOMALIES,
+    NO_MERIT,
+    RANKED_BY,
+    RANKED_WITH,
+    SPECTRAL_OF_TYPES,
+    SPREAD,
+    TYPE_WORDS,
+    TYPES_DIFFER,
+    caution,
+)
+
+_TYPE_COLUMNS = (
+    Column("type", "type", Kind.TEXT),
+    Column("tensors_count", "tensors", Kind.COUNT),
+    Column("size_bytes", "size", Kind.SIZE),
+    Column("measured_count", "with θ", Kind.COUNT, data_only=True),
+    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
+    Column("theta_standard_deviation_degrees", "deviation", Kind.DEGREES),
+    Column("theta_lower_quartile_degrees", "25%", Kind.DEGREES),
+    Column("theta_median_degrees", "median", Kind.DEGREES),
+    Column("theta_upper_quartile_degrees", "75%", Kind.DEGREES),
+    Column("mean_spectral_signal", "spectral", Kind.SHARE),
+)
+
+
+def types_table(session: Session, model_id: int | None, *, before: str, empty: str) -> Table:
+    """θ and spectral signal by type, of a model or, without one, of all visible models."""
+    found = type_figures(session, model_id)
+    roles = "; ".join(f"{figures.type} is {TYPE_WORDS[OrganType(figures.type)]}" for figures in found)
+    return Table(
+        key="types",
+        title="By type of tensor",
+        columns=_TYPE_COLUMNS,
+        rows=tuple(_type_row(session, figures, model_id) for figures in found),
+        before=(f"{before} {roles[:1].upper()}{roles[1:]}.",),
+        after=_after(found),
+        empty=empty,
+    )
+
+
+def _after(found: Sequence[TypeFigures]) -> tuple[str, ...]:
+    words = [SPREAD, SPECTRAL_OF_TYPES]
+    if any(not figures.spectral_count for figures in found):
+        words.append(LISTS)
+    if left_out := sum(figures.tensors - figures.measured for figures in found):
+        words.append(f"Tensors without a θ, which are left out of these figures: {left_out:,}.")
+    return " ".join(words), *((TYPES_DIFFER,) if len(found) > 1 else ())
+
+
+def _type_row(session: Session, figures: TypeFigures, model_id: int | None) -> tuple[Cell, ...]:
+    quartiles: tuple[float | None, ...] = (None, None, None)
+    deviation = None
+    if figures.mean_theta is not None and figures.mean_square_theta is not None:
+        deviation = deviation_of_means(figures.mean_theta, figures.mean_square_theta)
+        ranks = {rank for share in QUARTILES for rank in quantile_ranks(figures.measured, share)}
+        thetas = thetas_at_ranks(session, figures.type, ranks, model_id)
+        quartiles = tuple(quantile(figures.measured, share, thetas) for share in QUARTILES)
+    return (
+        figures.type,
+        figures.tensors,
+        figures.size_bytes,
+        figures.measured,
+        figures.mean_theta,
+        deviation,
+        *quartiles,
+        figures.mean_spectral_signal,
+    )
+
+
+def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int) -> Table:
+    """At most `limit` of the `complete` models there are, with the figures of their `matrices` by id."""
+    models = ranked_models(session, limit)
+    shown = f"The first {len(models)} of {complete} complete models" if len(models) < complete else _ALL
+    return Table(
+        key="ranking",
+        title="Ranking of models",
+        columns=_RANKING_COLUMNS,
+        rows=tuple(_ranking_row(rank, model, matrices.get(model.id)) for rank, model in enumerate(models, 1)),
+        before=(f"{shown}, by falling mean θ; of equal ones the older first. {_LEFT_OUT}",),
+        after=(RANKED_BY + _share(models, matrices), *_orders(models, matrices), RANKED_WITH, NO_MERIT),
+        empty="There is no complete model to rank.",
+    )
+
+
+def _ranking_row(rank: int, model: Model, matrices: MatrixFigures | None) -> tuple[Cell, ...]:
+    return (
+        rank,
+        model.full_name,
+        model.mean_theta,
+        None if matrices is None else matrices.mean_theta,
+        model.mean_signal,
+        None if matrices is None else matrices.mean_spectral_signal,
+        model.tensors,
+        0 if matrices is None else matrices.matrices,
+        model.parameters,
+    )
+
+
+def _share(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> str:
+    tensors = sum(model.tensors for model in models)
+    others = tensors - sum(matrices[model.id].matrices for model in models if model.id in matrices)
+    return f" In this list {others:,} of {tensors:,} tensors are no matrices."
+
+
+def _orders(models: Sequence[Model], matrices: Mapping[int, MatrixFigures]) -> tuple[str, ...]:
+    """Whether the mean over matrices would put the models into the same order."""
+    by_matrices = sorted(models, key=lambda model: -_matrix_theta(model, matrices))
+    moved = sum(one is not other for one, other in zip(models, by_matrices, strict=True))
+    thetas = [model.mean_theta for model in models if model.mean_theta is not None]
+    if len(thetas) < 2:
+        return ()
+    apart = f"The first and the last in this list are {thetas[0] - thetas[-1]:.1f}° apart by mean θ."
+    if not moved:
+        return (f"{apart} Matrix θ puts these models into the same order.",)
+    count = "each" if moved == len(models) else f"{moved:,}"
+    first, last = by_matrices[0], by_matrices[-1]
+    said = (
+        f"{apart} The two means give two orders: of these {len(models)} models {count} would stand at another place "
+        f"by matrix θ. {first.full_name}, number {models.index(first) + 1} here, would be the first, and "
+        f"{last.full_name}, number {models.index(last) + 1}, the last. Where models are a few tenths of a degree "
+        "apart, their order says nothing."
+    )
+    return (said,)
+
+
+def _matrix_theta(model: Model, matrices: Mapping[int, MatrixFigures]) -> float:
+    theta = matrices[model.id].mean_theta if model.id in matrices else None
+    return -1.0 if theta is None else theta
+
+
+_ALL = "All complete models"
+_LEFT_OUT = "Adapters, vocabularies and models of which only a part is here are left out."
+_RANKING_COLUMNS = (
+    Column("rank", "place", Kind.COUNT),
+    Column("model", "model", Kind.NAME),
+    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
+    Column("matrix_mean_theta_degrees", "matrix θ", Kind.DEGREES),
+    Column("mean_signal", "signal", Kind.SHARE),
+    Column("mean_spectral_signal", "spectral", Kind.SHARE),
+    Column("tensors_count", "tensors", Kind.COUNT),
+    Column("matrices_count", "matrices", Kind.COUNT),
+    Column("parameters_count", "parameters", Kind.LARGE),
+)
+
+
+LINE_FAMILIES_MIN = 3
+"""Two points always lie on a line, so with fewer families than these we draw none."""
+FAMILIES_MIN = 10
+"""With fewer independent points we state no law, whatever the line looks like. A convention, not a theorem."""
+FACTOR_MIN = 10.0
+"""The largest must have this many times the parameters of the smallest, or a slope per tenfold is a guess."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A model, or the means of a family."""
+
+    name: str
+    models: int
+    log_parameters: float
+    """The base-10 logarithm of the number of parameters."""
+    mean_theta: float
+    """Over all tensors."""
+    matrix_theta: float | None
+    """The mean over the matrices; None when it has none that could be read."""
+
+    @property
+    def parameters(self) -> int:
+        """For a family, the geometric mean."""
+        return round(math.pow(10.0, self.log_parameters))
+
+
+def scale_tables(session: Session, matrices: Mapping[int, MatrixFigures], limit: int) -> tuple[Table, Table]:
+    """The fitted lines, and the families that they were fitted to, largest first and at most `limit` of them.
+
+    `matrices` has the figures of the models' matrices by id.
+    """
+    rows = sized_models(session)
+    models = {
+        row.id: Point(
+            str(ModelName(row.namespace, row.name, row.version)),
+            1,
+            math.log10(row.parameters),
+            row.mean_theta,
+            matrices[row.id].mean_theta if row.id in matrices else None,
+        )
+        for row in rows
+    }
+    declared = declared_parents(session)
+    members = [Member(row.id, row.title, tuple(declared.get(row.id, ()))) for row in rows]
+    grouped = families_of(members, model_edges(session))
+    families = [_family([models[member] for member in family]) for family in grouped]
+    verdict = scale_verdict(families, len(models))
+    return _scale(families, list(models.values()), verdict), _families(families, limit)
+
+
+def scale_verdict(families: Sequence[Point], models: int) -> str:
+    """What the line through the matrices' θ of `families` may be taken for, in a few sentences."""
+    line = _line(families, _of_matrices)
+    count = sum(point.matrix_theta is not None for point in families)
+    if count < 2:
+        return "There are not two unrelated complete models to compare, so nothing can be said about size."
+    if count < LINE_FAMILIES_MIN:
+        return f"There are {count} families only. Two points always lie on a line, so nothing can be said about size."
+    if line is None:
+        return f"All {count} families have the same number of parameters, so nothing can be said about size."
+    low, high = (bound(point.log_parameters for point in families) for bound in (min, max))
+    span = f"{count_text(10**low)} and {count_text(10**high)} parameters"
+    about = f"{models} models of {count} families, between {span},"
+    if count < FAMILIES_MIN or 10 ** (high - low) < FACTOR_MIN:
+        return (
+            f"{about} cannot show a law. We would want at least {FAMILIES_MIN} unrelated families and a largest model "
+            f"with {FACTOR_MIN:.0f} times the parameters of the smallest. The lines below describe these files only."
+            + _disagreement(line, _line(families, _of_all))
+        )
+    margin = line.slope_margin
+    assert margin is not None
+    if abs(line.slope) <= margin:
+        return f"{about} show no trend that could be told from chance: {line.slope:+.1f}° ± {margin:.1f}° per tenfold."
+    way = "rises" if line.slope > 0 else "falls"
+    return (
+        f"In {about} the θ of matrices {way} by {abs(line.slope):.1f}° (± {margin:.1f}°) for ten times the parameters. "
+        "That holds for these models. It does not say that size is the reason: larger models also differ in age, data "
+        "and format." + _disagreement(line, _line(families, _of_all))
+    )
+
+
+def _disagreement(of_matrices: Line, of_all: Line | None) -> str:
+    if of_all is None or of_matrices.slope * of_all.slope >= 0:
+        return ""
+    return (
+        f" Not even the direction is sure: {of_matrices.slope:+.1f}° per tenfold by matrices, {of_all.slope:+.1f}° by "
+        "all tensors."
+    )
+
+
+def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> Table:
+    enough = sum(point.matrix_theta is not None for point in families) >= LINE_FAMILIES_MIN
+    rows = [
+        _line_row(basis, points, reading, theta)
+        for basis, points in (("each family once", families), ("each model by itself", models))
+        for reading, theta in (("matrices", _of_matrices), ("all tensors", _of_all))
+        if enough
+    ]
+    return Table(
+        key="scale",
+        title="Scale law: does θ go with size?",
+        columns=_SCALE_COLUMNS,
+        rows=tuple(row for row in rows if row is not None),
+        before=(verdict,),
+        after=(LINE, LINE_OF_READINGS),
+        empty=verdict,
+    )
+
+
+def _families(families: Sequence[Point], limit: int) -> Table:
+    ordered = sorted(families, key=lambda point: (-point.log_parameters, point.name))
+    shown = ordered[:limit]
+    return Table(
+        key="families",
+        title="Families of models",
+        columns=_FAMILY_COLUMNS,
+        rows=tuple((one.name, one.models, one.parameters, one.mean_theta, one.matrix_theta) for one in shown),
+        before=(
+            "A family is a model with its fine-tunes, checkpoints and other file formats, named after the one that was "
+            "registered first. They share weights, so they count as one observation of the scale law."
+            + (f" The {len(shown)} largest of {len(families)} are listed." if len(shown) < len(families) else ""),
+        ),
+        after=(KINSHIP,),
+        empty="There is no complete model with a θ.",
+    )
+
+
+def _family(points: Sequence[Point]) -> Point:
+    count = len(points)
+    log_mean = math.fsum(point.log_parameters for point in points) / count
+    of_all = math.fsum(point.mean_theta for point in points) / count
+    return Point(points[0].name, count, log_mean, of_all, mean_of(point.matrix_theta for point in points))
+
+
+def _of_matrices(point: Point) -> float | None:
+    return point.matrix_theta
+
+
+def _of_all(point: Point) -> float | None:
+    return point.mean_theta
+
+
+def _line(points: Sequence[Point], theta: Callable[[Point], float | None]) -> Line | None:
+    known = [(point.log_parameters, y) for point in points if (y := theta(point)) is not None]
+    return fit_line([x for x, _ in known], [y for _, y in known])
+
+
+def _line_row(
+    basis: str, points: Sequence[Point], reading: str, theta: Callable[[Point], float | None]
+) -> tuple[Cell, ...] | None:
+    line = _line(points, theta)
+    if line is None:
+        return None
+    sizes = [point.parameters for point in points if theta(point) is not None]
+    figures = (line.slope, line.slope_error, line.slope_margin, line.intercept, line.r_squared)
+    return (basis, reading, line.count, min(sizes), max(sizes), *figures)
+
+
+_SCALE_COLUMNS = (
+    Column("basis", "points", Kind.TEXT),
+    Column("reading", "θ of", Kind.TEXT),
+    Column("points_count", "how many", Kind.COUNT),
+    Column("parameters_minimum_count", "smallest", Kind.LARGE, data_only=True),
+    Column("parameters_maximum_count", "largest", Kind.LARGE, data_only=True),
+    Column("slope_degrees_per_decade", "slope", Kind.DEGREES),
+    Column("slope_standard_error_degrees_per_decade", "standard error", Kind.DEGREES, data_only=True),
+    Column("slope_margin_degrees_per_decade", "margin", Kind.DEGREES),
+    Column("intercept_degrees", "intercept", Kind.DEGREES),
+    Column("r_squared", "R²", Kind.SHARE),
+)
+_FAMILY_COLUMNS = (
+    Column("family", "family", Kind.NAME),
+    Column("models_count", "models", Kind.COUNT),
+    Column("mean_parameters_count", "parameters", Kind.LARGE),
+    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
+    Column("matrix_mean_theta_degrees", "matrix θ", Kind.DEGREES),
+)
+
+
+RELATIVES_MAX = 50
+"""Relatives that are listed; the most alike come first."""
+
+
+def relatives_tables(session: Session, model: Model) -> tuple[Table, Table]:
+    """The relatives of `model`, and the findings on them."""
+    values = lineage_values(session, model)
+    edges = values["lineage"]
+    total = len(edges) + values["lineage_left_out"]
+    rows = tuple(
+        (
+            edge["direction"],
+            edge["model"] or edge["text"],
+            edge["relation"],
+            edge["evidence"],
+            edge["score"],
+            edge["compared"] or None,
+        )
+        for edge in edges[:RELATIVES_MAX]
+    )
+    cut = f" The first {len(rows)} of {total} are listed." if len(rows) < total else ""
+    relatives = Table("relatives", "Relatives", _RELATIVE_COLUMNS, rows, (_SOURCES + cut,), (ALIKE,), "None are known.")
+    findings = tuple((one["severity"], one["code"], one["sentence"]) for one in values["findings"])
+    return relatives, Table(
+        key="findings",
+        title="Findings on its relatives",
+        columns=_FINDING_COLUMNS,
+        rows=findings,
+        before=("Where what its file declares and what the weights show disagree, or cannot be compared.",),
+        after=("They are worked out anew for every report, from the models that are registered then.",),
+        empty=_OF_ADAPTERS if model.kind == "adapter" else _NO_FINDING,
+    )
+
+
+_SOURCES = (
+    "Parents that its file declares, what this registry itself did (recorded), and models with similar weights at the "
+    "same places (measured)."
+)
+_OF_ADAPTERS = "None. The weights of an adapter are not compared with those of the model that it belongs to."
+_NO_FINDING = "None: nothing that it declares disagrees with its weights."
+_RELATIVE_COLUMNS = (
+    Column("direction", "kin", Kind.TEXT),
+    Column("model", "model", Kind.NAME),
+    Column("relation", "relation", Kind.TEXT),
+    Column("evidence", "evidence", Kind.TEXT),
+    Column("mean_correlation", "alike", Kind.SHARE),
+    Column("compared_count", "matrices", Kind.COUNT),
+)
+_FINDING_COLUMNS = (
+    Column("severity", "kind", Kind.TEXT),
+    Column("code", "code", Kind.TEXT, data_only=True),
+    Column("sentence", "finding", Kind.TEXT),
+)
+
+
+def organ_table(session: Session, model: Model, limit: int, *, key: str, title: str, after: str) -> Table:
+    """The tensors of a model with the highest θ, or with the lowest where `key` is `wells`."""
+    lowest = key == "wells"
+    found = extreme_organs(session, model.id, limit, lowest=lowest)
+    rows = (
+        (
+            *(one.name, one.type, one.dtype, shape, elements),
+            *(one.theta, one.spectral_signal, caution(one.dtype, elements)),
+        )
+        for one, shape, elements, _ in found
+    )
+    order = "lowest" if lowest else "highest"
+    return Table(
+        key=key,
+        title=title,
+        columns=_ORGAN_COLUMNS,
+        rows=tuple(rows),
+        before=(f"The {order} first, at most {limit} of {model.tensors:,} tensors. {LISTED}",),
+        after=(after, CAUTION),
+        empty="No tensor of this model has a θ.",
+    )
+
+
+def odd_table(session: Session, model: Model, limit: int) -> Table:
+    """Tensors with numbers that are none, with one value only, or without a θ."""
+    found = odd_organs(session, model.id, limit)
+    total = count_odd_organs(session, model.id)
+    rows = (
+        (name, dtype, sample_size, nan, infinite, "yes" if constant else "no", reason)
+        for name, dtype, sample_size, nan, infinite, constant, reason in found
+    )
+    return Table(
+        key="anomalies",
+        title="Anomalies",
+        columns=_ODD_COLUMNS,
+        rows=tuple(rows),
+        before=(f"{total:,} of {model.tensors:,} tensors; at most {limit} are listed. {_WHICH}",),
+        after=(ANOMALIES,),
+        empty=NO_ANOMALIES,
+    )
+
+
+_WHICH = "They have values that are no numbers (NaN) or infinite, hold one value only, or could not be measured."
+_ORGAN_COLUMNS = (
+    Column("tensor", "tensor", Kind.NAME),
+    Column("type", "type", Kind.TEXT),
+    Column("dtype", "format", Kind.TEXT),
+    Column("shape", "shape", Kind.TEXT),
+    Column("elements_count", "numbers", Kind.LARGE, data_only=True),
+    Column("theta_degrees", "θ", Kind.DEGREES),
+    Column("spectral_signal", "spectral", Kind.SHARE),
+    Column("caution", "caution", Kind.TEXT),
+)
+_ODD_COLUMNS = (
+    Column("tensor", "tensor", Kind.NAME),
+    Column("dtype", "format", Kind.TEXT),
+    Column("sample_count", "looked at", Kind.LARGE),
+    Column("nan_count", "NaN", Kind.COUNT),
+    Column("infinite_count", "infinite", Kind.COUNT),
+    Column("constant", "one value", Kind.TEXT),
+    Column("reason", "why not measured", Kind.TEXT),
+)

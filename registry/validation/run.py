@@ -1,0 +1,256 @@
+"""Run a registered chimera in a real runtime, beside its base, its donors and its control."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.engine import Catalog
+from organs.registry.catalog.queries.chimeras import kept_score
+from organs.registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
+from organs.registry.catalog.queries.models import metadata_of, model_by_name
+from organs.registry.catalog.register.chimeras import (
+    add_verdict,
+    keep_score,
+)
+from organs.registry.catalog.tables import Chimera, Model
+from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.chimera.place import place_file
+from organs.registry.chimera.plan import FilePlan, plan_model
+from organs.registry.digest import Digest
+from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
+from organs.registry.names import parse_model_name
+from organs.registry.store import BlobStore
+from organs.registry.validation.comparison import DONORS_MAX, Candidate, Progress, ScoreKey, Validation, validate
+from organs.registry.validation.runtime import (
+    TOKENS_DEFAULT,
+    Reading,
+    Runtime,
+    Score,
+)
+from organs.registry.validation.texts import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What was found, and of which models."""
+
+    model: str
+    base: str
+    donors: tuple[str, ...]
+    validation: Validation
+    left_out: tuple[str, ...] = ()
+    """Donors that were not run: they cannot be, or there are too many."""
+
+
+def try_chimera(
+    catalog: Catalog,
+    store: BlobStore,
+    name: str,
+    texts: Sequence[Text],
+    runtime: Runtime,
+    tokens: int = TOKENS_DEFAULT,
+    progress: Progress = lambda _: None,
+    folder: Path | None = None,
+) -> Tried:
+    """Run the chimera called `name` (or with that digest) and keep the verdict.
+
+    Files are written below `folder` (the system's temporary folder otherwise) while they are read: at most two of the
+    chimera's size at once. What was scored before is not run again, but for the chimera. Raises NotFound, also for a
+    model that was not composed here, NoRuntime, NoVerdict where the base does not run (nothing is kept then), BadInput
+    for texts and contexts of too few tokens, StoreError, DiskFull.
+    """
+    with catalog.reading() as session:
+        trial = _trial(session, name)
+    donors = dict(_readable(catalog, store, trial.donors, folder))
+    found = validate(
+        _candidate(catalog, store, trial.model, folder),
+        _candidate(catalog, store, trial.base, folder),
+        list(donors.values()),
+        trial.grafted,
+        texts,
+        runtime,
+        tokens,
+        progress,
+        KeptScores(catalog),
+        folder,
+    )
+    left_out = tuple(donor.full_name for donor in trial.donors if donor.full_name not in donors)
+    tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donors), found, left_out)
+    with catalog.writing() as session:
+        verdict = found.verdict
+        report = json.dumps(report_values(tried), ensure_ascii=False)
+        add_verdict(session, trial.model.id, found.runtime, verdict.kind.value, verdict.reason, report)
+    return tried
+
+
+def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: Path | None = None) -> Candidate:
+    """The model called `name` (or with that digest), whose files are written below `folder` while they are read."""
+    with catalog.reading() as session:
+        model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
+    return _candidate(catalog, store, model, folder)
+
+
+def report_values(tried: Tried) -> dict[str, Any]:
+    """What was found as plain values: per text the perplexities of all, what was written, the end of the logs."""
+    found = tried.validation
+    return {
+        "model": tried.model,
+        "verdict": found.verdict.kind.value,
+        "reason": found.verdict.reason,
+        "runtime": found.runtime,
+        "tokens": found.tokens,
+        "tokens_remark": found.tokens_remark,
+        "base": {"name": tried.base, **_reading_values(found.base)},
+        "chimera": {"name": tried.model, **_reading_values(found.chimera)},
+        "control": None if found.control is None else {"name": "control", **_reading_values(found.control)},
+        "control_remark": found.control_remark,
+        "donors": [
+            {"name": name, **_reading_values(reading)} for name, reading in zip(tried.donors, found.donors, strict=True)
+        ],
+        "left_out": list(tried.left_out),
+        "zeroed": list(found.grafted),
+        "zeroed_because": found.act,
+        "texts": [_text_values(found, place) for place in range(len(found.texts))],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class KeptScores:
+    """Scores in the catalog (`registry.validation.ScoreCache`)."""
+
+    catalog: Catalog
+
+    def get(self, key: ScoreKey) -> Score | None:
+        """The score that is kept under `key`."""
+        with self.catalog.reading() as session:
+            kept = kept_score(session, key.model, key.text, key.tokens, key.runtime)
+        if kept is None:
+            return None
+        values = json.loads(kept)
+        surprises = values.pop("surprises", None)
+        return Score(**values, surprises=None if surprises is None else tuple(surprises))
+
+    def put(self, key: ScoreKey, score: Score) -> None:
+        """Keep it."""
+        with self.catalog.writing() as session:
+            kept, perplexity = json.dumps(asdict(score), separators=(",", ":")), _finite(score.perplexity)
+            keep_score(session, key.model, key.text, key.tokens, key.runtime, kept, perplexity)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    model: Model
+    base: Model
+    donors: tuple[Model, ...]
+    grafted: tuple[str, ...]
+    """Tensors that are a donor's; the base's own that were adapted or purified are not."""
+
+
+def _trial(session: Session, name: str) -> _Trial:
+    model = model_by_digest(session, name) if is_digest(name) else model_by_name(session, parse_model_name(name))
+    chimera = chimera_of(session, model.id)
+    if chimera is None:
+        raise NotComposedHere(f"{model.full_name} was not composed here: name its base to validate it as a file")
+    base = session.get(Model, chimera.base_model_id)
+    if base is None or base.state not in REACHABLE_STATES:
+        raise NotFound(f"the base of {model.full_name} is not here any more, so there is nothing to hold it against")
+    grafted = (name for name, (_, *acts) in json.loads(chimera.origins)["parts"].items() if "grafted" in acts)
+    return _Trial(model, base, tuple(_donors(session, chimera)), tuple(grafted))
+
+
+def _donors(session: Session, chimera: Chimera) -> Iterator[Model]:
+    """Whose organs were grafted, who gave most first, as far as they are whole models."""
+    origins = json.loads(chimera.origins)
+    given = Counter(part[0] for part in origins["parts"].values() if part[0])
+    for number, _ in given.most_common():
+        try:
+            donor = model_by_name(session, parse_model_name(origins["parents"][number]))
+        except NotFound:  # removed since
+            continue
+        if donor.complete and donor.kind == "model":
+            yield donor
+
+
+def _readable(
+    catalog: Catalog, store: BlobStore, donors: Sequence[Model], folder: Path | None
+) -> Iterator[tuple[str, Candidate]]:
+    """The donors that can be run beside a chimera, not more than stand beside one: the others cost no verdict."""
+    count = 0
+    for donor in donors:
+        if count == DONORS_MAX:
+            return
+        try:
+            yield donor.full_name, _candidate(catalog, store, donor, folder)
+        except (NotAssemblable, StoreError):
+            continue
+        count += 1
+
+
+def _candidate(catalog: Catalog, store: BlobStore, model: Model, folder: Path | None) -> Candidate:
+    with catalog.reading() as session:
+        plans = plan_model(session, model)
+        context = _context_tokens(session, model)
+    return Candidate(Digest(model.digest), lambda: _placed(store, plans, folder), context)
+
+
+def _context_tokens(session: Session, model: Model) -> int | None:
+    """What the model's header says of its context."""
+    key = f"{model.architecture}.context_length"
+    said = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
+    return int(said) if said.isdecimal() else None
+
+
+@contextmanager
+def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) -> Iterator[Path]:
+    """The model's files in a folder of their own, gone with the block; the path of the first."""
+    with tempfile.TemporaryDirectory(prefix="organ-trial-", dir=folder) as place:
+        paths = [Path(place, Path(plan.name).name) for plan in plans]
+        for plan, path in zip(plans, paths, strict=True):
+            place_file(store, plan, path)
+        yield paths[0]
+
+
+def _text_values(found: Validation, place: int) -> dict[str, Any]:
+    """Of one text: p / p0 with its paired standard error, the share recovered, and how many tokens were scored."""
+    text, scores = found.texts[place], found.verdict.texts[place]
+    known = (reading.scores[place].tokens for reading in (found.chimera, found.base) if place < len(reading.scores))
+    return {
+        "name": text.name,
+        "digest": text.digest,
+        "ratio": _finite(scores.ratio),
+        "ratio_error": _finite(scores.ratio_error),
+        "recovered": _finite(scores.recovered),
+        "tokens": next((tokens for tokens in known if tokens is not None), None),
+    }
+
+
+def _reading_values(reading: Reading) -> dict[str, Any]:
+    failure = reading.failure
+    return {
+        "failure": None if failure is None else {"kind": failure.kind.value, "reason": failure.reason},
+        "scores": [
+            {
+                "text": score.text,
+                "perplexity": _finite(score.perplexity),
+                "standard_error": _finite(score.standard_error),
+                "tokens": score.tokens,
+            }
+            for score in reading.scores
+        ],
+        "written": reading.written,
+        "log": reading.log,
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinities."""
+    return value if value is not None and abs(value) < float("inf") else None

@@ -1,0 +1,242 @@
+"""The parameters and bodies of requests: bounded, strict JSON, checked field by field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from flask import Response, abort, request
+
+from organs.registry.catalog.search import MODELS, ORGANS, Vocabulary
+from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
+from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH
+from organs.registry.errors import BadRecipe, NotComposable
+from organs.registry.present.values import Values
+from organs.registry.reports.dissection import ORGANS_DEFAULT
+from organs.registry.reports.overview import ROWS_DEFAULT
+from organs.web.api.blueprint import api
+from organs.web.api.operation import Parameter
+from organs.web.api.refusals import ERRORS_MAX, Refused
+from organs.web.api.schemas.values import Schema
+from organs.web.errors import error_answer
+from organs.web.params import LIMIT_DEFAULT
+
+DEPTH_MAX = 8
+"""Lists and objects inside each other; what is asked here has five at most."""
+BRACKETS_MAX = 250_000
+"""Lists and objects in all: of the empty ones, a body of some megabytes would fill hundreds of them in memory."""
+
+_BRACKETS = re.compile(r"[\[\]{}]")
+
+
+def json_body(members: Sequence[str] | None = None) -> Values:
+    """Return the body, an object with some of `members` and no others; with None the caller checks its members.
+
+    Raises Refused (400); answers 415 for what is no JSON by its type or is packed, 413 for what is too large.
+    """
+    check_json()
+    value = _parsed(request.get_data(cache=False))
+    if not isinstance(value, dict):
+        raise Refused(None, "The body is to be a JSON object.")
+    strange = [name for name in value if members is not None and name not in members]
+    if strange:
+        takes = ", ".join(members or ())
+        errors = [(name[:80], f"There is no member {name[:80]!r} here. The body has {takes}.") for name in strange]
+        raise Refused(*errors[0], more=errors[1:])
+    return value
+
+
+def check_json() -> None:
+    """Answer 415 to a body that is no JSON by its type, or is packed. No form of a page can send such a type."""
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        abort(415, "A packed body is not accepted here: send it plain.")
+    if request.mimetype != "application/json":
+        abort(415, "The body is to be JSON: send it with Content-Type: application/json.")
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        text = body.decode("utf-8")
+        brackets = text.count("[") + text.count("{")
+        if brackets > BRACKETS_MAX:
+            raise Refused(None, f"The body has more than {BRACKETS_MAX:,} lists and objects.")
+        if brackets > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+            raise Refused(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
+        return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise Refused(None, "The body is no UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise Refused(None, f"The body is no JSON: {error.msg} at character {error.pos}.") from error
+    except ValueError as error:  # a number of more digits than Python reads
+        raise Refused(None, "The body has a number that is too long.") from error
+
+
+def _depth(text: str) -> int:
+    """At least how deep the brackets go: those inside of texts count too, which no sensible body has."""
+    depth = deepest = 0
+    for sign in _BRACKETS.findall(text):
+        if sign in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
+
+
+def _members(pairs: list[tuple[str, Any]]) -> Values:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise Refused(None, "The body has a member twice; which one is meant cannot be told.")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise Refused(None, f"The body has {name}, which is no JSON.")
+
+
+_EXAMPLE = "Zoo-A-2M-v1.0-Q8_0"
+_SWITCH: Schema = {"type": "string", "enum": ["0", "1"], "default": "0"}
+_QUERY: Schema = {"type": "string", "maxLength": QUERY_MAX_LENGTH}
+_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "maxLength": 96}
+_VERSIONED: Schema = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(@[1-9][0-9]{0,8})?$",
+    "maxLength": 106,
+}
+_FULL_NAME: Schema = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(@[1-9][0-9]{0,8})?$",
+    "maxLength": 203,
+}
+
+
+def _fields(vocabulary: Vocabulary) -> str:
+    fields = "; ".join(f"`{field.name}:` {field.meaning}" for field in vocabulary.fields.values())
+    sorts = ", ".join(f"`sort:{name}`" for name in vocabulary.sorts)
+    return f"{fields}. {sorts}, the highest first with `sort:-theta`. Other words are looked for in names and texts."
+
+
+def _limit(default: int, what: str) -> Parameter:
+    schema: Schema = {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": default}
+    return Parameter("limit", f"{what}, from 1 to {PAGE_MAX:,}.", schema, "2")
+
+
+ORGAN_QUERY = Parameter("q", f"The query. {_fields(ORGANS)}", _QUERY, "type:organ sort:-spectral")
+MODEL_QUERY = Parameter("q", f"The query. {_fields(MODELS)}", _QUERY, "kind:model sort:-theta")
+LIMIT = _limit(LIMIT_DEFAULT, "Results on a page")
+ROWS = _limit(ROWS_DEFAULT, "Rows of a table of models")
+ORGAN_ROWS = _limit(ORGANS_DEFAULT, "Rows of a list of single organs")
+AFTER = Parameter(
+    "after",
+    "Where the page before ended: its `next`. It is bound to the query that it came from.",
+    {"type": "string", "maxLength": CURSOR_MAX_LENGTH},
+    "",
+)
+COUNTS = Parameter("counts", "1 to have the facets beside the page.", _SWITCH, "1")
+EVERY_PART = Parameter(
+    "every_part", "1 to have every organ of the result among `parts`, also those that stay.", _SWITCH, "0"
+)
+LOCK_TOO = Parameter(
+    "lock", "1 to have the lock beside the plan, where it can be made and nothing is to be computed.", _SWITCH, "0"
+)
+RANKED = Parameter("ranked", "1 for complete models alone, by falling mean θ unless the query sorts.", _SWITCH, "1")
+DIGEST = Parameter(
+    "digest",
+    "The organ's digest, or 8 and more characters from its beginning.",
+    {"type": "string", "pattern": "^[0-9a-f]{8,64}$"},
+    "aadb682ed7753b5f",
+    where="path",
+    required=True,
+)
+JOB = Parameter(
+    "job", "The number of the job.", {"type": "string", "pattern": "^[0-9]{1,19}$"}, "1", where="path", required=True
+)
+NAMESPACE = Parameter("namespace", "The model's namespace.", _NAME, "local", where="path", required=True)
+NAME = Parameter(
+    "name",
+    "The model's name; `name@3` for a version, else the newest.",
+    _VERSIONED,
+    _EXAMPLE,
+    where="path",
+    required=True,
+)
+FIRST = Parameter(
+    "first", "A model, `namespace/name` or `namespace/name@version`.", _FULL_NAME, f"local/{_EXAMPLE}", required=True
+)
+SECOND = Parameter(
+    "second", "The model that it is compared with.", _FULL_NAME, "local/Zoo-B-2M-v1.0-Q8_0", required=True
+)
+MODEL_DIGEST = Parameter(
+    "digest",
+    "What the digest of a model, of its file or of its lock begins with, with or without `sha256:`.",
+    {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
+    "679541f31fd5790a",
+    required=True,
+)
+HEADER = Parameter(
+    "header",
+    "The SHA-256 of a file's header, from its first byte to the last tensor info, as locks name it.",
+    {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3",
+    where="path",
+    required=True,
+)
+LOCK = Parameter(
+    "lock",
+    "The digest of the chimera's lock, or 8 and more characters from its beginning.",
+    {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
+    "679541f31fd5790a",
+    where="path",
+    required=True,
+)
+BASE = Parameter(
+    "base",
+    "The model that receives: its name, or `sha256:` and a digest of its file.",
+    {"type": "string", "maxLength": 203},
+    "local/Zoo-A-2M-v1.0-F16",
+    required=True,
+)
+DONOR = Parameter(
+    "donor",
+    "The model whose organs are held against it; an adapter is checked as one.",
+    {"type": "string", "maxLength": 203},
+    "local/Zoo-B-2M-v1.0-Q8_0",
+    required=True,
+)
+
+
+YAML = "yaml"
+
+
+def asked_recipe() -> Values:
+    """The body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
+    body = json_body()
+    if YAML not in body:
+        return {"recipe": body}
+    if len(body) > 1:
+        raise Refused(YAML, f"{YAML} holds the whole recipe, so nothing stands beside it.")
+    if not isinstance(body[YAML], str) or not body[YAML]:
+        raise Refused(YAML, f"{YAML} is to be a text: the recipe.")
+    return {"recipe_text": body[YAML]}
+
+
+@api.errorhandler(BadRecipe)
+def refused_recipe(error: BadRecipe) -> Response:
+    """400 with everything that is wrong."""
+    errors = [(field or None, _sentence(reason)) for field, reason in error.reasons][:ERRORS_MAX]
+    return error_answer(400, errors[0][1], errors=errors)
+
+
+@api.errorhandler(NotComposable)
+def refused_plan(error: NotComposable) -> Response:
+    """409 with everything that refuses it, and the codes of what would have to be accepted."""
+    errors = [("recipe", _sentence(reason)) for reason in error.refusals][:ERRORS_MAX]
+    if error.unaccepted:
+        errors.append(("accept", f"Accept {', '.join(error.unaccepted)} to make it all the same."))
+    return error_answer(409, errors[0][1], errors=errors)
+
+
+def _sentence(reason: str) -> str:
+    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}."

@@ -1,0 +1,180 @@
+"""Who asks. The API knows people by the token that they send, pages by the session of their browser; never both.
+
+A session is a cookie, which a browser also sends when a page of elsewhere tells it to: so the API ignores cookies, and
+pages that need the API hold a token of their own in memory. On a server that nobody but its machine can reach, whoever
+asks without a token is `local`, who works at this machine. What is asked of the catalog here is one row by an index,
+each time anew: a token that is revoked is good for nothing in the next moment, in every process.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from flask import Flask, Response, g, request
+
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import Account, EndedToken, account_by_session, known_token
+from organs.registry.catalog.register.accounts import LOCAL, is_use_due, note_use
+from organs.registry.catalog.vocabulary import MANAGE_TOKENS
+from organs.registry.errors import BadToken, NotAllowed, OrganError
+from organs.registry.tokens import parse_token, secret_sha256
+from organs.web.rates import FAILED_TOKENS, client_address, rates
+from organs.web.responses import (
+    reading,
+    registry,
+    settings,
+)
+
+READ, UPLOAD, ADMIN, TOKENS = "read", "upload", "admin", MANAGE_TOKENS
+ANY = "any"
+"""No scope of tokens: what whoever has an account may, whatever the token is good for."""
+COOKIE, SECURE_COOKIE = "organ_session", "__Host-organ_session"
+"""`__Host-` lets no other name of the site set it; browsers take it over TLS alone."""
+COOKIE_MAX_LENGTH = 64
+_SCHEME = "bearer"
+_PROXY_HEADERS = ("HTTP_FORWARDED", "HTTP_VIA", "HTTP_X_REAL_IP")
+_PROXY_PREFIX = "HTTP_X_FORWARDED"
+_PROXIED_KEY = "organ.is_proxied"
+"""Entry of the WSGI environment: what `is_proxied` found, which holds when headers are hidden later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who asks, and what for they may."""
+
+    name: str | None
+    """Of the contributor; None is anybody."""
+    scopes: frozenset[str]
+    account: Account | None = None
+    """None for anybody, and for `local`."""
+    is_of_page: bool = False
+    """Whether it is known by the token of a page: narrow, and gone within the hour."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is whoever works at this machine, who may use every namespace."""
+        return self.name == LOCAL and self.account is None
+
+    def may(self, scope: str) -> bool:
+        """Whether `scope` is among what it may; for ANY, whether it is somebody."""
+        return scope in self.scopes or (scope == ANY and self.name is not None)
+
+    def owns(self, namespace: str) -> bool:
+        """Whether what is in `namespace` is its own."""
+        return self.is_local or (self.name is not None and self.name.lower() == namespace.lower())
+
+
+ANYBODY = Identity(None, frozenset((READ,)))
+LOCALLY = Identity(LOCAL, frozenset((READ, UPLOAD)))
+
+
+def recognise(app: Flask) -> None:
+    """Let requests of `app` know who asks; answers for somebody are kept by nobody but their browser."""
+    app.after_request(_private)
+
+
+def identity() -> Identity:
+    """Who asks; raises BadToken for a token that is sent and is not good, TooMany where many were not."""
+    if "identity" not in g:
+        found: Identity = _of_header() if request.blueprint == "api" else _of_cookie()
+        g.identity = found
+    known: Identity = g.identity
+    return known
+
+
+def need(scope: str) -> Identity:
+    """Who asks, who must be good for `scope`: raises BadToken (401) for anybody, NotAllowed (403) for who is not."""
+    found = identity()
+    if found.may(scope):
+        return found
+    if found.name is None:
+        raise BadToken("this needs an account: send its token, or log in")
+    raise NotAllowed(f"this needs a token with the scope {scope}")
+
+
+def account_by_text(text: str) -> Account:
+    """Return the account of the token `text`; a good token is always accepted.
+
+    Raises BadToken (401), and TooMany (429) where too many unknown tokens came from this address, or too many guesses
+    at this token from anywhere: see `web.rates`.
+    """
+    sent = parse_token(text)
+    with reading() as session:
+        found = known_token(session, sent, now())
+    if found is None:
+        rates().hit(FAILED_TOKENS, client_address())
+        if sent.public_id:
+            rates().hit(FAILED_TOKENS, f"token {sent.public_id}")
+        raise BadToken("this token is not known here")
+    if isinstance(found, EndedToken):
+        raise BadToken(f"this token {found.why}")
+    return found
+
+
+def is_somebody() -> bool:
+    """Whether the request says who asks, truly or not: its answer belongs to nobody else."""
+    return request.authorization is not None or session_secret() is not None
+
+
+def session_secret() -> str | None:
+    """What the browser has of a session."""
+    value = request.cookies.get(cookie_name(), "")
+    return value if 0 < len(value) <= COOKIE_MAX_LENGTH else None
+
+
+def cookie_name() -> str:
+    """The session's cookie, as this connection can have it."""
+    return SECURE_COOKIE if request.is_secure else COOKIE
+
+
+def is_personal() -> bool:
+    """Whether whoever asks works at this machine: nobody else reaches the server, and no proxy handed this on."""
+    told = settings()
+    return told.personal and not told.read_only and not is_proxied()
+
+
+def is_proxied() -> bool:
+    """Return whether a proxy says that it forwards the request: then the client may be anywhere."""
+    environ = request.environ
+    if _PROXIED_KEY not in environ:
+        environ[_PROXIED_KEY] = any(name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX) for name in environ)
+    return bool(environ[_PROXIED_KEY])
+
+
+def used(account: Account) -> Identity:
+    """Who asks by `account`; that its token was used is noted now and then, where that can be done at once."""
+    if is_use_due(account, now()) and not settings().read_only:
+        # Who only reads is answered also while the disk is full or somebody else writes: a later request notes it then.
+        with suppress(OrganError), registry().catalog.writing(waits=False) as session:
+            note_use(session, account)
+    return Identity(account.name, account.scopes, account)
+
+
+def _of_header() -> Identity:
+    sent = request.authorization
+    if sent is None:
+        if "Authorization" in request.headers:
+            raise BadToken("the token is to be sent as `Authorization: Bearer TOKEN`")
+        return LOCALLY if is_personal() else ANYBODY
+    if sent.type != _SCHEME or not sent.token:
+        raise BadToken("the token is to be sent as `Authorization: Bearer TOKEN`")
+    account = account_by_text(sent.token)
+    return replace(used(account), is_of_page=account.session_id is not None)
+
+
+def _of_cookie() -> Identity:
+    secret = session_secret()
+    if secret is not None:
+        with reading() as session:
+            account = account_by_session(session, secret_sha256(secret), now())
+        if account is not None:
+            return used(account)
+    return LOCALLY if is_personal() else ANYBODY
+
+
+def _private(answer: Response) -> Response:
+    if is_somebody() and "no-store" not in answer.headers.get("Cache-Control", ""):
+        answer.headers["Cache-Control"] = "private, no-cache"
+        answer.vary.add("Cookie")
+    return answer

@@ -1,0 +1,178 @@
+"""Uploading in the browser: files on their way, what was found in them, what their contributor says, and publishing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flask import request, url_for
+from sqlalchemy.orm import Session
+
+from organs.ingest.contributions import uploads as sessions
+from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.ingest.contributions.manifest import (
+    METADATA_MEMBERS,
+    BadManifest,
+    StatedMetadata,
+    parse_acknowledged,
+    parse_stated_metadata,
+)
+from organs.ingest.contributions.submissions import manifest_of
+from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.submissions import (
+    UNDER_WAY,
+    FoundSubmission,
+    finished_files,
+    open_submissions,
+    open_uploads,
+)
+from organs.registry.catalog.tables import Upload
+from organs.registry.errors import BadInput, BadName, NotComposable
+from organs.registry.present.administration import submitted_values
+from organs.registry.present.submissions import submission_values, submissions_values
+from organs.registry.present.uploads import uploads_values
+from organs.registry.present.values import Values
+from organs.web import submissions
+from organs.web.accounts import own_account
+from organs.web.api.blueprint import ROOT
+from organs.web.api.uploads import asker_id
+from organs.web.auth import (
+    UPLOAD,
+    identity,
+    need,
+)
+from organs.web.forms import writing_form
+from organs.web.pages.blueprint import pages
+from organs.web.permissions import may_write
+from organs.web.responses import (
+    Page,
+    paged,
+    reading,
+    registry,
+    settings,
+)
+
+SHOWN = 20
+"""Submissions on the page for uploading; all of them are on the account's."""
+
+
+@paged(pages, "/upload")
+def upload() -> Page:
+    """Where files are dropped, and what is under way of who asks."""
+    if not may_write(UPLOAD):
+        return Page("upload.html", {"namespace": None, "uploads": [], "finished": [], "waiting": []}, _around)
+    who, owner_id = need(UPLOAD), asker_id()
+    with reading() as session:
+        under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
+        uploads, finished = (uploads_values(some)["items"] for some in (under_way, _unused(session, owner_id)))
+    waiting = submissions_values(submissions.own_submissions(SHOWN, None))["items"]
+    values = {"namespace": who.name, "uploads": uploads, "finished": finished, "waiting": waiting}
+    quota = None if who.is_local else own_account()["quota"]  # no quota holds for work on this machine
+    return Page("upload.html", values, lambda: _around() | {"quota": quota, "is_local": who.is_local})
+
+
+@paged(pages, "/submissions/<submission>")
+def submission(submission: str) -> Page:
+    """One's own submission: how far it is, what was found, what remains to be said. Administrators see all."""
+    found = submissions.shown_submission(submissions.parsed_submission(submission))
+    values = submission_values(found)
+    return Page(
+        "submission.html",
+        values,
+        lambda: _about(found) | {"said": _proposed(values), "problems": []},
+    )
+
+
+@writing_form(pages, "/submissions/<submission>/publish")
+def publish_submission(submission: str) -> str | Page:
+    """Publish it with what the form says; what is wrong with that is told beside what was typed."""
+    number = submissions.parsed_submission(submission)
+    try:
+        name = request.form.get("name", "").strip()
+        acknowledged = parse_acknowledged(request.form.getlist("acknowledge"))
+        submissions.publish(number, _given(number), name or None, acknowledged)
+    except BadManifest as error:
+        return _again(number, [sentence for _, sentence in error.reasons])
+    except (BadInput, BadName, NotComposable) as error:
+        return _again(number, [str(error)])
+    return url_for("pages.submission", submission=submission)
+
+
+@writing_form(pages, "/submissions/<submission>/withdraw")
+def withdraw_submission(submission: str) -> str:
+    """Take it back, and show it again."""
+    submissions.withdraw(submissions.parsed_submission(submission))
+    return url_for("pages.submission", submission=submission)
+
+
+@writing_form(pages, "/uploads/<upload>/cancel")
+def cancel_upload(upload: str) -> str:
+    """Remove what has come of a file, or all of it."""
+    sessions.cancel(registry(), asker_id(), upload)
+    return url_for("pages.upload")
+
+
+def _unused(session: Session, owner_id: int) -> list[Upload]:
+    """Whole files that have come, of which no submission has been made."""
+    files = finished_files(session, owner_id, now())
+    waiting = open_submissions(session, owner_id, UNDER_WAY) if files else ()
+    used = {upload for one in waiting for upload in manifest_of(one).uploads()}
+    return [file for file in files if file.public_id not in used]
+
+
+def _around() -> Values:
+    return {
+        "api": request.script_root + ROOT,
+        "submissions": f"{request.script_root}/submissions",
+        "login": url_for("pages.login", next=url_for("pages.upload")),
+        "origin": request.host_url.rstrip("/"),
+        "quota": None,
+        "is_local": False,
+    }
+
+
+def _given(number: int) -> StatedMetadata:
+    """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
+    for a file's header may say what it likes. Raises BadManifest."""
+    values: Values = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
+    proposed = submission_values(submissions.own_submission(number))["proposed"] or {}
+    if values["license"] == (proposed.get("license") or "").strip():
+        values["license"] = None
+    if values["tags"] is not None:
+        values["tags"] = [tag.strip() for tag in values["tags"].split(",") if tag.strip()]
+    if values["description"] is not None:
+        values["description"] = values["description"].replace("\r\n", "\n")
+    return parse_stated_metadata({name: value for name, value in values.items() if value is not None})
+
+
+def _again(number: int, problems: Sequence[str]) -> Page:
+    found = submissions.own_submission(number)
+    values = submission_values(found)
+    said = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
+    return Page(
+        "submission.html",
+        values,
+        lambda: _about(found) | {"said": said, "problems": problems},
+        status=400,
+    )
+
+
+def _about(found: FoundSubmission) -> Values:
+    """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
+    sender, row = None if found.contributor == identity().name else found.contributor, found.row
+    about: Values = {"sender": sender, "made": None, "is_kept": False}
+    findings = submission_values(found)["findings"]
+    about["acknowledgements"] = [one for one in findings if one["code"] in MUST_ACKNOWLEDGE]
+    with reading(settings().search_seconds) as session:
+        if found.model is not None and found.model.state != "removed":
+            about["made"] = submitted_values(session, [(row, found.contributor, found.model)])[0]
+        if row.state == "withdrawn" and sender is None:
+            files = _unused(session, row.contributor_id)
+            about["is_kept"] = any(file.created_at <= row.created_at for file in files)
+    return about
+
+
+def _proposed(values: Values) -> Values:
+    """What the form begins with: what the header says, or what was said before."""
+    proposed = values["proposed"] or {}
+    said = {name: proposed.get(name) or "" for name in METADATA_MEMBERS}
+    return said | {"name": values["name"], "tags": ", ".join(proposed.get("tags") or ())}

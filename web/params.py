@@ -1,0 +1,56 @@
+"""What an address asks for, checked: a query, how many, from where on, one of a few words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flask import request
+
+from organs.registry.catalog.search import Query, Vocabulary, parse_query
+from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.errors import BadQuery, NotFound
+from organs.web.responses import wants_csv
+
+LIMIT_DEFAULT = 50
+JOB_MAX = 2**63 - 1
+
+
+def asked_query(vocabulary: Vocabulary, default_sort: str | None = None) -> Query:
+    """The query in `q`; raises BadQuery."""
+    return parse_query(request.args.get("q", ""), vocabulary, default_sort)
+
+
+def asked_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
+    """How many results `limit` asks for, `default` unless told otherwise, of a sheet the `most`; raises BadQuery."""
+    text = request.args.get("limit", str(most if wants_csv(request.path) else default))
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= most):
+        raise BadQuery("limit", f"a whole number from 1 to {most}")
+    return int(text)
+
+
+def asked_after() -> str | None:
+    """Where the page before ended."""
+    return request.args.get("after") or None
+
+
+def asked_choice(name: str, choices: Sequence[str]) -> str:
+    """Which of `choices` the parameter `name` asks for, the first unless told otherwise; raises BadQuery."""
+    value = request.args.get(name) or choices[0]
+    if value not in choices:
+        raise BadQuery(name, f"one of {', '.join(choices)}")
+    return value
+
+
+def asked_switch(name: str) -> bool:
+    """Whether the parameter `name` is 1 and not 0, which it is unless told otherwise; raises BadQuery."""
+    value = request.args.get(name, "0")
+    if value not in ("0", "1"):
+        raise BadQuery(name, "0 or 1")
+    return value == "1"
+
+
+def parsed_job(text: str) -> int:
+    """The number of a job that stands in an address; raises NotFound for what is none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and 1 <= int(text) <= JOB_MAX):
+        raise NotFound(f"{text[:40]!r} is no number of a job")
+    return int(text)

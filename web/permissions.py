@@ -1,0 +1,170 @@
+"""Who may write, what the owner of a model may do with it, and jobs queued for a contributor."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from flask import abort, request
+from sqlalchemy.orm import Session
+
+from organs.ingest.jobs.queue import ask_for
+from organs.registry.catalog.queries.events import yanked_by
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.published import own_model
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.catalog.tables import Model
+from organs.registry.errors import Conflict, NotAllowed
+from organs.registry.names import ModelName
+from organs.registry.present.values import Values
+from organs.web.auth import (
+    ADMIN,
+    UPLOAD,
+    Identity,
+    identity,
+    need,
+)
+from organs.web.responses import registry, settings
+
+ONLY_READS = "This server only reads."
+NO_JOBS = "Jobs are shown to those who may ask for them: log in."
+ELSEWHERE = "A page of another site asked for this; only this catalog's own pages and programs may."
+_OWN_SITES = ("same-origin", "none")
+"""What a browser says of our own pages, and of an address that somebody typed."""
+
+
+def may_write(scope: str = UPLOAD) -> bool:
+    """Whether who asks may write; pages leave out their forms where not."""
+    return not settings().read_only and identity().may(scope)
+
+
+def may_see_jobs() -> bool:
+    """Whether jobs are shown to who asks, its own or everybody's."""
+    return may_write() or may_write(ADMIN)
+
+
+def whose_jobs() -> str | None:
+    """The contributor whose jobs are shown to who asks; None is everybody's, for an administrator and `local`.
+
+    404 where none are: they say what was asked for, and how it failed.
+    """
+    if not may_see_jobs():
+        abort(404, NO_JOBS)
+    found = identity()
+    return None if found.is_local or found.may(ADMIN) else found.name
+
+
+def check_writing(scope: str = UPLOAD) -> Identity:
+    """Who asks, who may write: else 403 where the server only reads and for what a page of elsewhere asks.
+
+    Raises BadToken (401) for anybody, NotAllowed (403) for a token without the `scope`.
+    """
+    if settings().read_only:
+        abort(403, ONLY_READS)
+    found = need(scope)
+    check_origin()
+    return found
+
+
+def check_anybody() -> None:
+    """Answer 403 where the server only reads, and to what a page of elsewhere asks."""
+    if settings().read_only:
+        abort(403, ONLY_READS)
+    check_origin()
+
+
+def check_origin() -> None:
+    """Answer 403 to what a page of elsewhere asks."""
+    site = request.headers.get("Sec-Fetch-Site")
+    if site is not None and site not in _OWN_SITES:
+        abort(403, ELSEWHERE)
+    for name in ("Origin", "Referer"):
+        address = request.headers.get(name)
+        if address is not None and not _is_own(address):
+            abort(403, ELSEWHERE)
+
+
+def _is_own(address: str) -> bool:
+    """Whether `address` is of the name and the port that were asked for. `null`, which hides where it is, is not."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and parts.netloc.lower() == request.environ.get("HTTP_HOST", "").lower()
+
+
+NOT_YOURS = "This model is in the namespace of somebody else."
+
+
+def is_shown_all(namespace: str) -> bool:
+    """Whether who asks is told of quarantined models in `namespace`."""
+    return identity().owns(namespace) or identity().may(ADMIN)
+
+
+def may_edit(namespace: str) -> bool:
+    """Whether who asks may change what is said of the models in `namespace`."""
+    return identity().owns(namespace) and may_write(UPLOAD)
+
+
+def may_yank(namespace: str) -> bool:
+    """Whether who asks may yank and restore the models in `namespace`."""
+    return may_edit(namespace) or may_write(ADMIN)
+
+
+def known_model(session: Session, name: ModelName, first: str = "visible") -> Model:
+    """The model of that name, as far as who asks may know of it; raises NotFound, with one sentence for all.
+
+    Where no version is named its owner means the newest in the state `first`.
+    """
+    return own_model(session, name, first) if is_shown_all(name.namespace) else model_by_name(session, name)
+
+
+def model_to_edit(session: Session, name: ModelName) -> Model:
+    """The same for who may edit it: raises NotFound, NotAllowed (403) where it is somebody else's."""
+    return _checked(known_model(session, name), may_edit(name.namespace))
+
+
+def model_to_yank(session: Session, name: ModelName) -> Model:
+    """The same for who may yank it. Raises Conflict for one that an administrator yanked: that word stands."""
+    model = _checked(known_model(session, name), may_yank(name.namespace))
+    _check_yanker(session, model)
+    return model
+
+
+def model_to_restore(session: Session, name: ModelName) -> Model:
+    """The same for who may restore it. Raises Conflict for one that waits for an administrator, but to that one, and
+    for one that an administrator yanked."""
+    model = _checked(known_model(session, name, "yanked"), may_yank(name.namespace))
+    if model.state == "quarantined" and not may_write(ADMIN):
+        raise Conflict(f"{model.full_name} waits for an administrator, who publishes it or refuses it")
+    _check_yanker(session, model)
+    return model
+
+
+def _check_yanker(session: Session, model: Model) -> None:
+    """What its owner yanked, or who asks, the owner has a say in; what an administrator did, administrators alone."""
+    yanker = yanked_by(session, model.id) if model.state == "yanked" else None
+    own = (model.namespace.lower(), (identity().name or "").lower())
+    if yanker is not None and yanker.lower() not in own and not may_write(ADMIN):
+        raise Conflict(f"{model.full_name} was yanked by an administrator, who alone restores it")
+
+
+def _checked(model: Model, may: bool) -> Model:
+    if not may:
+        raise NotAllowed(_why(model.namespace))
+    return model
+
+
+def _why(namespace: str) -> str:
+    return f"this needs a token with the scope {UPLOAD}" if identity().owns(namespace) else NOT_YOURS
+
+
+def ask(kind: str, arguments: Values) -> int:
+    """Put a job of who asks, who may write, at the end of the queue; its id. Raises what `ask_for` does."""
+    asker = identity().name
+    assert asker is not None, "nobody in particular was let in"
+    return ask_for(registry(), kind, arguments, asker)
+
+
+def planner() -> str:
+    """In whose namespace a chimera would be that who asks were to make: their own, or `local` of anybody."""
+    return identity().name or LOCAL

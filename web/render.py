@@ -1,0 +1,258 @@
+"""How numbers become text, colours and classes, and descriptions become harmless HTML."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup, escape
+
+from organs.registry.anatomy import OrganType
+from organs.registry.catalog.records import DESCRIPTION_MAX
+from organs.registry.present.text import count_text, share_text, size_text, theta_text
+from organs.registry.reports.words import (
+    COARSE,
+    FEW,
+    caution,
+)
+from organs.web.links import model_address, organ_address, outside_link
+
+THETA_TONES = (
+    *("#56697f", "#5e7084", "#66778a", "#6e7e8f", "#768694", "#7e8d9a", "#87949f", "#8f9ca3"),
+    *("#9aa3a5", "#a4a9a7", "#aeb0a9", "#b8b7ab", "#c3bead", "#cdc5ae", "#d8ccaf", "#dec9a8"),
+    *("#e1c09a", "#e3b68d", "#e5ac7f", "#e5a373", "#e2996a", "#df8f61", "#db8558", "#d87b4e"),
+    *("#d47045", "#d0663c", "#cb5c34", "#c4532e", "#bd4928", "#b73f22", "#b0351c", "#a92a16"),
+)
+"""From 0° (even noise) to 90° (few strong weights) in even steps."""
+
+CHANGE_TONES = (*("#2c5f8a", "#5781a5", "#81a4c0", "#b5c5d0", "#e8e5de", "#d5b8c3", "#be8da5", "#a56483", "#8a3a63"),)
+"""From the largest fall to the largest rise; the fifth is no change."""
+
+SHARE_TONES_LIGHT = (
+    *("#f1ede4", "#e2dfd7", "#d4d1cb", "#c5c4bf", "#b7b6b2", "#a9a9a6", "#9b9c9b", "#8e8f8f"),
+    *("#818383", "#737678", "#676a6d", "#5a5e62", "#4e5257", "#42474c", "#363c42", "#2b3138"),
+)
+SHARE_TONES_DARK = (
+    *("#262c32", "#31373c", "#3c4246", "#484d51", "#54585c", "#616467", "#6d7072", "#7a7d7d"),
+    *("#878989", "#959695", "#a2a3a1", "#b0b0ad", "#bebdb9", "#cccbc6", "#dad8d2", "#e9e6df"),
+)
+"""From none to all of something that is not θ, in greys: colour is for θ."""
+
+LIGHT = {"paper": "#faf8f3", "plate": "#fffdf8", "ink": "#1b1e22", "quiet": "#585c63", "line": "#d9d4c7"}
+DARK = {"paper": "#121518", "plate": "#171b1f", "ink": "#e8e5de", "quiet": "#a6aab0", "line": "#31373e"}
+"""What is no reading: ground, text, hairlines."""
+
+
+NESTING_MAX = 12
+"""Lists and quotes inside each other."""
+BRACKETS_MAX = 200
+"""Opening brackets: each is a link to be, and the time to find out grows with their square."""
+MARKS_MAX = 1000
+"""Stars and underscores, for the same reason."""
+HEADINGS_BELOW = 3
+"""The level that a first heading gets: the page has its own above it."""
+_HEADINGS_MAX = 6
+_RELATION = "nofollow noopener noreferrer ugc"
+_AS_TEXT = Markup('<p class="wrap as-typed">{}</p>')
+
+
+@lru_cache(maxsize=256)
+def markdown(text: str) -> Markup:
+    """`text` as HTML; beyond 4,096 characters it is cut."""
+    text = text[:DESCRIPTION_MAX]
+    if _is_too_much(text):
+        return _AS_TEXT.format(text)
+    tokens = _READER.parse(text)
+    for token in _all(tokens):
+        _dress(token)
+    return Markup(_READER.renderer.render(tokens, _READER.options, {}))  # noqa: S704  # text is escaped, tags are ours
+
+
+def _is_too_much(text: str) -> bool:
+    return text.count("[") > BRACKETS_MAX or text.count("*") + text.count("_") > MARKS_MAX
+
+
+def _all(tokens: Sequence[Token]) -> Sequence[Token]:
+    return [one for token in tokens for one in (token, *(token.children or ()))]
+
+
+def _dress(token: Token) -> None:
+    """Headings lower, links with what keeps them apart from ours, no other attributes."""
+    if token.type in ("heading_open", "heading_close"):
+        token.tag = f"h{min(int(token.tag[1:]) + HEADINGS_BELOW - 1, _HEADINGS_MAX)}"
+    elif token.type == "link_open":
+        token.attrs = {"href": token.attrs.get("href", ""), "rel": _RELATION}
+    elif token.type == "fence":
+        token.info = ""
+    elif token.type not in ("ordered_list_open",):
+        token.attrs = {}
+
+
+def _reader() -> MarkdownIt:
+    reader = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": NESTING_MAX})
+    reader.disable(["image", "html_block", "html_inline", "reference"])
+    validated: Any = reader
+    validated.validateLink = _may_be_linked
+    return reader
+
+
+def _may_be_linked(address: str) -> bool:
+    return outside_link(address) is not None
+
+
+_READER = _reader()
+
+
+THETA_STEPS = 32
+THETA_MAX_DEGREES = 90
+SHARE_STEPS = 16
+WIDTH_STEPS = 40
+CAUTIONS = {FEW: "a rough reading of few numbers", COARSE: "moved by the rounding of its coarse format"}
+SHORT_MAX = 120
+"""Names up to this length are remembered."""
+CHANGE_STEPS = 9
+"""Classes of the divergent scale: the fifth is no change."""
+
+GLYPHS = {
+    OrganType.SKELETON.value: "◆",
+    OrganType.ORGAN.value: "●",
+    OrganType.EMBED.value: "■",
+    OrganType.NORM.value: "│",
+    OrganType.ADAPTER.value: "▲",
+    OrganType.OTHER.value: "○",
+}
+"""Types are told apart by shape and word; colour means θ alone."""
+
+
+def theta_class(theta: float | None) -> str:
+    """The class of the colour of θ: `t0` (noise) to `t31` (signal), `tn` where it was not measured."""
+    if theta is None:
+        return "tn"
+    return f"t{min(int(_within(theta / THETA_MAX_DEGREES) * THETA_STEPS), THETA_STEPS - 1)}"
+
+
+def share_class(share: float | None) -> str:
+    """The class of a grey for a number from 0 to 1 that is not θ: `s0` to `s15`."""
+    if share is None:
+        return "tn"
+    return f"s{min(int(_within(share) * SHARE_STEPS), SHARE_STEPS - 1)}"
+
+
+def width_class(share: float | None) -> str:
+    """The class of the length of a bar: `w0` to `w40` for 0 to 1. What is not nothing shows."""
+    if not share or share < 0:
+        return "w0"
+    return f"w{max(1, round(_within(share) * WIDTH_STEPS))}"
+
+
+def _within(share: float) -> float:
+    return max(0.0, min(share, 1.0))
+
+
+def change_class(change: float | None, most: float) -> str:
+    """The class of a colour of the divergent scale: `d0` (down by `most` and more), `d4` (none), `d8` (up)."""
+    if change is None:
+        return "tn"
+    half = CHANGE_STEPS // 2
+    step = 0 if most <= 0 else round(max(-1.0, min(change / most, 1.0)) * half)
+    return f"d{half + step}"
+
+
+def number_text(value: object) -> str:
+    """Any reading for people: a dash, three digits, separators."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def short_digest(digest: str) -> str:
+    """As much of a digest as people compare."""
+    return digest[:12]
+
+
+def glyph(kind: str) -> str:
+    """The shape of an organ's type."""
+    return GLYPHS.get(kind, "○")
+
+
+def caution_of(organ: Mapping[str, Any]) -> str:
+    """What to be careful with in an organ's θ, in a few words; empty for most. By its `dtype` and `shape`."""
+    shape = organ["shape"]
+    lengths = map(int, shape.split("x")) if isinstance(shape, str) else shape
+    return CAUTIONS.get(caution(organ["dtype"], math.prod(lengths)), "")
+
+
+def foldable(text: str) -> Markup:
+    """`text` as HTML that may be folded behind what separates the parts of a name, and not within them."""
+    return _short_foldable(text) if len(text) <= SHORT_MAX else _foldable(text)
+
+
+def kind_mark(kind: str) -> Markup:
+    """An organ's type as HTML: its shape and its name."""
+    return _kind_mark(kind)
+
+
+def theta_bar(theta: float | None) -> Markup:
+    """θ as HTML: a bar in its colour, and the number."""
+    return Markup("–") if theta is None else _theta_bar(round(theta, 1))
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """A shape as people write it."""
+    return "×".join(map(str, shape))
+
+
+def _foldable(text: str) -> Markup:
+    return Markup(_JOINTS.sub(r"\1<wbr>", str(escape(text))))  # noqa: S704  # escaped, then only tags of ours
+
+
+# What lists have in every row is made once: a page of 50 organs took twice as long by macros.
+_KIND = Markup('<span class="type"><span class="glyph" aria-hidden="true">{}</span>{}</span>')
+_BAR = Markup('<span class="track" aria-hidden="true"><i class="{} {}"></i></span>{}')
+_short_foldable = lru_cache(maxsize=8192)(_foldable)
+
+
+@lru_cache(maxsize=64)
+def _kind_mark(kind: str) -> Markup:
+    return _KIND.format(glyph(kind), kind)
+
+
+@lru_cache(maxsize=1024)
+def _theta_bar(theta: float) -> Markup:
+    return _BAR.format(width_class(theta / THETA_MAX_DEGREES), theta_class(theta), theta_text(theta))
+
+
+_JOINTS = re.compile(r"([/-]|(?<!\d)\.|\.(?!\d))(?=[^./-])")
+"""A point within a number is not a joint."""
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "caution": caution_of,
+    "change_class": change_class,
+    "count": count_text,
+    "degrees": theta_text,
+    "foldable": foldable,
+    "glyph": glyph,
+    "kind_mark": kind_mark,
+    "markdown": markdown,
+    "model_address": model_address,
+    "number": number_text,
+    "organ_address": organ_address,
+    "outside_link": outside_link,
+    "share_class": share_class,
+    "share": share_text,
+    "short_digest": short_digest,
+    "shape": shape_text,
+    "size": size_text,
+    "theta_bar": theta_bar,
+    "theta_class": theta_class,
+    "width_class": width_class,
+}

@@ -1,0 +1,148 @@
+"""Pages and their twins: one view gives the values, and the address says whether they come as HTML, JSON or CSV.
+
+    /organs?q=type:organ         the page
+    /organs.json?q=type:organ    the same values as JSON; `/index.json` for the first page
+    /organs.csv?q=type:organ     the list of a page that has one
+
+HTML and JSON carry a strong ETag of their bytes, and answer 304 to who has them already.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
+
+from flask import Blueprint, Response, current_app, render_template, request
+from sqlalchemy.orm import Session
+
+from organs.registry.present.values import Values
+from organs.registry.registry import Registry
+from organs.registry.reports.document import Cell
+from organs.registry.reports.formats import sheet
+from organs.web.settings import WebSettings
+
+REGISTRY_KEY = "organ_registry"
+SETTINGS_KEY = "organ_settings"
+JSON_SUFFIX, CSV_SUFFIX = ".json", ".csv"
+API_PREFIX = "/api/"
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A list as a spreadsheet takes it."""
+
+    keys: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a view gives: `values` for HTML and JSON alike."""
+
+    template: str
+    values: Values
+    extra: Callable[[], Values] = dict
+    """What only the HTML needs: links, grids. Asked for when it is needed."""
+    sheet: Callable[[], Sheet] | None = None
+    next: str | None = None
+    """The `after` of the next page of a list."""
+    status: int = 200
+
+
+View = Callable[..., Page]
+
+
+def paged(blueprint: Blueprint, address: str, *, csv: bool = False) -> Callable[[View], View]:
+    """Serve a view at `address` and its twins beside it. Views are known by their names: `url_for("pages.organs")`."""
+
+    def register(view: View) -> View:
+        @wraps(view)
+        def answer(**arguments: Any) -> Response:
+            return respond(view(**arguments))
+
+        name = view.__name__
+        twin = "/index" if address == "/" else address
+        blueprint.add_url_rule(address, name, answer)
+        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer)
+        if csv:
+            blueprint.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
+        return view
+
+    return register
+
+
+def respond(page: Page) -> Response:
+    """`page` in the form that the address asks for."""
+    if wants_csv(request.path):
+        assert page.sheet is not None
+        listed = page.sheet()
+        answer = current_app.response_class(sheet(listed.keys, listed.rows), mimetype="text/csv")
+        answer.headers["Content-Disposition"] = f'attachment; filename="{request.path.rpartition("/")[2]}"'
+    elif wants_json(request.path):
+        answer = json_answer(page.values)
+    else:
+        answer = current_app.response_class(render_template(page.template, **page.values, **page.extra()))
+    if page.next is not None:
+        answer.headers["Link"] = f'<{next_address(page.next)}>; rel="next"'
+    answer.status_code = page.status
+    return conditional(answer) if page.status == 200 else answer
+
+
+def json_answer(values: Any, status: int = 200) -> Response:
+    """`values` as JSON; what JSON lacks (NaN) is a mistake of ours and raises ValueError."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return current_app.response_class(text + "\n", status=status, mimetype="application/json")
+
+
+def conditional(answer: Response) -> Response:
+    """`answer` with an ETag of its bytes; without them, and with 304, for who has them."""
+    answer.headers.setdefault("Cache-Control", "no-cache")  # kept by browsers, asked for again
+    answer.add_etag()
+    answer.make_conditional(request)
+    return answer
+
+
+def next_address(after: str) -> str:
+    """This address with another `after`, as it may stand between the brackets of a `Link`."""
+    from organs.web.links import with_parameters
+
+    address = with_parameters(request.script_root + request.path, request.args.to_dict(), after=after)
+    return address.replace("<", "%3C").replace(">", "%3E")
+
+
+def wants_json(path: str) -> bool:
+    """Whether the address is that of a JSON twin or of the API."""
+    return path.endswith(JSON_SUFFIX) or path.startswith(API_PREFIX)
+
+
+def plain_page() -> bool:
+    """Whether people will read the answer, not a program."""
+    return not wants_json(request.path) and not wants_csv(request.path)
+
+
+def wants_csv(path: str) -> bool:
+    """Whether the address is that of a list as CSV."""
+    return path.endswith(CSV_SUFFIX)
+
+
+def registry() -> Registry:
+    """The registry that this application serves."""
+    opened: Registry = current_app.extensions[REGISTRY_KEY]
+    return opened
+
+
+def settings() -> WebSettings:
+    """What this application was told."""
+    told: WebSettings = current_app.extensions[SETTINGS_KEY]
+    return told
+
+
+@contextmanager
+def reading(seconds: float | None = None) -> Iterator[Session]:
+    """A session that reads the catalog; with `seconds`, a query that takes longer raises TooSlow."""
+    with registry().catalog.reading(seconds) as session:
+        yield session
