@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import click
+import msgspec
 from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
@@ -227,13 +228,13 @@ def plain(text: object) -> str:
     return _CONTROL.sub(_escaped, str(text))
 
 
-def print_json(values: Any) -> None:
-    """`values` as JSON; NaN and infinities, which JSON lacks, become null."""
+def print_json(values: object) -> None:
+    """Print an entity or plain values as JSON; NaN and infinities, which JSON lacks, become null."""
     click.echo(_json(values, indent=2))
 
 
-def print_json_line(values: Any) -> None:
-    """`values` as one line of JSON."""
+def print_json_line(values: object) -> None:
+    """Print an entity or plain values as one line of JSON."""
     click.echo(_json(values))
     sys.stdout.flush()
 
@@ -307,9 +308,10 @@ def status_line(label: str, *, quiet: bool) -> Iterator[Callable[[str], None]]:
         yield lambda doing: status.update(f"{plain(label)}: {plain(doing)}")
 
 
-def _json(values: Any, indent: int | None = None) -> str:
+def _json(values: object, indent: int | None = None) -> str:
     # An escape in JSON is the same value, so what a terminal would obey goes out as one.
-    return _CONTROL_IN_JSON.sub(_escaped, json.dumps(_finite(values), ensure_ascii=False, indent=indent))
+    plain_values = _finite(msgspec.to_builtins(values))
+    return _CONTROL_IN_JSON.sub(_escaped, json.dumps(plain_values, ensure_ascii=False, indent=indent))
 
 
 def _escaped(match: re.Match[str]) -> str:

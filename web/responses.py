@@ -1,24 +1,26 @@
-"""Pages and their twins: one view gives the values, and the address says whether they come as HTML, JSON or CSV.
+"""Responses: pages as HTML, lists as CSV, entities as JSON.
 
     /organs?q=type:organ         the page
-    /organs.json?q=type:organ    the same values as JSON; `/index.json` for the first page
     /organs.csv?q=type:organ     the list of a page that has one
+    /organs.json?q=type:organ    redirects to the resource of the API, `/api/v1/organs?q=type:organ`
 
-HTML and JSON carry a strong ETag of their bytes, and answer 304 to who has them already.
+HTML and JSON carry a strong ETag of their bytes, and answer 304 to a client that has them.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
+from urllib.parse import urlencode
 
-from flask import Blueprint, Response, current_app, render_template, request
+from flask import Blueprint, Response, current_app, redirect, render_template, request, url_for
 from sqlalchemy.orm import Session
+from werkzeug.wrappers import Response as BaseResponse
 
+from organs.registry.entities.base import encode
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
 from organs.registry.reports.document import Cell
@@ -56,8 +58,20 @@ class Page:
 View = Callable[..., Page]
 
 
-def paged(blueprint: Blueprint, address: str, *, csv: bool = False) -> Callable[[View], View]:
-    """Serve a view at `address` and its twins beside it. Views are known by their names: `url_for("pages.organs")`."""
+_parameters: dict[str, tuple[str, ...]] = {}
+
+
+def declare_parameters(operation: str, names: Sequence[str]) -> None:
+    """Let redirects to `operation` of the API keep the query parameters `names`."""
+    _parameters[operation] = tuple(names)
+
+
+def paged(blueprint: Blueprint, address: str, *, csv: bool = False, api: str | None = None) -> Callable[[View], View]:
+    """Serve a view at `address`, its list as CSV beside it, and as JSON the operation `api` of the API.
+
+    The operation takes the same parts of the address as the view. Views are known by their names:
+    `url_for("pages.organs")`.
+    """
 
     def register(view: View) -> View:
         @wraps(view)
@@ -67,12 +81,20 @@ def paged(blueprint: Blueprint, address: str, *, csv: bool = False) -> Callable[
         name = view.__name__
         twin = "/index" if address == "/" else address
         blueprint.add_url_rule(address, name, answer)
-        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer)
+        blueprint.add_url_rule(twin + JSON_SUFFIX, f"{name}_json", answer if api is None else partial(_to_api, api))
         if csv:
             blueprint.add_url_rule(twin + CSV_SUFFIX, f"{name}_csv", answer)
         return view
 
     return register
+
+
+def _to_api(operation: str, **arguments: Any) -> BaseResponse:
+    """Redirect to an operation of the API, with the query parameters that it knows."""
+    known = _parameters[operation]
+    query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
+    address = url_for(f"api.{operation}", **arguments)
+    return redirect(f"{address}?{urlencode(query)}" if query else address)
 
 
 def respond(page: Page) -> Response:
@@ -92,10 +114,9 @@ def respond(page: Page) -> Response:
     return conditional(answer) if page.status == 200 else answer
 
 
-def json_answer(values: Any, status: int = 200) -> Response:
-    """`values` as JSON; what JSON lacks (NaN) is a mistake of ours and raises ValueError."""
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return current_app.response_class(text + "\n", status=status, mimetype="application/json")
+def json_answer(value: object, status: int = 200) -> Response:
+    """Return `value`, an entity or plain values, as JSON."""
+    return current_app.response_class(encode(value) + b"\n", status=status, mimetype="application/json")
 
 
 def conditional(answer: Response) -> Response:

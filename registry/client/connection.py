@@ -30,6 +30,7 @@ from urllib3.response import BaseHTTPResponse
 
 from organs.registry.client.address import parse_address
 from organs.registry.client.refusals import error_of
+from organs.registry.entities.base import E, decode, encode
 from organs.registry.errors import BadReply, BadSetting, Unreachable
 from organs.registry.tokens import parse_token
 
@@ -195,6 +196,26 @@ class Connection:
         """
         return self.send("GET", path, None, **query)
 
+    def read(self, kind: type[E], path: str, **query: Any) -> E:
+        """Return the entity at `path`, which begins with a slash; a None in `query` is left out.
+
+        Raises BadReply for an answer that is no such entity, and otherwise what `get` does.
+        """
+        with self._asked("GET", path + _query(query), None, {"Accept": "application/json"}) as response:
+            return self._entity(response, kind)
+
+    def post(self, kind: type[E], path: str, body: object, **query: Any) -> E:
+        """Return the entity that answers `body`, an entity or plain values, which is sent as JSON; raises as `read`."""
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        with self._asked("POST", path + _query(query), encode(body), headers) as response:
+            return self._entity(response, kind)
+
+    def _entity(self, response: BaseHTTPResponse, kind: type[E]) -> E:
+        try:
+            return decode(self._body(response), kind)
+        except ValueError as error:
+            raise BadReply(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
+
     def send(self, method: str, path: str, body: Any = None, **query: Any) -> dict[str, Any]:
         """The JSON object that answers `body`, sent as JSON unless it is None; empty when the answer has none."""
         data = None if body is None else json.dumps(body, allow_nan=False).encode()
@@ -282,8 +303,8 @@ class Connection:
             raise BadReply(f"{self.address} sends on to {location[:200]!r}, and further requests are not followed")
         return there
 
-    def _values(self, response: BaseHTTPResponse, *, must: bool) -> dict[str, Any]:
-        """The JSON object of an answer; one that is none is Unreachable when it `must` be, else empty."""
+    def _body(self, response: BaseHTTPResponse) -> bytearray:
+        """Return the body of an answer; raises BadReply for one that is too large, Unreachable for one that is cut."""
         data = bytearray()
         try:
             with deadline(self._answer_seconds, response.shutdown):
@@ -294,6 +315,11 @@ class Connection:
                         raise BadReply(sentence)
         except (HTTPError, OSError) as error:
             raise Unreachable(f"{self.address}: its answer was cut: {_reason(error)}") from error
+        return data
+
+    def _values(self, response: BaseHTTPResponse, *, must: bool) -> dict[str, Any]:
+        """The JSON object of an answer; one that is none is Unreachable when it `must` be, else empty."""
+        data = self._body(response)
         try:
             values = json.loads(data)
         except (ValueError, RecursionError) as error:

@@ -9,12 +9,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from typing import Any
 
+from organs.registry.entities.base import schemas
 from organs.registry.present.models import public_figures
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
 from organs.web.api.downloads import DOWNLOADS, Download
 from organs.web.api.downloads import GROUP as DOWNLOADS_GROUP
-from organs.web.api.operation import Operation, Parameter, operation, operations
+from organs.web.api.operation import Operation, Parameter, entities, operation, operations
 from organs.web.api.params import NAMESPACE
 from organs.web.api.schemas import SCHEMAS, Schema
 from organs.web.api.schemas.values import ref
@@ -126,7 +127,7 @@ def document(version: str) -> Schema:
         "tags": [{"name": name, "description": text} for name, text in GROUPS.items()],
         "paths": paths,
         "components": {
-            "schemas": SCHEMAS,
+            "schemas": SCHEMAS | schemas(list(entities())),
             "responses": _responses(),
             "parameters": {name: _header(name, text) for name, text in _CONDITIONS.items()},
             "securitySchemes": {SECURITY: {"type": "http", "scheme": "bearer", "description": SECURITY_TEXT}},

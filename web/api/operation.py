@@ -19,6 +19,7 @@ from flask import Response, request
 from werkzeug.exceptions import MethodNotAllowed
 
 from organs.registry.catalog.search.parse import nearest
+from organs.registry.entities.base import Entity, schema_name
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT, api
 from organs.web.api.refusals import Refused
@@ -29,6 +30,7 @@ from organs.web.auth import (
 )
 from organs.web.responses import (
     conditional,
+    declare_parameters,
     json_answer,
     next_address,
 )
@@ -68,14 +70,14 @@ class Operation:
     summary: str
     description: str
     answer: str
-    """The name of the schema of what it answers."""
+    """Name of the schema of the answer."""
     parameters: tuple[Parameter, ...]
     refusals: tuple[int, ...]
     is_list: bool
     example: str
     """The address of an example request, or its body."""
     body: str | None = None
-    """The name of the schema of the body."""
+    """Name of the schema of the body."""
     bytes_example: str | None = None
     """The body of the example where that is plain bytes, no JSON."""
     status: int = 200
@@ -86,9 +88,12 @@ class Operation:
     """What the token of who asks must be good for; None where anybody may ask."""
 
 
-View = Callable[..., Values]
+Answer = str | type[Entity]
+"""The entity that is answered, or the name of a schema."""
+View = Callable[..., Entity | Values]
 
 _operations: list[Operation] = []
+_entities: dict[str, type[Entity]] = {}
 
 
 def operations() -> tuple[Operation, ...]:
@@ -96,8 +101,22 @@ def operations() -> tuple[Operation, ...]:
     return tuple(_operations)
 
 
+def entities() -> tuple[type[Entity], ...]:
+    """Return the entities that operations answer or take."""
+    return tuple(_entities.values())
+
+
+def named(kind: Answer) -> str:
+    """Return the name of the schema of `kind`; that of an entity goes into the document."""
+    if isinstance(kind, str):
+        return kind
+    _entities[schema_name(kind)] = kind
+    return schema_name(kind)
+
+
 def declare(told: Operation) -> None:
     """Let the reference have an operation, with what any request can be refused for."""
+    declare_parameters(told.name, [one.name for one in told.parameters if not one.is_in_path])
     _operations.append(replace(told, refusals=tuple(sorted({*COMMON_REFUSALS, *told.refusals}))))
 
 
@@ -106,11 +125,11 @@ def operation(
     *,
     group: str,
     summary: str,
-    answer: str,
+    answer: Answer,
     example: str,
     parameters: Sequence[Parameter] = (),
     refusals: Sequence[int] = (),
-    body: str | None = None,
+    body: Answer | None = None,
     scope: str | None = None,
 ) -> Callable[[View], View]:
     """Serve a view at `path` below the root of the API: GET, or POST where it takes a body. Its docstring describes it.
@@ -127,12 +146,12 @@ def operation(
             group=group,
             summary=summary,
             description=" ".join((view.__doc__ or "").split()),
-            answer=answer,
+            answer=named(answer),
             parameters=tuple(parameters),
             refusals=tuple(refusals) if scope is None else (403, *refusals),
             is_list=any(parameter.name == "after" for parameter in parameters),
             example=example,
-            body=body,
+            body=None if body is None else named(body),
             scope=scope,
         )
         declare(told)
@@ -173,13 +192,19 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
         else:
             need(told.scope)
         check_address(known)
-        values = view(**arguments)
-        made = json_answer(values)
-        if told.is_list and values["next"] is not None:
-            made.headers["Link"] = f'<{next_address(values["next"])}>; rel="next"'
+        value = view(**arguments)
+        made = json_answer(value)
+        following = _next(value) if told.is_list else None
+        if following is not None:
+            made.headers["Link"] = f'<{next_address(following)}>; rel="next"'
         return conditional(made) if told.method == "get" else made
 
     return answer
+
+
+def _next(value: Entity | Values) -> str | None:
+    following: str | None = value["next"] if isinstance(value, dict) else value.next  # type: ignore[attr-defined]
+    return following
 
 
 def check_address(known: Sequence[str]) -> None:

@@ -18,10 +18,21 @@ from typing import Any
 from flask import Response
 
 from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.entities.base import Entity
 from organs.registry.present.jobs import job_values
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT, api
-from organs.web.api.operation import METHODS, Operation, Parameter, View, check_address, declare, only_post
+from organs.web.api.operation import (
+    METHODS,
+    Answer,
+    Operation,
+    Parameter,
+    View,
+    check_address,
+    declare,
+    named,
+    only_post,
+)
 from organs.web.api.params import check_json
 from organs.web.auth import (
     ANY,
@@ -45,12 +56,12 @@ def writing_operation(
     *,
     group: str,
     summary: str,
-    answer: str,
+    answer: Answer,
     example: str,
     method: str = "post",
     parameters: Sequence[Parameter] = (),
     refusals: Sequence[int] = (),
-    body: str | None = None,
+    body: Answer | None = None,
     bytes_example: str | None = None,
     status: int = 200,
     scope: str = UPLOAD,
@@ -70,12 +81,12 @@ def writing_operation(
             group=group,
             summary=summary,
             description=f"{' '.join((view.__doc__ or '').split())} {needs}",
-            answer=answer,
+            answer=named(answer),
             parameters=tuple(parameters),
             refusals=(403, 429, *refusals),
             is_list=False,
             example=example,
-            body=body,
+            body=None if body is None else named(body),
             bytes_example=bytes_example,
             status=status,
             writes=True,
@@ -119,7 +130,11 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
         made = json_answer(values, told.status)
         made.headers["Cache-Control"] = "no-store"
         if told.answer in _PLACES and told.status == ACCEPTED:
-            made.headers["Location"] = f"{ROOT}/{_PLACES[told.answer]}/{values['id']}"
+            made.headers["Location"] = f"{ROOT}/{_PLACES[told.answer]}/{_id(values)}"
         return made
 
     return answer
+
+
+def _id(value: Entity | Values) -> object:
+    return value["id"] if isinstance(value, dict) else value.id  # type: ignore[attr-defined]

@@ -1,0 +1,8 @@
+"""Entities: the values that cross a border, each defined once.
+
+A query returns an entity, a page and a CSV file show it, the command line and the API encode it as JSON, and the
+client of a remote registry decodes and checks it. The schemas of the OpenAPI document are generated from the same
+classes.
+
+    base   what all entities have in common: types with their limits, pages of lists
+"""

@@ -1,0 +1,128 @@
+"""What all entities have in common: types with their limits, and pages of lists.
+
+An entity is a frozen msgspec struct: a Python value, its JSON, its schema, and the check of a hostile answer in one.
+The limits are those of values from outside; a value that this program makes is within them. Members that no entity
+names are ignored when JSON is decoded: a newer registry may send more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Generic, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from organs.registry import digest as digests
+
+Schema = dict[str, Any]
+"""A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
+
+WHOLE_MAX = 2**63 - 1
+ITEMS_MAX = 1 << 20
+"""Entries of one list or map."""
+TEXT_MAX_LENGTH = 1 << 20
+"""Characters of one text."""
+WORD_MAX_LENGTH = 210
+DIMENSIONS_MAX = 8
+
+Text = Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)]
+Word = Annotated[str, Meta(max_length=WORD_MAX_LENGTH, pattern="^[ -~]*$")]
+"""A short text of printable ASCII: a kind, a name, a state."""
+ModelText = Annotated[
+    str,
+    Meta(
+        max_length=WORD_MAX_LENGTH,
+        pattern="^[ -~]*$",
+        description="`namespace/name@version`.",
+        examples=["acme/tiny@1"],
+    ),
+]
+Digest = Annotated[
+    digests.Digest,
+    Meta(pattern="^[0-9a-f]{64}$", max_length=64, description="SHA-256 of the plain bytes, in lower-case hexadecimal."),
+]
+Count = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
+Bytes = Annotated[int, Meta(ge=0, le=WHOLE_MAX, description="Bytes.")]
+Time = Annotated[datetime, Meta(tz=True)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Theta = Annotated[float, Meta(ge=0, le=90, description="θ in degrees.")]
+Likeness = Annotated[
+    float,
+    # The bounds leave room for rounding.
+    Meta(
+        ge=-1.000001, le=1.000001, description="Correlation of weights at the same places: 1 the same, 0 not related."
+    ),
+]
+Dimension = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
+Shape = Annotated[tuple[Dimension, ...], Meta(max_length=DIMENSIONS_MAX, description="Row length first.")]
+Texts = Annotated[tuple[Text, ...], Meta(max_length=ITEMS_MAX)]
+Counts = Annotated[dict[Text, Count], Meta(max_length=ITEMS_MAX)]
+"""A count by name."""
+
+
+class Entity(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that crosses a border."""
+
+
+E = TypeVar("E", bound=Entity)
+Item = TypeVar("Item")
+
+
+class Page(Entity, Generic[Item], frozen=True, kw_only=True):
+    """One page of a list. Iterating gives its items."""
+
+    items: Annotated[tuple[Item, ...], Meta(max_length=ITEMS_MAX)]
+    next: Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)] | None = msgspec.field(default=None)
+    """The `after` of the next page; None on the last."""
+    notes: Texts = ()
+    """What the reader should know: a word that nothing has, a comparison that was cut."""
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+def encode(value: object) -> bytes:
+    """Return `value`, an entity or plain values, as UTF-8 JSON. NaN becomes null."""
+    return msgspec.json.encode(value)
+
+
+def decode(data: bytes | bytearray, kind: type[E]) -> E:
+    """Return the entity in the JSON `data`; raises ValueError, with the place of the first fault, for anything else."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from error
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise ValueError("the JSON is nested too deeply, or its text is not UTF-8") from error
+
+
+def schemas(kinds: list[type[Entity]], template: str = "#/components/schemas/{name}") -> dict[str, Schema]:
+    """Return the schemas of `kinds` and of everything in them, by name.
+
+    A value that this program sends has every member, so all are required, and none that is not named.
+    """
+    _, found = msgspec.json.schema_components(kinds, ref_template=template)
+    return {name: _closed(schema) for name, schema in sorted(found.items())}
+
+
+def schema_name(kind: type[Entity]) -> str:
+    """Return the name of the schema of `kind`."""
+    return kind.__name__
+
+
+def _closed(schema: Schema) -> Schema:
+    if schema.get("type") != "object" or "properties" not in schema:
+        return schema
+    properties: Mapping[str, Schema] = schema["properties"]
+    for member in properties.values():
+        member.pop("default", None)
+    return {
+        **{name: value for name, value in schema.items() if name != "title"},
+        "required": list(properties),
+        "additionalProperties": False,
+    }
