@@ -4,5 +4,6 @@ A query returns an entity, a page and a CSV file show it, the command line and t
 client of a remote registry decodes and checks it. The schemas of the OpenAPI document are generated from the same
 classes.
 
-    base   what all entities have in common: types with their limits, pages of lists
+    base     what all entities have in common: types with their limits, pages of lists
+    finding  findings about a composition, or about a model and its relatives
 """
