@@ -27,10 +27,10 @@ from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import figures, model_page, model_summary
 from organs.registry.present.plan import plan_values
-from organs.registry.present.relatives import lineage_values
 from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
+from organs.registry.relatives.lineage import lineage_of
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import try_chimera
 from organs.registry.validation.runtime import NoRuntime
@@ -169,10 +169,10 @@ def _find(registry: Registry, name: str) -> None:
     ]
     print_table(("model", "tensor", "dtype", "θ", "spectral signal"), rows, ("θ", "spectral signal"))
     with registry.catalog.reading() as session:
-        edges = lineage_values(session, model_by_name(session, parse_model_name(name)))["lineage"]
-    measured = [edge for edge in edges if edge["evidence"] == "measured"]
+        edges = lineage_of(session, model_by_name(session, parse_model_name(name))).edges
+    measured = [edge for edge in edges if edge.evidence == "measured"]
     click.echo(f"\nWho is like {name}, by the weights alone (1 the same, 0 strangers):\n")
-    print_table(("model", "alike"), [(edge["model"], share_text(edge["score"])) for edge in measured], ("alike",))
+    print_table(("model", "alike"), [(edge.model, share_text(edge.likeness)) for edge in measured], ("alike",))
 
 
 def _type_row(kind: Values) -> tuple[object, ...]:

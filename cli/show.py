@@ -254,7 +254,7 @@ def print_lineage(values: Values) -> None:
 
 
 def _alike(edge: Values) -> tuple[str, str]:
-    return share_text(edge["score"]), str(edge["compared"] or "–")
+    return share_text(edge["likeness"]), str(edge["compared"] or "–")
 
 
 VERSIONS_SHOWN = 10

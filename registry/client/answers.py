@@ -93,7 +93,7 @@ _EDGE: Members = {
     "text": Maybe(text),
     "relation": text,
     "evidence": text,
-    "score": Maybe(number),
+    "likeness": Maybe(number),
     "compared": Maybe(whole),
 }
 _TYPE: Members = {
@@ -220,7 +220,7 @@ def registered_model(values: Values, placements: list[Values]) -> RegisteredMode
                 text=edge["text"],
                 relation=edge["relation"],
                 evidence=edge["evidence"],
-                likeness=edge["score"],
+                likeness=edge["likeness"],
             )
             for edge in values["lineage"]
         ),

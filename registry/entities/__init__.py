@@ -6,4 +6,5 @@ classes.
 
     base     what all entities have in common: types with their limits, pages of lists
     finding  findings about a composition, or about a model and its relatives
+    lineage  the edges between a model and others, and families of models
 """

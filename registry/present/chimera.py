@@ -32,10 +32,10 @@ from organs.registry.compose.recipe_io import (
 )
 from organs.registry.present.card import card
 from organs.registry.present.changes import ACTS, changes_values, findings_values
-from organs.registry.present.relatives import withdrawn_findings
 from organs.registry.present.script import script
 from organs.registry.present.usage import Usage
 from organs.registry.present.values import Values
+from organs.registry.relatives.lineage import withdrawn_findings
 
 
 def chimera_values(session: Session, model: Model) -> Values | None:
@@ -74,10 +74,10 @@ def _withdrawn(session: Session, parents: Sequence[Values], chimera: Chimera) ->
     base, *_ = names = [one["model"] for one in parents]
     known = {one["sentence"] for one in json.loads(chimera.findings)}
     return [
-        Finding(Severity.WARN, one["code"], one["sentence"], base=base, donor=name if name != base else "")
+        Finding(Severity.WARN, one.code, one.sentence, base=base, donor=name if name != base else "")
         for one in withdrawn_findings(session, names)
-        for name in one["models"]
-        if one["sentence"] not in known
+        for name in one.models
+        if one.sentence not in known
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from sqlalchemy.orm import Session
 
@@ -10,12 +11,13 @@ from organs.registry.catalog.queries.chimeras import ChimeraPage, chimeras_by_lo
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import model_by_name, withdrawn_models
 from organs.registry.catalog.tables import Chimera, Model, Verdict
+from organs.registry.entities.lineage import LineageEdge
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.chimera import chimera_values
 from organs.registry.present.models import placements_values
-from organs.registry.present.relatives import lineage_values
 from organs.registry.present.values import Values
+from organs.registry.relatives.lineage import lineage_of
 
 
 def chimeras_values(session: Session, page: ChimeraPage) -> Values:
@@ -37,7 +39,7 @@ def chimera_page(session: Session, prefix: str) -> Values:
     model, *others = chimeras_by_lock(session, prefix)
     values = chimera_values(session, model)
     assert values is not None
-    edges = lineage_values(session, model)["lineage"]
+    edges = lineage_of(session, model).edges
     return values | {
         "also": [other.full_name for other in others],
         "title": model.title,
@@ -79,12 +81,12 @@ def lock_of_name(session: Session, name: object) -> str | None:
     return None if chimera is None else chimera.lock_id
 
 
-def made_into(edges: list[Values]) -> list[Values]:
+def made_into(edges: Iterable[LineageEdge]) -> list[Values]:
     """The models that were composed of one, out of the edges of its lineage, each with the acts."""
     found: dict[str, list[str]] = {}
     for edge in edges:
-        if edge["direction"] == "child" and edge["evidence"] == "recorded" and edge["model"] is not None:
-            found.setdefault(edge["model"], []).append(edge["relation"])
+        if edge.direction == "child" and edge.evidence == "recorded" and edge.model is not None:
+            found.setdefault(edge.model, []).append(edge.relation)
     return [{"model": name, "acts": acts} for name, acts in found.items()]
 
 

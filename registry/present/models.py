@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.accounts import contributor_name
@@ -32,10 +33,10 @@ from organs.registry.compose.licences import differing_licence
 from organs.registry.compose.metadata import LICENCE_KEY
 from organs.registry.compose.recipe import kept_recipe
 from organs.registry.compose.recipe_io import recipe_values
+from organs.registry.entities.finding import Finding, Severity
 from organs.registry.present.facts import facts
-from organs.registry.present.relatives import lineage_values
 from organs.registry.present.values import Values
-from organs.registry.relatives.findings import finding_values
+from organs.registry.relatives.lineage import lineage_of
 
 INGEST_FIELDS = ("model", "digest", "organs", "size_bytes", "flags", "notes")
 """Of the report of an ingest, what is shown with the model."""
@@ -80,8 +81,7 @@ def model_page(session: Session, model: Model, limit: int | None = None) -> Valu
     ingest = ingest_of(session, model.id)
     metadata, placements = metadata_of(session, model.id), placements_of(session, model.id, limit)
     composed = bool(composed_among(session, [model.id]))
-    lineage = lineage_values(session, model)
-    lineage["findings"] = [*_licence_findings(model, metadata), *lineage["findings"]]
+    lineage = lineage_of(session, model)
     return model_summary(model, composed=composed) | {
         "contributor": contributor_name(session, model.contributor_id),
         "description": model.description,
@@ -104,7 +104,9 @@ def model_page(session: Session, model: Model, limit: int | None = None) -> Valu
         **({} if limit is None else {"placements_left_out": model.tensors - len(placements)}),
         "ingest": _ingest(ingest.report) if ingest is not None and ingest.report else None,
         "composed": _composed(session, model),
-        **lineage,
+        "lineage": msgspec.to_builtins(lineage.edges),
+        "lineage_left_out": lineage.left_out,
+        "findings": msgspec.to_builtins([*_licence_findings(model, metadata), *lineage.findings]),
     }
 
 
@@ -118,11 +120,11 @@ def _ingest(report: str) -> Values:
     return {name: values[name] for name in INGEST_FIELDS if name in values}
 
 
-def _licence_findings(model: Model, metadata: Sequence[ModelMetadata]) -> list[Values]:
+def _licence_findings(model: Model, metadata: Sequence[ModelMetadata]) -> list[Finding]:
     """Return a finding if the listed licence is not that of the header: its contributor stated or edited another."""
     in_header = next((row.value for row in metadata if row.key == LICENCE_KEY), None)
     sentence = differing_licence(model.license, None if in_header is None else shown_text(in_header, LICENSE_MAX))
-    return [] if sentence is None else [finding_values("warn", "license-differs", sentence)]
+    return [] if sentence is None else [Finding(Severity.WARN, "license-differs", sentence)]
 
 
 def _composed(session: Session, model: Model) -> Values | None:

@@ -19,7 +19,7 @@ from organs.registry.catalog.search.parse import nearest
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.errors import NotFound
-from organs.registry.present.relatives import lineage_values
+from organs.registry.relatives.lineage import lineage_of
 
 if TYPE_CHECKING:
     from organs.registry.compose.recipe import Recipe
@@ -185,12 +185,12 @@ def _organs(session: Session, model: Model) -> tuple[FoundOrgan, ...]:
 def _relatives(session: Session, model: Model) -> tuple[Relative, ...]:
     return tuple(
         Relative(
-            direction=edge["direction"],
-            model=edge["model"],
-            text=edge["text"],
-            relation=edge["relation"],
-            evidence=edge["evidence"],
-            likeness=edge["score"],
+            direction=edge.direction,
+            model=edge.model,
+            text=edge.text,
+            relation=edge.relation,
+            evidence=edge.evidence,
+            likeness=edge.likeness,
         )
-        for edge in lineage_values(session, model)["lineage"]
+        for edge in lineage_of(session, model).edges
     )

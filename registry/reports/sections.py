@@ -24,8 +24,8 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.names import ModelName
-from organs.registry.present.relatives import lineage_values
 from organs.registry.present.text import count_text
+from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.document import Cell, Column, Kind, Table
 from organs.registry.reports.statistics import (
     QUARTILES,
@@ -378,23 +378,15 @@ RELATIVES_MAX = 50
 
 def relatives_tables(session: Session, model: Model) -> tuple[Table, Table]:
     """The relatives of `model`, and the findings on them."""
-    values = lineage_values(session, model)
-    edges = values["lineage"]
-    total = len(edges) + values["lineage_left_out"]
+    lineage = lineage_of(session, model)
+    total = len(lineage.edges) + lineage.left_out
     rows = tuple(
-        (
-            edge["direction"],
-            edge["model"] or edge["text"],
-            edge["relation"],
-            edge["evidence"],
-            edge["score"],
-            edge["compared"] or None,
-        )
-        for edge in edges[:RELATIVES_MAX]
+        (edge.direction, edge.model or edge.text, edge.relation, edge.evidence, edge.likeness, edge.compared or None)
+        for edge in lineage.edges[:RELATIVES_MAX]
     )
     cut = f" The first {len(rows)} of {total} are listed." if len(rows) < total else ""
     relatives = Table("relatives", "Relatives", _RELATIVE_COLUMNS, rows, (_SOURCES + cut,), (ALIKE,), "None are known.")
-    findings = tuple((one["severity"], one["code"], one["sentence"]) for one in values["findings"])
+    findings = tuple((one.severity, one.code, one.sentence) for one in lineage.findings)
     return relatives, Table(
         key="findings",
         title="Findings on its relatives",

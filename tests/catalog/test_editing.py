@@ -21,9 +21,9 @@ from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadValue, Conflict
-from organs.registry.present.relatives import lineage_values
 from organs.registry.registry import Registry
 from organs.registry.relatives import resolve_declared
+from organs.registry.relatives.lineage import lineage_of
 from tests.catalog.counts import assert_counts_are_right, named, undone
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 
@@ -87,7 +87,7 @@ def test_a_base_that_is_here_is_led_to_and_replaces_what_the_file_declares(sessi
     (edge,) = _declared(session)
     assert (edge.parent_text, edge.parent_model_id) == ("local/base", named(session, "base").id)
     resolve_declared(session, named(session, "child"))
-    assert lineage_values(session, named(session, "child"))["lineage"][0]["model"] == "local/base@1"
+    assert lineage_of(session, named(session, "child")).edges[0].model == "local/base@1"
     edit(session, base="")
     assert _declared(session) == []
 

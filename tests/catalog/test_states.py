@@ -37,8 +37,8 @@ from organs.registry.digest import Digest
 from organs.registry.errors import BadValue, Conflict, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.chimera import chimera_values
-from organs.registry.present.relatives import lineage_values
 from organs.registry.registry import Registry
+from organs.registry.relatives.lineage import lineage_of
 from organs.registry.upkeep import verify
 from tests.catalog.counts import assert_counts_are_right, named, undone
 from tests.kin import declared_pairs, ingest_bytes, kin_file, kin_tensors, measured_pairs, parent_entries
@@ -149,13 +149,13 @@ def test_a_yanked_model_is_known_by_name_and_digest_and_found_by_nothing(session
 def test_nobody_is_told_of_a_model_that_was_taken_back(session: Session, state: str) -> None:
     model = named(session, "tuned")
     base = named(session, "base")
-    assert "tuned" in str(lineage_values(session, base))
+    assert "tuned" in str(lineage_of(session, base))
     act(session, model, {"quarantined": "quarantine", "removed": "remove"}[state])
     assert model.state == state
     for name in ("tuned", "tuned@1", f"sha256:{model.digest}"):
         with pytest.raises(NotFound):
             model_by_text(session, name)
-    assert "tuned" not in str(lineage_values(session, base))
+    assert "tuned" not in str(lineage_of(session, base))
 
 
 def test_every_act_is_an_event_with_its_reason(session: Session) -> None:

@@ -62,9 +62,9 @@ from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.relatives import lineage_values
 from organs.registry.registry import Registry
 from organs.registry.relatives import find_relatives, record_relatives, resolve_declared
+from organs.registry.relatives.lineage import lineage_of
 from organs.registry.settings import Settings
 from organs.registry.upkeep import sweep, verify
 from organs.web.api import plans
@@ -367,7 +367,7 @@ READS: dict[str, Work] = {
     "organs at the same places": lambda session, model: models_in_common(session, model.id),
     "what its removal takes": removal_of,
     "relatives by weights": find_relatives,
-    "lineage": lineage_values,
+    "lineage": lineage_of,
     "reachable digests": lambda session, model: reachable_digests(session, _digests_of(session, model)),
     "reachable organs": lambda session, model: reachable_organs(session, _digests_of(session, model), 1000),
     "digests that need not be sent": lambda session, model: known_digests(

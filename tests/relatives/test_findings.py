@@ -9,7 +9,7 @@ from organs.registry.relatives.findings import Declared, DeclaredEdge, findings,
 
 
 def codes(kind: str, *declared: Declared, relatives: int = 0) -> list[str]:
-    return [finding["code"] for finding in findings(kind, declared, {}, relatives)]
+    return [finding.code for finding in findings(kind, declared, {}, relatives)]
 
 
 def parent(
@@ -36,28 +36,28 @@ def test_a_declared_parent_is_held_against_the_weights(declared: Declared, expec
 
 def test_sentences_name_the_parent_the_number_and_how_much_was_compared() -> None:
     (unrelated,) = findings("model", [parent(Kinship.UNRELATED, 0.012)], {}, 0)
-    assert unrelated["sentence"] == (
+    assert unrelated.sentence == (
         "It names local/base@1 as its parent, but their weights at the same places are not related: "
         "the mean correlation is 0.01 over 29 of 30 matrices."
     )
-    assert (unrelated["severity"], unrelated["models"], unrelated["score"]) == ("warn", ["local/base@1"], 0.012)
+    assert (unrelated.severity, unrelated.models, unrelated.score) == ("warn", ("local/base@1",), 0.012)
     (absent,) = findings("model", [Declared("Org/Base", "finetune", None)], {}, 0)
-    assert "'Org/Base'" in absent["sentence"]
-    assert absent["severity"] == "info"
+    assert "'Org/Base'" in absent.sentence
+    assert absent.severity == "info"
 
 
 @pytest.mark.parametrize("relation", ["quantized", "relative"])
 def test_a_model_that_names_itself_is_told_that_the_original_is_not_here(relation: str) -> None:
     (finding,) = findings("model", [Declared("Zoo A v1.0", relation, None)], {}, 1)
-    assert finding["code"] == "parent-not-registered"
-    assert finding["sentence"] == (
+    assert finding.code == "parent-not-registered"
+    assert finding.sentence == (
         "It names itself, 'Zoo A v1.0', as quantisations often do; the original is not registered here."
     )
 
 
 def test_a_loose_parent_is_worse_where_a_quantisation_is_claimed() -> None:
     severities = [
-        findings("model", [parent(Kinship.KIN, 0.5, relation)], {}, 1)[0]["severity"]
+        findings("model", [parent(Kinship.KIN, 0.5, relation)], {}, 1)[0].severity
         for relation in ("finetune", "quantized")
     ]
     assert severities == ["info", "warn"]
@@ -71,9 +71,9 @@ def test_an_adapter_is_not_compared_and_must_name_its_base() -> None:
 def test_close_relatives_that_nobody_declares_are_one_finding() -> None:
     close = {f"local/m{number}@1": 0.98 + number / 1000 for number in range(5)}
     (finding,) = findings("model", [], close, 5)
-    assert finding["code"] == "close-relative-not-declared"
-    assert finding["models"] == [f"local/m{number}@1" for number in (4, 3, 2, 1, 0)]
-    assert "local/m4@1 (0.984), local/m3@1 (0.983), local/m2@1 (0.982) and 2 more" in finding["sentence"]
+    assert finding.code == "close-relative-not-declared"
+    assert finding.models == tuple(f"local/m{number}@1" for number in (4, 3, 2, 1, 0))
+    assert "local/m4@1 (0.984), local/m3@1 (0.983), local/m2@1 (0.982) and 2 more" in finding.sentence
 
 
 def test_a_model_that_declares_nothing_and_has_no_relatives_is_told_so() -> None:

@@ -10,9 +10,9 @@ from sqlalchemy import event
 
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.names import parse_model_name
-from organs.registry.present.relatives import lineage_values
 from organs.registry.registry import Registry
 from organs.registry.relatives import record_relatives, resolve_declared
+from organs.registry.relatives.lineage import lineage_of
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 LARGE = re.compile(
@@ -35,7 +35,7 @@ def test_every_question_is_answered_by_an_index(registry: Registry, tmp_path: Pa
         model = model_by_name(session, parse_model_name("tuned"))
         record_relatives(session, model)
         resolve_declared(session, model)
-        lineage_values(session, model)
+        lineage_of(session, model)
         event.remove(registry.catalog.writer, "before_cursor_execute", note)
         questions = {text: values for text, values in asked.items() if text.lstrip().startswith("SELECT")}
         assert len(questions) >= 8

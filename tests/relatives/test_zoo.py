@@ -145,7 +145,7 @@ def test_a_model_lists_its_parents_children_and_relatives(zoo: Registry) -> None
     relatives = [edge for edge in edges if edge["direction"] == "relative"]
     assert {edge["model"] for edge in children} == {f"local/{name}@1" for name in (QUANTISED, CODE, PROSE, ADAPTER)}
     assert [edge["model"] for edge in relatives[:1]] == [f"local/{QUANTISED}@1"]
-    assert [edge["score"] for edge in relatives] == sorted((edge["score"] for edge in relatives), reverse=True)
+    assert [edge["likeness"] for edge in relatives] == sorted((edge["likeness"] for edge in relatives), reverse=True)
     (parent,) = [edge for edge in page(zoo, BRANCH)["lineage"] if edge["direction"] == "parent"]
     assert (parent["model"], parent["text"]) == (f"local/{EARLY}@1", "organ registry/Zoo A v0.1")
-    assert parent["score"] == pytest.approx(0.5, abs=0.1)
+    assert parent["likeness"] == pytest.approx(0.5, abs=0.1)

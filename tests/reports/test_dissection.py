@@ -14,9 +14,9 @@ from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Placement
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
-from organs.registry.present.relatives import lineage_values
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
+from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
 from organs.registry.reports.document import Report
 from tests.builders import F32, file_bytes
@@ -102,9 +102,9 @@ def test_relatives_and_findings_are_those_of_the_models_page(filled: Registry) -
     assert relative["mean_correlation"] == pytest.approx(1.0)
     assert "It does not say which of two models was first" in values["relatives"]["after"][0]
     with filled.catalog.reading() as session:
-        page = lineage_values(session, model_by_name(session, parse_model_name("tuned")))
+        page = lineage_of(session, model_by_name(session, parse_model_name("tuned")))
     found = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"]["items"]]
-    assert found == [(one["severity"], one["code"], one["sentence"]) for one in page["findings"]]
+    assert found == [(one.severity, one.code, one.sentence) for one in page.findings]
     alone = sections(filled, "tall")
     assert alone["relatives"]["items"] == []
     assert [item["code"] for item in alone["findings"]["items"]] == ["no-known-relatives"]

@@ -20,15 +20,16 @@ from organs.registry.catalog.search import MODELS
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
+from organs.registry.entities.lineage import ModelLineage
 from organs.registry.errors import BadDigest, BadName, NotFound
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.comparison import PAGE_TENSORS_MAX, comparison, registered_model
 from organs.registry.present.lookup import organs_of_model
 from organs.registry.present.models import model_page, model_summary, models_values
 from organs.registry.present.published import descendants_values, published_values, versions_values
-from organs.registry.present.relatives import lineage_values
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
+from organs.registry.relatives.lineage import lineage_of
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import operation
 from organs.web.api.params import (
@@ -170,15 +171,14 @@ def model_organs(namespace: str, name: str) -> Values:
     group=GROUP,
     summary="The lineage of a model",
     parameters=(NAMESPACE, NAME),
-    answer="Lineage",
+    answer=ModelLineage,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/lineage",
 )
-def model_lineage(namespace: str, name: str) -> Values:
-    """What it declares, what was recorded, what was measured; and what of that does not agree."""
+def model_lineage(namespace: str, name: str) -> ModelLineage:
+    """What it declares, what was recorded, what was measured; and where these disagree."""
     with reading(settings().search_seconds) as session:
-        row = _model(session, namespace, name)
-        return {"model": row.full_name} | lineage_values(session, row)
+        return lineage_of(session, _model(session, namespace, name))
 
 
 @writing_operation(

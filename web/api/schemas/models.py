@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from organs.registry.catalog.search.fields import CHIMERA
-from organs.registry.catalog.vocabulary import EVIDENCE, MODEL_KINDS, REACHABLE_STATES, RELATIONS
+from organs.registry.catalog.vocabulary import MODEL_KINDS, REACHABLE_STATES
 from organs.registry.lineage import Kinship
 from organs.web.api.schemas.values import (
     BLOCK,
@@ -72,28 +72,12 @@ _METADATA = record(
     {"key": TEXT, "type": TEXT, "value": TEXT},
 )
 _LINEAGE: dict[str, Schema] = {
-    "lineage": list_of(ref("Edge"), "Parents, then children, then measured relatives, the most alike first."),
+    "lineage": list_of(ref("LineageEdge"), "Parents, then children, then measured relatives, the most alike first."),
     "lineage_left_out": described(COUNT, "Edges beyond the first 200."),
     "findings": list_of(
         ref("Finding"),
         "Where declared and measured disagree; parents that were yanked or removed.",
     ),
-}
-_EDGE: dict[str, Schema] = {
-    "direction": {"type": "string", "enum": ["parent", "child", "relative"]},
-    "model": described(nullable(MODEL_NAME), "Null where it is known by its name alone."),
-    "text": described(nullable(TEXT), "The name that was declared."),
-    "relation": {"type": "string", "enum": list(RELATIONS)},
-    "evidence": {"type": "string", "enum": list(EVIDENCE)},
-    "score": nullable(LIKENESS),
-    "compared": described(nullable(COUNT), "How many organs the score is over."),
-}
-_FINDING: dict[str, Schema] = {
-    "severity": {"type": "string", "enum": ["warn", "info"]},
-    "code": TEXT,
-    "sentence": TEXT,
-    "models": list_of(TEXT),
-    "score": nullable(LIKENESS),
 }
 _COMPARED: dict[str, Schema] = {
     "name": TEXT,
@@ -125,8 +109,6 @@ _COMPARED_BLOCK: dict[str, Schema] = {"tower": TOWER, "block": BLOCK, "likeness"
 MODEL_SCHEMAS: dict[str, Schema] = {
     "ModelSummary": record("A model as a line of a list.", _SUMMARY),
     "Models": page_of(ref("ModelSummary"), "A page of models."),
-    "Edge": record("One line of descent or likeness between the model and another.", _EDGE),
-    "Finding": record("Something that does not fit, or is missing.", _FINDING),
     "Model": record(
         "A model with all that is known of it but its organs, which have pages of their own.",
         {
@@ -159,7 +141,6 @@ MODEL_SCHEMAS: dict[str, Schema] = {
             **_LINEAGE,
         },
     ),
-    "Lineage": record("Who came from what, by which act, on what evidence.", {"model": MODEL_NAME, **_LINEAGE}),
     "Comparison": record(
         "Two models side by side. Where both have an organ, names and types are those of the first.",
         {

@@ -1,10 +1,9 @@
-"""The lineage of a model as plain values: what is declared, recorded and measured, up and down, and what disagrees."""
+"""The lineage of a model: what is declared, recorded and measured, and where these disagree."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 
 from sqlalchemy.orm import Session
 
@@ -12,67 +11,71 @@ from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import withdrawn_models
 from organs.registry.catalog.queries.relatives import edges_of, models_by_id, organs_by_slot, parents_of
 from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.entities.finding import Finding
+from organs.registry.entities.lineage import LineageEdge, ModelLineage
 from organs.registry.lineage import CLOSE, is_another_encoding, similarity
-from organs.registry.present.values import Values
 from organs.registry.relatives.findings import Declared, DeclaredEdge, findings, unexplained, withdrawn
 
 EDGES_SHOWN = 200
 EDGES_READ_MAX = 1000
-"""Edges to parents, to children and to relatives, of each as many, by which declared and measured are compared."""
+"""Edges to parents, to children and to relatives (each up to this many) by which declared and measured are compared."""
 PARENTS_COMPARED = 8
-"""Declared parents that are compared on every reading; nobody names more but to waste our time."""
+"""Declared parents that are compared on every reading. A hostile file may name any number."""
 TENSORS_COMPARED = 16_384
 """Tensors of a model and its declared parents together that are compared on every reading. Larger models are compared
 once, when they are published."""
 
 
-def lineage_values(session: Session, model: Model) -> Values:
-    """`lineage`, a list of edges, parents first, then children, then measured relatives, the most alike first.
+def lineage_of(session: Session, model: Model) -> ModelLineage:
+    """Return the first 200 edges of `model`: parents, then children, then measured relatives, most alike first.
 
-    `lineage_left_out` counts the edges beyond the first 200, and `findings` says where declared and measured disagree.
+    Beside them, the findings: where declared and measured disagree, and parents that were yanked or removed.
     """
-    shown, count = edges_of(session, model.id, EDGES_READ_MAX)
-    ends = {end for edge in shown for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
+    rows, count = edges_of(session, model.id, EDGES_READ_MAX)
+    ends = {end for edge in rows for end in (edge.child_model_id, edge.parent_model_id) if end is not None}
     others = models_by_id(session, ends - {model.id})
-    declared = _declared(session, model, shown, others)
-    ordered = sorted(shown, key=lambda edge: _rank(edge, model))
-    values = [_edge_values(edge, model, others, declared) for edge in ordered]
-    measured = {_other(edge, model) or 0: edge for edge in shown if edge.evidence == "measured"}
+    declared = _declared(session, model, rows, others)
+    ordered = sorted(rows, key=lambda edge: _rank(edge, model))
+    measured = {_other(edge, model) or 0: edge for edge in rows if edge.evidence == "measured"}
     undeclared = _undeclared(session, model, measured, others)
-    return {
-        "lineage": values[:EDGES_SHOWN],
-        "lineage_left_out": max(0, count - EDGES_SHOWN),
-        "findings": [
-            *withdrawn_findings(session, parent_names(session, model, shown, others)),
+    return ModelLineage(
+        model=model.full_name,
+        edges=tuple(_edge(edge, model, others, declared) for edge in ordered[:EDGES_SHOWN]),
+        left_out=max(0, count - EDGES_SHOWN),
+        findings=(
+            *withdrawn_findings(session, _parent_names(session, model, rows, others)),
             *findings(model.kind, list(declared.values()), undeclared, len(measured)),
-        ],
-    }
+        ),
+    )
 
 
-def parent_names(
+def withdrawn_findings(session: Session, names: Collection[str]) -> list[Finding]:
+    """Return a finding for each of the models `names` that was yanked or removed."""
+    rows = withdrawn_models(session, names)
+    return [
+        withdrawn(
+            name, row.state, None if row.changed_at is None else row.changed_at.date().isoformat(), row.state_reason
+        )
+        for name in names
+        if (row := rows.get(name)) is not None
+    ]
+
+
+def _parent_names(
     session: Session, model: Model, edges: Sequence[Lineage], others: Mapping[int, Model]
 ) -> dict[str, None]:
-    """Return the full names of the registered parents: those that are declared or recorded, and those of a chimera,
-    which stay known when a parent is removed."""
+    """Return the full names of the registered parents, and all parents of a chimera.
+
+    A chimera's record still names a parent that was removed.
+    """
     chimera = chimera_of(session, model.id)
     composed = [] if chimera is None else json.loads(chimera.origins)["parents"]
     parents = [edge.parent_model_id or 0 for edge in edges if _direction(edge, model) == "parent"]
     return dict.fromkeys([*composed, *(others[one].full_name for one in parents if one in others)])
 
 
-def withdrawn_findings(session: Session, names: Collection[str]) -> list[Values]:
-    """Return a finding for each of the models `names` that was yanked or removed."""
-    found = withdrawn_models(session, names)
-    gone = [(name, found[name]) for name in names if name in found]
-    return [withdrawn(name, model.state, _day(model.changed_at), model.state_reason) for name, model in gone]
-
-
-def _day(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.date().isoformat()
-
-
 def _other(edge: Lineage, model: Model) -> int | None:
-    """The model at the other end; None for a parent that is known by its name only."""
+    """Return the model at the other end; None for a parent that is known only by its name."""
     return edge.parent_model_id if edge.child_model_id == model.id else edge.child_model_id
 
 
@@ -86,25 +89,25 @@ def _rank(edge: Lineage, model: Model) -> tuple[int, float, int]:
     return ("parent", "child", "relative").index(_direction(edge, model)), -(edge.score or 0.0), edge.id
 
 
-def _edge_values(edge: Lineage, model: Model, others: Mapping[int, Model], declared: Mapping[int, Declared]) -> Values:
+def _edge(edge: Lineage, model: Model, others: Mapping[int, Model], declared: Mapping[int, Declared]) -> LineageEdge:
     other = others.get(_other(edge, model) or 0)
     compared = declared.get(edge.id)
-    return {
-        "direction": _direction(edge, model),
-        "model": None if other is None else other.full_name,
-        "text": edge.parent_text,
-        "relation": edge.relation,
-        "evidence": edge.evidence,
-        "score": edge.score if compared is None else compared.score,
-        "compared": edge.compared if compared is None else compared.organ_count,
-    }
+    return LineageEdge(
+        direction=_direction(edge, model),
+        model=None if other is None else other.full_name,
+        text=edge.parent_text,
+        relation=edge.relation,
+        evidence=edge.evidence,
+        likeness=edge.score if compared is None else compared.likeness,
+        compared=edge.compared if compared is None else compared.organ_count,
+    )
 
 
 def _declared(
     session: Session, model: Model, edges: Sequence[Lineage], others: Mapping[int, Model]
 ) -> dict[int, Declared]:
-    """The parents that `model` declares, by edge, each compared with it."""
-    found: dict[int, Declared] = {}
+    """Return the parents that `model` declares, by edge, each compared with it."""
+    result: dict[int, Declared] = {}
     declared = [edge for edge in edges if edge.evidence == "declared" and edge.child_model_id == model.id]
     left = TENSORS_COMPARED - model.tensors
     has_parent = any(edge.parent_model_id in others for edge in declared)
@@ -112,13 +115,13 @@ def _declared(
     for edge in declared:
         parent = others.get(edge.parent_model_id or 0)
         text = edge.parent_text or ""
-        if parent is None or not own or len(found) >= PARENTS_COMPARED or parent.tensors > left:
-            found[edge.id] = Declared(text, edge.relation, None if parent is None else parent.full_name)
+        if parent is None or not own or len(result) >= PARENTS_COMPARED or parent.tensors > left:
+            result[edge.id] = Declared(text, edge.relation, None if parent is None else parent.full_name)
             continue
         left -= parent.tensors
         organs = organs_by_slot(session, parent.id)
         alike = similarity(own, organs)
-        found[edge.id] = Declared(
+        result[edge.id] = Declared(
             text,
             edge.relation,
             parent.full_name,
@@ -128,13 +131,13 @@ def _declared(
             alike.first_count,
             is_another_encoding(own, organs, alike),
         )
-    return found
+    return result
 
 
 def _undeclared(
     session: Session, model: Model, measured: Mapping[int, Lineage], others: Mapping[int, Model]
 ) -> dict[str, float]:
-    """The close relatives that no declaration explains, by name."""
+    """Return the close relatives that no declaration explains, by name with their likeness."""
     close = {
         other: edge.score or 0.0
         for other, edge in measured.items()

@@ -2,60 +2,62 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import insert, update
 
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.entities.base import decode, encode
+from organs.registry.entities.lineage import LineageEdge, ModelLineage
 from organs.registry.names import parse_model_name
-from organs.registry.present import relatives
-from organs.registry.present.relatives import lineage_values
 from organs.registry.registry import Registry
+from organs.registry.relatives import lineage as relatives_lineage
+from organs.registry.relatives.lineage import lineage_of
 from tests.kin import ingest_bytes, kin_file, kin_tensors, parent_entries
 
 BASE = kin_file("Base", kin_tensors())
 
 
-def lineage(registry: Registry, name: str) -> dict[str, Any]:
+def lineage(registry: Registry, name: str) -> ModelLineage:
+    """The lineage of a model, after a journey through JSON."""
     with registry.catalog.reading() as session:
-        values = lineage_values(session, model_by_name(session, parse_model_name(name)))
-    assert json.loads(json.dumps(values, allow_nan=False)) == values
-    return values
+        found = lineage_of(session, model_by_name(session, parse_model_name(name)))
+    assert decode(encode(found), ModelLineage) == found
+    return found
 
 
 def codes(registry: Registry, name: str) -> list[str]:
-    return [finding["code"] for finding in lineage(registry, name)["findings"]]
+    return [finding.code for finding in lineage(registry, name).findings]
 
 
 def test_a_model_alone_has_no_lineage(registry: Registry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
-    values = lineage(registry, "base")
-    assert (values["lineage"], values["lineage_left_out"]) == ([], 0)
+    found = lineage(registry, "base")
+    assert (found.model, found.edges, found.left_out) == ("local/base@1", (), 0)
     assert codes(registry, "base") == ["no-known-relatives"]
 
 
 def test_an_edge_is_shown_from_both_ends(registry: Registry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "base", BASE)
     ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
-    above, measured = lineage(registry, "tuned")["lineage"]
-    assert above == {
-        "direction": "parent",
-        "model": "local/base@1",
-        "text": "Base",
-        "relation": "finetune",
-        "evidence": "declared",
-        "compared": 7,
-        "score": measured["score"],
-    }
-    assert (measured["direction"], measured["evidence"], measured["relation"]) == ("relative", "measured", "relative")
-    below, back = lineage(registry, "base")["lineage"]
-    assert (below["direction"], below["model"], below["evidence"]) == ("child", "local/tuned@1", "declared")
-    assert back == measured | {"model": "local/tuned@1"}
+    above, measured = lineage(registry, "tuned").edges
+    assert above == LineageEdge(
+        direction="parent",
+        model="local/base@1",
+        text="Base",
+        relation="finetune",
+        evidence="declared",
+        likeness=measured.likeness,
+        compared=7,
+    )
+    assert (measured.direction, measured.evidence, measured.relation) == ("relative", "measured", "relative")
+    below, back = lineage(registry, "base").edges
+    assert (below.direction, below.model, below.evidence) == ("child", "local/tuned@1", "declared")
+    assert back == replace(measured, model="local/tuned@1")
     assert codes(registry, "tuned") == codes(registry, "base") == []
 
 
@@ -74,7 +76,7 @@ def test_a_quantisation_of_two_bits_is_as_near_as_two_bits_allow(registry: Regis
     coarse = kin_file("Base", kin_tensors(dtype="Q4_0"), parent_entries("Base"))
     ingest_bytes(registry, tmp_path, "coarse", coarse)
     assert codes(registry, "coarse") == []
-    assert {edge["relation"] for edge in lineage(registry, "coarse")["lineage"]} == {"quantized"}
+    assert {edge.relation for edge in lineage(registry, "coarse").edges} == {"quantized"}
 
 
 def test_a_parent_of_other_shapes_cannot_be_compared(registry: Registry, tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_what_is_hidden_has_no_name(registry: Registry, tmp_path: Path) -> None:
     ingest_bytes(registry, tmp_path, "tuned", kin_file("Tuned", kin_tensors(alike=0.995), parent_entries("Base")))
     with registry.catalog.writing() as session:
         session.execute(update(Model).where(Model.name == "base").values(state="removed"))
-    assert lineage(registry, "tuned")["lineage"] == []
+    assert lineage(registry, "tuned").edges == ()
 
 
 def test_recorded_edges_are_shown_and_organs_are_not(registry: Registry, tmp_path: Path) -> None:
@@ -98,16 +100,16 @@ def test_recorded_edges_are_shown_and_organs_are_not(registry: Registry, tmp_pat
     edge = {"child_model_id": 2, "parent_model_id": 1, "relation": "grafted", "evidence": "recorded"}
     with registry.catalog.writing() as session:
         session.execute(insert(Lineage), [edge | {"created_at": now()}])
-    (above,) = lineage(registry, "other")["lineage"]
-    assert (above["direction"], above["relation"], above["evidence"]) == ("parent", "grafted", "recorded")
+    (above,) = lineage(registry, "other").edges
+    assert (above.direction, above.relation, above.evidence) == ("parent", "grafted", "recorded")
 
 
 def test_more_edges_than_are_shown_are_counted(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ingest_bytes(registry, tmp_path, "merged", kin_file("Merged", kin_tensors(), parent_entries("X", "Y", "Z")))
-    monkeypatch.setattr(relatives, "EDGES_SHOWN", 2)
-    values = lineage(registry, "merged")
-    assert [edge["text"] for edge in values["lineage"]] == ["X", "Y"]
-    assert values["lineage_left_out"] == 1
+    monkeypatch.setattr(relatives_lineage, "EDGES_SHOWN", 2)
+    found = lineage(registry, "merged")
+    assert [edge.text for edge in found.edges] == ["X", "Y"]
+    assert found.left_out == 1
     assert codes(registry, "merged") == ["parent-not-registered"] * 3
