@@ -80,8 +80,9 @@ def _print_header(values: Values) -> None:
     organ_counts = str(organs["first"])
     if organs["second"] != organs["first"]:
         organ_counts += f" and {organs['second']}"
-    if values["sentence"].startswith(f"{organs['identical']} of "):
-        return
+    most = max(organs["first"], organs["second"])
+    if organs["compared"] and most < 2 * organs["identical"] < 2 * most:
+        return  # the first sentence says how many organs are the same
     print_sentence(f"Same to the last byte: {organs['identical']} of {organ_counts} organs, vectors among them.")
 
 

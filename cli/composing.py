@@ -33,7 +33,7 @@ from organs.registry.compose.recipe_io import (
     recipe_findings,
     recipe_yaml,
 )
-from organs.registry.errors import BadRecipe
+from organs.registry.errors import BadRecipe, NotComposable
 from organs.registry.names import parse_model_name
 from organs.registry.present.changes import changes_values, findings_values
 from organs.registry.present.chimera import chimera_values
@@ -230,7 +230,6 @@ def _thetas(row: Values) -> tuple[str, str]:
 
 Begun = TypeVar("Begun", bound=RecipeBuilder)
 STDIN = "-"
-EXIT_FAILED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +291,7 @@ def begun(
 def composed(registry: Registry, composition: Composition, asked: Asked) -> Composed:
     """Plan, show and make what `composition` describes; what was made is for the caller to print.
 
-    Ends with a status of 1 where it is refused.
+    Ends with the exit status of NotComposable where it is refused.
     """
     plan = composition.plan().plan
     if asked.accept_all and plan.unaccepted:
@@ -336,13 +335,13 @@ def refuse_recipe(error: BadRecipe, *, as_json: bool) -> NoReturn:
     values = {"can_be_made": False, "findings": findings, "unaccepted": [], "out": None, "made": None}
     if as_json:
         print_json(values)
-    refuse(values, told=False)
+    refuse(values, told=False, exit_code=BadRecipe.exit_code)
 
 
-def refuse(values: Values, *, told: bool) -> NoReturn:
+def refuse(values: Values, *, told: bool, exit_code: int = NotComposable.exit_code) -> NoReturn:
     """End with what `print_refusal` says; `told` where the findings stand on the screen already."""
     print_refusal(values, told=told)
-    raise click.exceptions.Exit(EXIT_FAILED)
+    raise click.exceptions.Exit(exit_code)
 
 
 def _called(value: Any, label: str, name: str) -> Any:

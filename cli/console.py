@@ -200,6 +200,13 @@ def hint_for(error: Exception) -> str | None:
     return next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
 
 
+def exit_status(errors: Sequence[OrganError], source_count: int) -> int:
+    """Return the exit status of a command that was given several files: 1 if one failed, of a single file its own."""
+    if not errors:
+        return 0
+    return errors[0].exit_code if source_count == 1 else OrganError.exit_code
+
+
 def install_command(extra: str | None = None) -> str:
     """Return the command that installs the program from its folder with `extra`, or a newer version without it.
 

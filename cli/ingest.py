@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from organs.cli.arguments import folder_registry
-from organs.cli.console import ProgressBar, plain, print_json_line, progress_bar
+from organs.cli.console import ProgressBar, exit_status, plain, print_json_line, progress_bar
 from organs.ingest.service import Outcome, always, ingest_all, never, total_bytes
 from organs.ingest.sources import (
     CONVERT,
@@ -50,10 +50,10 @@ def ingest(
     """Take GGUF files apart: store each organ once, measure it, register the model.
 
     FILE is a file, a folder (searched through), a pattern, any shard of a split set, or an organ directory as
-    `organ extract` writes it, also one whose organs were edited since. A file that is refused is
-    named and the others go on; the exit status is 1 then. The same file again adds nothing, and an ingest that was
-    cut short goes on. If another file has the name already, you are asked whether this one is its next version;
-    without a terminal it is refused, unless --new-version is given.
+    `organ extract` writes it, also one whose organs were edited since. A file that is refused is named and the others
+    go on; the exit status is 1 then, or for a single FILE that of the error. The same file again adds nothing, and an
+    ingest that was cut short goes on. If another file has the name already, you are asked whether this one is its next
+    version; without a terminal it is refused, unless --new-version is given.
     """
     sources = _sources(paths, hf_cache)
     chosen = None if name is None else parse_model_name(name)
@@ -64,16 +64,16 @@ def ingest(
     if dry_run:
         named = [replace(source, name=chosen or source.name) for source in sources]
         return _preview(named, as_json=as_json, quiet=quiet)
-    failed = 0
+    failures: list[OrganError] = []
     with folder_registry() as registry, progress_bar("ingest", total_bytes(sources), quiet=quiet or as_json) as advance:
         asks = not (as_json or quiet) and sys.stdin.isatty() and sys.stderr.isatty()
         decide = always if new_version else partial(_ask, advance) if asks else never
         for outcome in ingest_all(registry, sources, chosen, advance, decide):
-            failed += outcome.error is not None
+            failures += [outcome.error] if outcome.error is not None else []
             _print(outcome, as_json=as_json, quiet=quiet)
     if not quiet:
         _print_skipped(skipped_files(paths))
-    return 1 if failed else 0
+    return exit_status(failures, len(sources))
 
 
 def _print_skipped(skipped: Skipped) -> None:
@@ -112,12 +112,12 @@ def hub_cache() -> Path:
 
 
 def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
-    failed = 0
+    failures: list[OrganError] = []
     for source in sources:
         try:
             tensors, size = _contents(source)
         except OrganError as error:
-            failed += 1
+            failures.append(error)
             _print(Outcome(source, None, error), as_json=as_json, quiet=quiet)
             continue
         if as_json:
@@ -127,7 +127,7 @@ def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
             click.echo(str(source.name))
         else:
             click.echo(f"{plain(source.label)}: would be {source.name}, {tensors} tensors, {size_text(size)}")
-    return 1 if failed else 0
+    return exit_status(failures, len(sources))
 
 
 def _contents(source: ModelSource) -> tuple[int, int]:

@@ -117,18 +117,35 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
     context.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": HELP_OPTIONS})
+EXIT_CODES = {
+    0: "done",
+    1: "failed, or one of several files failed",
+    2: "wrong usage of the command",
+    3: "not found",
+    4: "not allowed, or no valid token",
+    5: "conflict: name taken, quota, cannot be composed or assembled",
+    6: "try again later: busy, too many requests, unreachable",
+    7: "stored data are damaged",
+}
+"""What the exit status of a command means. `registry.errors` has that of each error."""
+_HELP = """A registry for the parts of language models.
+
+Takes GGUF files apart into organs (tensors), stores each once, measures it, and puts models together again to the
+last byte.
+
+\b
+Exit status:
+""" + "".join(f"  {number}  {meaning}\n" for number, meaning in EXIT_CODES.items())
+
+
+@click.group(cls=LazyGroup, help=_HELP, context_settings={"help_option_names": HELP_OPTIONS})
 @click.option("--home", metavar="FOLDER", help="The registry's folder, instead of $ORGAN_HOME or your data folder.")
 @click.option("--registry", metavar="URL", help="A registry elsewhere, instead of $ORGAN_REGISTRY or a folder.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
 )
 def organ(home: str | None, registry: str | None) -> None:
-    """A registry for the parts of language models.
-
-    Takes GGUF files apart into organs (tensors), stores each once, measures it, and puts models together again to the
-    last byte. Exit status: 0 done, 1 failed or refused, 2 wrong usage.
-    """
+    """Apply the options that all commands share."""
     if home is not None:
         os.environ[HOME_VARIABLE] = home
         os.environ.pop(REGISTRY_VARIABLE, None)  # what is said here goes before what was said long ago
@@ -162,11 +179,12 @@ def main() -> None:
 
 def _failed(error: Exception) -> None:
     from organs.cli.console import hint_for, plain
+    from organs.registry.errors import OrganError
 
     click.echo(f"organ: {plain(error)}", err=True)
     if hint := hint_for(error):
         click.echo(f"       {hint}", err=True)
-    sys.exit(EXIT_FAILED)
+    sys.exit(error.exit_code if isinstance(error, OrganError) else EXIT_FAILED)
 
 
 def _interrupted() -> None:

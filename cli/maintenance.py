@@ -16,6 +16,7 @@ from organs.ingest.contributions.uploads import (
     tidy_uploads,
 )
 from organs.registry.backup import BackupReport, back_up
+from organs.registry.errors import CorruptBlob
 from organs.registry.present.models import figures
 from organs.registry.present.text import size_text
 from organs.registry.upkeep import GRACE, Share, SweepReport, VerifyReport
@@ -44,7 +45,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
     """Check that every blob is there; with --read-data, that it still gives the bytes that its digest names.
 
-    Exit status 1 when something is wrong; each faulty blob is named with the tensors that need it.
+    Exit status 7 for faulty blobs, each of which is named with the tensors that need it; 1 for wrong totals.
     """
     share = None if read_data is None else _parse_share(read_data)
     with folder_registry() as registry:
@@ -56,7 +57,7 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
         print_json(asdict(report))
     else:
         _print_verify(report, repair=repair)
-    return 1 if report.faults or report.miscounted else 0
+    return CorruptBlob.exit_code if report.faults else int(bool(report.miscounted))
 
 
 @click.command()
@@ -147,7 +148,7 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
     """Copy the registry into FOLDER while it is served and written to. Run again, it copies what is new.
 
     FOLDER is then a registry itself: `organ --home FOLDER verify --read-data` checks it, and to restore is to copy it
-    back. Uploads that are under way are left out. Exit status 1 when blobs are missing or faulty in the registry.
+    back. Uploads that are under way are left out. Exit status 7 when blobs of the registry are missing or faulty.
     """
     with folder_registry() as registry:
         with registry.catalog.reading() as session:
@@ -166,7 +167,7 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
         print_json(asdict(report))
     else:
         _print(report)
-    return 1 if report.faults else 0
+    return CorruptBlob.exit_code if report.faults else 0
 
 
 def _print(report: BackupReport) -> None:

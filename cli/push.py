@@ -13,7 +13,7 @@ import click
 import platformdirs
 
 from organs.cli.arguments import named_remote
-from organs.cli.console import plain, print_json_line, progress_bar, status_line
+from organs.cli.console import exit_status, plain, print_json_line, progress_bar, status_line
 from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
 from organs.ingest.contributions.loads import Memory
 from organs.ingest.contributions.push import (
@@ -86,8 +86,8 @@ def push(
     directory, or a LoRA adapter. A push that was cut goes on where it was when it is run again, and a model that is
     there already sends nothing. `organ login` keeps the token. The address of the model's page comes last; of a model
     that is not published yet, because it waits for an administrator or nobody waits for it (--no-wait), that of its
-    submission, below /submissions/. The exit status is 1 when a model is refused or
-    has a finding that must be acknowledged first, else 0.
+    submission, below /submissions/. The exit status is 1 when a model is refused or has a finding that must be
+    acknowledged first; of a single FILE that is not accepted, that of the error, such as 5 for too little quota.
     """
     sources = find_sources(paths, "push")
     if name is not None and len(sources) > 1:
@@ -96,18 +96,18 @@ def push(
     metadata = {key: value for key, value in said.items() if value}
     options = PushOptions(name, metadata, chunk_bytes, wait=not no_wait, dry_run=dry_run, acknowledged=acknowledged)
     memory = Memory(Path(platformdirs.user_cache_dir("organ-registry")) / "push")
-    connection, failed = named_remote().connection, 0
+    connection, failures, unpublished = named_remote().connection, list[OrganError](), 0
     for source in sources:
         try:
             with _Shown(quiet=quiet or as_json) as shown:
                 report = push_model(connection, source, options, memory, shown)
         except (BadInput, OverQuota) as error:
-            failed += 1
+            failures.append(error)
             _print_refused(source, error, as_json=as_json)
             continue
-        failed += report.state in NOT_PUBLISHED
+        unpublished += report.state in NOT_PUBLISHED
         _print(source, report, as_json=as_json, quiet=quiet)
-    return 1 if failed else 0
+    return exit_status(failures, len(sources)) or int(unpublished > 0)
 
 
 class _Shown:

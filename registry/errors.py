@@ -1,64 +1,109 @@
-"""One tree for everything that goes wrong, each leaf carrying the data a caller can act on.
+"""Errors of this project, each with a stable code, an HTTP status and an exit code.
 
-OrganError                  everything below; its text is one sentence for a person
-├── BadInput                what came from outside is refused; nothing was kept
-│   ├── BadGguf             a GGUF file: source, field, offset
-│   ├── BadSplit            a split set: the list of what is wrong with it
-│   ├── BadDirectory        an organ directory: the list of what is wrong with it
-│   ├── TooManyTensors      a model with more tensors than its bytes pay for
-│   ├── BadSource           a path that is no regular file, or changed while it was read
-│   ├── BadDigest           not a digest, or a prefix too short to be one
-│   ├── BadName             a model name that breaks the rules of names
-│   ├── BadOrgan            an organ whose values cannot be computed with
-│   ├── BadQuery            a search that means nothing: the term, and the nearest one that would
-│   ├── BadRecipe           a recipe: the list of what is wrong with it, each with the field
-│   ├── BadLock             a lock that is none, or not in canonical form
-│   └── TooCostly           more work than one request may ask for: the estimated seconds, and those that are allowed
-├── BadSetting              a setting that means nothing here
-├── NoSandbox               processes cannot be confined here as ORGAN_SANDBOX=require wants it: what is missing
-├── UnsupportedDType        no kernel for this tensor type here
-├── NotFound                no such model, organ or blob
-│   └── Removed             a model that was there, and was removed: when, and why
-├── Ambiguous               a digest prefix that fits several
-├── StoreError              the blob store
-│   ├── CorruptBlob         stored bytes that do not give what their name promises
-│   ├── EncodingFault       encoded bytes that do not decode to what they were made from
-│   ├── MissingBlob         a row without its file
-│   ├── DiskFull            no room for what must be written
-│   └── StoreUnwritable     the folder cannot be written: permissions, read-only
-├── CatalogError            the database
-│   ├── SchemaTooNew        written by a newer version of this program
-│   └── BadValue            a value that one of the databases would refuse
-├── NotAllowed              who asks may not do this
-│   └── BadToken            a token that is missing, mistyped, unknown, revoked or expired
-├── TooMany                 asked too often: the seconds to wait
-├── OverQuota               more than may be kept for a contributor: what is allowed, and what it would be
-├── Busy                    another process holds the lock that this one needs
-│   └── QueueFull           as many jobs wait as may
-├── Conflict                what is asked for does not go with how things stand: the state, or another who is at it
-│   └── NameTaken           a name that stands for other bytes: the name, by which model, the version that is next
-├── Unreachable             a registry elsewhere that does not answer, or not as a registry does
-│   └── BadReply            it answers something else than it promised: other bytes, another length, another form
-├── TooSlow                 a question to the database that was stopped: the seconds that it was given
-├── NotAssemblable          the model cannot be written as a GGUF, and why
-└── NotComposable           a plan that must not be made: what was found that refuses it, or is not accepted
+A class states its row where it is defined:
+
+    class Removed(NotFound, code="removed", status=410): ...
+
+`ERRORS` is the table of all classes by code; docs/errors.md lists it for users. Programs decide by the class, or by
+the code where an error has travelled over the network. They never read the text of an error, which is for people.
+
+The annotated attributes of a class (`seconds: Seconds`) are its data. They travel as members of a problem document
+beside `code` and `detail`, and are checked against their annotations when they come back (`registry.entities.problem`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+CODE_MAX_LENGTH = 64
+FIELD_MAX_LENGTH = 200
+DETAIL_MAX_LENGTH = 2000
+"""Characters of one sentence that travels; longer ones are cut before they are sent, and refused when they are read."""
+WAIT_MAX_SECONDS = 366 * 24 * 3600
+
+Code = Annotated[
+    str,
+    Meta(
+        pattern="^[a-z][a-z0-9-]*$",
+        max_length=CODE_MAX_LENGTH,
+        description="A stable name of what happened, for programs. docs/errors.md lists all codes.",
+    ),
+]
+Detail = Annotated[str, Meta(max_length=DETAIL_MAX_LENGTH, description="What happened, in words for a person.")]
+Text = Annotated[str, Meta(max_length=DETAIL_MAX_LENGTH)]
+Seconds = Annotated[float, Meta(ge=0, le=WAIT_MAX_SECONDS)]
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class FieldError(Struct, frozen=True, kw_only=True):
+    """One thing that is wrong with a request, a recipe or a file."""
+
+    field: Annotated[
+        Annotated[str, Meta(max_length=FIELD_MAX_LENGTH)] | None,
+        Meta(description="The parameter or member, such as `grafts[1].blocks`; null for the whole request."),
+    ] = None
+    code: Code
+    detail: Detail
 
 
 class OrganError(Exception):
     """Base of every error that this project raises on purpose."""
 
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    """The HTTP status of an answer. Details of errors with status 500 stay in the server's log."""
+    exit_code: ClassVar[int] = 1
+    """The exit status of a command that fails with this error."""
 
-class BadInput(OrganError):
-    """Something from outside is refused."""
+    detail: str
+    """What happened, in one sentence for a person."""
+    errors: tuple[FieldError, ...]
+    """The single things that are wrong, where there can be several."""
+
+    def __init__(self, detail: str = "", *, errors: Sequence[FieldError] = ()) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = tuple(errors)
+
+    def __init_subclass__(cls, *, code: str, status: int | None = None, exit_code: int | None = None) -> None:
+        """Enter a class into `ERRORS`; what it does not state it has from its parent.
+
+        Raises TypeError for a code that another class has.
+        """
+        super().__init_subclass__()
+        if code in ERRORS:
+            raise TypeError(f"{cls.__name__} has the code {code!r} of {ERRORS[code].__name__}")
+        ERRORS[code] = cls
+        cls.code = code
+        if status is not None:
+            cls.status = status
+        if exit_code is not None:
+            cls.exit_code = exit_code
 
 
-class BadGguf(BadInput):
-    """A GGUF file that is refused, naming the file, the field and the offset in bytes."""
+ERRORS: dict[str, type[OrganError]] = {OrganError.code: OrganError}
+"""Every error class by its code, as far as its module is imported. All that a registry answers with are in here."""
+
+
+def field_errors(code: str, reasons: Sequence[tuple[str, str]]) -> tuple[FieldError, ...]:
+    """Return pairs of a field (empty for the whole) and a sentence as entries of `errors`, all of one code."""
+    return tuple(FieldError(field=field or None, code=code, detail=sentence) for field, sentence in reasons)
+
+
+class BadInput(OrganError, code="bad-input", status=400):
+    """Something from outside is refused. Nothing of it is kept."""
+
+
+class BadGguf(BadInput, code="bad-gguf"):
+    """A GGUF file is not valid: which field, at which offset in bytes, and why."""
+
+    source: Text
+    field: Text
+    offset: Count
+    reason: Text
 
     def __init__(self, source: str, field: str, offset: int, reason: str) -> None:
         super().__init__(f"{source}: {field} at byte {offset}: {reason}")
@@ -68,44 +113,61 @@ class BadGguf(BadInput):
         self.reason = reason
 
 
-class BadSplit(BadInput):
-    """A split set that is refused as a whole, with everything that is wrong with it."""
+class BadSplit(BadInput, code="bad-split"):
+    """A split set is refused as a whole, with all that is wrong with it."""
 
     def __init__(self, name: str, reasons: Sequence[str]) -> None:
-        super().__init__(f"{name}: not a complete split set: {'; '.join(reasons)}")
-        self.reasons = tuple(reasons)
+        super().__init__(
+            f"{name}: not a complete split set: {'; '.join(reasons)}",
+            errors=field_errors(self.code, [("", reason) for reason in reasons]),
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All that is wrong, in sentences."""
+        return tuple(error.detail for error in self.errors)
 
 
-class BadDirectory(BadInput):
-    """An organ directory that is refused as a whole, with everything that is wrong with it."""
+class BadDirectory(BadInput, code="bad-directory"):
+    """An organ directory is refused as a whole, with all that is wrong with it."""
 
     def __init__(self, path: str, reasons: Sequence[str]) -> None:
-        super().__init__(f"{path}: not a sound organ directory: {'; '.join(reasons)}")
-        self.reasons = tuple(reasons)
+        super().__init__(
+            f"{path}: not a sound organ directory: {'; '.join(reasons)}",
+            errors=field_errors(self.code, [("", reason) for reason in reasons]),
+        )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """All that is wrong, in sentences."""
+        return tuple(error.detail for error in self.errors)
 
 
-class TooManyTensors(BadInput):
-    """A model that has more tensors than its bytes pay for."""
+class TooManyTensors(BadInput, code="too-many-tensors"):
+    """A model has more tensors than are accepted for its size."""
 
 
-class BadSource(BadInput):
-    """A path that cannot be read as a file, or that changed while it was read."""
+class BadSource(BadInput, code="bad-source"):
+    """A path is not a readable file, or the file changed while it was read."""
 
 
-class BadDigest(BadInput):
-    """Text that is no SHA-256 digest, nor an acceptable prefix of one."""
+class BadDigest(BadInput, code="bad-digest"):
+    """A text is not a SHA-256 digest, nor a prefix of one that is long enough."""
 
 
-class BadName(BadInput):
-    """A model name or namespace that breaks the rules of names."""
+class BadName(BadInput, code="bad-name"):
+    """A name of a model or a namespace breaks the rules of names."""
 
 
-class BadOrgan(BadInput):
-    """An organ whose values cannot be computed with, or would not fit what they are to be written as."""
+class BadOrgan(BadInput, code="bad-organ"):
+    """The values of an organ cannot be computed with, or do not fit the type in which they are to be stored."""
 
 
-class BadQuery(BadInput):
-    """A query, or a part of it, that means nothing here."""
+class BadQuery(BadInput, code="bad-query"):
+    """A search query cannot be understood: which term, and why."""
+
+    term: Text
+    reason: Text
 
     def __init__(self, term: str, reason: str) -> None:
         super().__init__(f"{term[:80]!r}: {reason}")
@@ -113,30 +175,44 @@ class BadQuery(BadInput):
         self.reason = reason
 
 
-class BadRecipe(BadInput):
-    """A recipe that is refused as a whole, with everything that is wrong with it.
+class BadRequest(BadInput, code="bad-request"):
+    """Parameters, headers or members of the body of a request are missing, unknown or not valid."""
 
-    `reasons` are pairs of a field, such as `grafts[1].blocks` (empty for the text as a whole), and a sentence.
-    """
+    def __init__(self, field: str | None, detail: str, more: Sequence[tuple[str | None, str]] = ()) -> None:
+        """`field` and `detail` are the first thing that is wrong, `more` has the others."""
+        listed = [(field or "", detail), *((name or "", sentence) for name, sentence in more)]
+        super().__init__(detail, errors=field_errors(self.code, listed))
+
+
+class BadRecipe(BadInput, code="bad-recipe"):
+    """A recipe is refused as a whole, with all that is wrong with it."""
+
+    where: Text
 
     def __init__(self, where: str, reasons: Sequence[tuple[str, str]]) -> None:
-        said = [f"{field}: {sentence}" if field else sentence for field, sentence in reasons]
-        super().__init__(f"{where}: {'; '.join(said)}")
+        """`reasons` are pairs of a field, such as `grafts[1].blocks` (empty for the whole text), and a sentence."""
+        listed = [f"{field}: {sentence}" if field else sentence for field, sentence in reasons]
+        super().__init__(f"{where}: {'; '.join(listed)}", errors=field_errors(self.code, reasons))
         self.where = where
-        self.reasons = tuple(reasons)
+
+    @property
+    def reasons(self) -> tuple[tuple[str, str], ...]:
+        """All that is wrong, as pairs of a field and a sentence."""
+        return tuple((error.field or "", error.detail) for error in self.errors)
 
 
-class BadLock(BadInput):
-    """A lock that is none, or not in canonical form."""
+class BadLock(BadInput, code="bad-lock"):
+    """A text is not a lock, or not in canonical form."""
 
 
-class TooCostly(BadInput):
-    """More work than one request may ask for; both figures are seconds of processor time, `seconds` an estimate.
+class TooCostly(BadInput, code="too-costly", status=413):
+    """A request asks for more work than is allowed. Both figures are seconds of processor time.
 
-    The estimate ends where it exceeds the limit: the whole would take at least that long.
+    `seconds` is an estimate. It ends where it exceeds the limit: the whole would take at least that long.
     """
 
-    CODE = "too-costly"
+    seconds: Seconds
+    limit_seconds: Seconds
 
     def __init__(self, seconds: float, limit_seconds: float, reason: str = "") -> None:
         super().__init__(
@@ -147,64 +223,85 @@ class TooCostly(BadInput):
         self.limit_seconds = limit_seconds
 
 
-class BadSetting(OrganError):
-    """A setting from the environment that cannot be used."""
+class BadSetting(OrganError, code="bad-setting"):
+    """A setting from the environment cannot be used."""
 
 
-class NoSandbox(OrganError):
-    """A process that must be confined, and cannot be on this system: `missing` has a sentence for each protection."""
+class NoSandbox(OrganError, code="no-sandbox"):
+    """ORGAN_SANDBOX requires confined processes, and this system cannot confine them."""
 
     def __init__(self, missing: Sequence[str]) -> None:
-        super().__init__(f"ORGAN_SANDBOX is `require`, and a process cannot be confined here. {' '.join(missing)}")
-        self.missing = tuple(missing)
+        """`missing` has a sentence for each protection that is missing."""
+        super().__init__(
+            f"ORGAN_SANDBOX is `require`, and a process cannot be confined here. {' '.join(missing)}",
+            errors=field_errors(self.code, [("", sentence) for sentence in missing]),
+        )
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """A sentence for each protection that is missing."""
+        return tuple(error.detail for error in self.errors)
 
 
-class UnsupportedDType(OrganError):
-    """A tensor type whose values cannot be read or written here."""
+class UnsupportedDType(OrganError, code="unsupported-dtype", status=409):
+    """The values of a tensor type cannot be read or written by this version."""
 
 
-class NotFound(OrganError):
-    """Nothing is registered under this name or digest."""
+class NotFound(OrganError, code="not-found", status=404, exit_code=3):
+    """No model, organ or other resource has this name or digest, or the user may not see it."""
 
 
-class Removed(NotFound):
-    """A model that was there for everybody and was removed: when, and why."""
+class Removed(NotFound, code="removed", status=410):
+    """A model that was public was removed."""
+
+    reason: Text
+    removed_on: Annotated[str, Meta(max_length=10)] | None
+    """The day, as in 2026-01-31, where it is known."""
+
+    def __init__(self, name: str, reason: str, removed_on: str | None = None) -> None:
+        day = "" if removed_on is None else f" on {removed_on}"
+        super().__init__(f"{name} was removed{day}: {reason}")
+        self.reason = reason
+        self.removed_on = removed_on
 
 
-class NothingRegistered(NotFound):
-    """A model that is not registered, in a registry that has none at all."""
+class NothingRegistered(NotFound, code="nothing-registered"):
+    """The model is not registered, and no other model is."""
 
 
-class NoSuchJob(NotFound):
-    """A job that never was, or whose row is gone."""
+class NoSuchJob(NotFound, code="no-such-job"):
+    """There is no such job, or no longer."""
 
 
-class NoSuchContributor(NotFound):
-    """A contributor that is not there, or of whom the asker may not know."""
+class NoSuchContributor(NotFound, code="no-such-contributor"):
+    """There is no such contributor, or the user may not know of them."""
 
 
-class NoSuchToken(NotFound):
-    """A token that is not there, or is somebody else's."""
+class NoSuchToken(NotFound, code="no-such-token"):
+    """There is no such token, or it belongs to another account."""
 
 
-class NoSuchSubmission(NotFound):
-    """A submission that never was, or whose row is gone."""
+class NoSuchSubmission(NotFound, code="no-such-submission"):
+    """There is no such submission, or no longer."""
 
 
-class NotComposedHere(NotFound):
-    """A model that is registered, but is no chimera of this registry."""
+class NotComposedHere(NotFound, code="not-composed-here"):
+    """The model is registered, but it is not a chimera of this registry."""
 
 
-class Ambiguous(OrganError):
-    """A digest prefix that fits more than one digest."""
+class Ambiguous(OrganError, code="ambiguous", status=409, exit_code=5):
+    """The prefix of a digest fits more than one digest."""
 
 
-class StoreError(OrganError):
+class StoreError(OrganError, code="store-error"):
     """The blob store failed."""
 
 
-class CorruptBlob(StoreError):
-    """Stored bytes that do not give the plain bytes that their digest names."""
+class CorruptBlob(StoreError, code="corrupt-blob", exit_code=7):
+    """Stored bytes do not give the plain bytes that their digest names."""
+
+    where: Text
+    reason: Text
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"corrupt blob {where}: {reason}")
@@ -212,110 +309,147 @@ class CorruptBlob(StoreError):
         self.reason = reason
 
 
-class MissingBlob(StoreError):
-    """A blob that has a row and no stored bytes."""
+class MissingBlob(StoreError, code="missing-blob", exit_code=7):
+    """A blob is in the database, and its stored bytes are missing."""
 
 
-class EncodingFault(StoreError):
-    """What was encoded does not decode to what it was made from: our mistake, or the machine's. Nothing is written."""
+class EncodingFault(StoreError, code="encoding-fault"):
+    """Encoded bytes do not decode to the bytes that they were made from. Nothing is written."""
 
 
-class DiskFull(StoreError):
-    """The file system has no room for what must be written."""
+class DiskFull(StoreError, code="disk-full"):
+    """The file system has no room for the bytes to be written."""
 
 
-class StoreUnwritable(StoreError):
-    """The store's folder cannot be written."""
+class StoreUnwritable(StoreError, code="store-unwritable"):
+    """A folder cannot be written: permissions, a read-only file system, or something else has the name."""
 
 
-class CatalogError(OrganError):
+class CatalogError(OrganError, code="catalog-error"):
     """The database failed or cannot be used."""
 
 
-class SchemaTooNew(CatalogError):
+class SchemaTooNew(CatalogError, code="schema-too-new"):
     """The database was migrated by a newer version of this program."""
 
 
-class BadValue(CatalogError, BadInput):
-    """A value that a supported database would refuse or change."""
+class BadValue(CatalogError, BadInput, code="bad-value", status=400):
+    """A value is one that a supported database would refuse or change."""
 
 
-class NotAllowed(OrganError):
-    """Who asks is known, or nobody, and may not do this."""
+class NotAllowed(OrganError, code="not-allowed", status=403, exit_code=4):
+    """The user may not do this."""
 
 
-class BadToken(NotAllowed):
-    """Who asks has no token, or one that is not good. Its text is never in the sentence."""
+class BadToken(NotAllowed, code="bad-token", status=401):
+    """A token is missing, mistyped, unknown, revoked or expired. The sentence never has its text."""
 
 
-class TooMany(OrganError):
-    """Asked too often; `seconds` is how long to wait."""
+class TooMany(OrganError, code="too-many-requests", status=429, exit_code=6):
+    """Too many requests of one user; `seconds` is how long to wait."""
 
-    def __init__(self, sentence: str, seconds: float) -> None:
-        super().__init__(sentence)
+    seconds: Seconds
+
+    def __init__(self, detail: str, seconds: float) -> None:
+        super().__init__(detail)
         self.seconds = seconds
 
 
-class OverQuota(OrganError):
-    """More than may be kept for a contributor."""
+class OverQuota(OrganError, code="over-quota", status=413, exit_code=5):
+    """More than may be stored for a contributor."""
 
 
-class Busy(OrganError):
-    """Another process holds the lock that this one needs."""
+class Busy(OrganError, code="busy", status=503, exit_code=6):
+    """Another process holds a lock, or the server has too much to do."""
 
 
-class QueueFull(Busy):
-    """As many jobs wait as may; `waiting` is how many."""
+class QueueFull(Busy, code="queue-full"):
+    """The queue takes no more jobs."""
+
+    waiting: Count
+    """Jobs that wait."""
 
     def __init__(self, waiting: int) -> None:
         super().__init__(f"{waiting} jobs wait already: wait until some are done, or cancel some")
         self.waiting = waiting
 
 
-class Conflict(OrganError):
-    """What is asked for does not go with how things stand, or another is at it just now."""
+class Conflict(OrganError, code="conflict", status=409, exit_code=5):
+    """The request does not fit the present state, or another request changes the same thing."""
 
 
-class NameTaken(Conflict):
-    """A model was to be registered under a name that stands for other bytes, and a new version was not asked for."""
+class NameTaken(Conflict, code="name-taken"):
+    """The name belongs to another model with other bytes, and no new version was requested."""
+
+    name: Text
+    taken_by: Text
+    """The model that has the name."""
+    version: Count
+    """The version that the new model would get under that name."""
 
     def __init__(self, name: str, taken_by: str, version: int) -> None:
         super().__init__(f"the name {name} is taken by {taken_by}, which is another file")
         self.name = name
         self.taken_by = taken_by
         self.version = version
-        """What the model would get under that name."""
 
 
-class Unreachable(OrganError):
-    """A registry elsewhere that does not answer, answers with a fault of its own, or not as a registry does."""
+class Unreachable(OrganError, code="unreachable", status=502, exit_code=6):
+    """A remote registry does not answer, or answers that it failed itself."""
 
 
-class BadReply(Unreachable):
-    """A registry elsewhere answers something else than it promised. Nothing of it is kept; asking again is no use."""
+class BadReply(Unreachable, code="bad-reply", exit_code=1):
+    """A remote registry answers other bytes than promised, or in another form. Nothing is kept; a retry is no use."""
 
 
-class TooSlow(OrganError):
-    """A question to the database that took longer than it was given, and was stopped."""
+class TooSlow(OrganError, code="too-slow", status=503, exit_code=6):
+    """A query of the database took longer than allowed, and was stopped."""
+
+    seconds: Seconds
+    """The limit."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"the search took longer than {seconds:g} s and was stopped; narrow it")
         self.seconds = seconds
 
 
-class NotAssemblable(OrganError):
-    """A model that cannot be written as a GGUF file, with the reasons."""
+class NotAssemblable(OrganError, code="not-assemblable", status=409, exit_code=5):
+    """A model cannot be written as a GGUF file."""
+
+    model: Text
 
     def __init__(self, model: str, reasons: Sequence[str]) -> None:
-        super().__init__(f"{model} cannot be assembled: {'; '.join(reasons)}")
-        self.reasons = tuple(reasons)
+        super().__init__(
+            f"{model} cannot be assembled: {'; '.join(reasons)}",
+            errors=field_errors(self.code, [("", reason) for reason in reasons]),
+        )
+        self.model = model
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why not, in sentences."""
+        return tuple(error.detail for error in self.errors)
 
 
-class NotComposable(OrganError):
-    """A plan that must not be made, with the sentences of what refuses it and the codes that are not accepted."""
+class NotComposable(OrganError, code="not-composable", status=409, exit_code=5):
+    """A plan must not be carried out: it is refused, or has warnings that the recipe does not accept.
+
+    In `errors`, what refuses it has the field `recipe`, and each warning to accept has the field `accept` and its code.
+    """
 
     def __init__(self, refusals: Sequence[str], unaccepted: Sequence[str]) -> None:
+        """`refusals` are sentences, `unaccepted` the codes of warnings."""
         wanted = f"accept {', '.join(unaccepted)} to make it all the same" if unaccepted else ""
-        super().__init__("; ".join([*refusals, *([wanted] if wanted else [])]))
-        self.refusals = tuple(refusals)
-        self.unaccepted = tuple(unaccepted)
+        listed = [FieldError(field="recipe", code=self.code, detail=sentence) for sentence in refusals]
+        listed += [FieldError(field="accept", code=code, detail=f"Accept {code} to make it.") for code in unaccepted]
+        super().__init__("; ".join([*refusals, *([wanted] if wanted else [])]), errors=listed)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """What refuses the plan, in sentences."""
+        return tuple(error.detail for error in self.errors if error.field == "recipe")
+
+    @property
+    def unaccepted(self) -> tuple[str, ...]:
+        """The codes of the warnings that the recipe would have to accept."""
+        return tuple(error.code for error in self.errors if error.field == "accept")

@@ -304,6 +304,58 @@ def _speaks_sql(name: str, words: set[str]) -> bool:
     return owner.rpartition(".")[2].endswith("session") and verb in {"execute", "scalars", "scalar", "query"}
 
 
+def test_no_module_decides_by_the_text_of_an_exception() -> None:
+    """A class or a code says what happened. Only texts of exceptions that are not ours may be shortened for people."""
+    found = [at(path, node) for path in modules(*PRODUCT) for node in text_decisions(tree(path))]
+    assert found == []
+
+
+SEARCHES = {"startswith", "endswith", "find", "rfind", "index", "rindex", "count", "partition", "rpartition", "split"}
+MATCHES = {"re.search", "re.match", "re.fullmatch", "re.findall", "re.finditer", "re.split"}
+
+
+def text_decisions(module: ast.Module) -> Iterator[ast.AST]:
+    """Every comparison or search of the text of an exception: of what a handler names, or of an `error`."""
+    handlers = (node for node in ast.walk(module) if isinstance(node, ast.ExceptHandler))
+    names = {"error", *(handler.name for handler in handlers if handler.name is not None)}
+    texts = {f"{name}.{member}" for name in names for member in ("args", "detail")}
+
+    def is_text(node: ast.AST) -> bool:
+        while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+            if isinstance(node, ast.Call) and dotted(node.func) in ("str", "repr") and node.args:
+                return dotted(node.args[0]).partition(".")[0] in names
+            if dotted(node) in texts:
+                return True
+            node = node.func if isinstance(node, ast.Call) else node.value
+        return False
+
+    for node in ast.walk(module):
+        if isinstance(node, ast.Compare) and any(map(is_text, (node.left, *node.comparators))):
+            yield node
+        elif isinstance(node, ast.Call):
+            is_search = isinstance(node.func, ast.Attribute) and node.func.attr in SEARCHES and is_text(node.func.value)
+            if is_search or (dotted(node.func) in MATCHES and any(map(is_text, node.args))):
+                yield node
+
+
+def test_decisions_by_the_text_of_an_exception_are_found() -> None:
+    def decisions(code: str) -> int:
+        return len(list(text_decisions(ast.parse(f"try:\n    f()\nexcept E as wrong:\n    {code}"))))
+
+    for code in (
+        *("if 'locked' in str(error): pass", "x = str(error).lower() == 'no'", "y = str(error).startswith('a')"),
+        *(
+            "re.search('a', str(error))",
+            "error.args[0] == 'a'",
+            "str(error.reason).partition(':')",
+            "'a' in error.detail",
+        ),
+    ):
+        assert decisions(code) == 1, code
+    for code in ("raise X(str(error)) from error", "x = error.code == 'a'", "if error.errno == 2: pass"):
+        assert decisions(code) == 0, code
+
+
 def test_no_template_is_made_out_of_text() -> None:
     verbs = {"from_string", "render_template_string", "Template"}
     found = [

@@ -163,7 +163,7 @@ def test_files_are_not_transplanted_with_them_unless_accepted(tmp_path: Path) ->
         (tmp_path / f"{name}.gguf").write_bytes(data)
     words = ("transplant", tmp_path / "sound.gguf", tmp_path / "odd.gguf", "-o", tmp_path / "out.gguf")
     refused = organ(*words)
-    assert refused.status == 1
+    assert refused.status == 5
     assert CODE in refused.out + refused.err
     assert not (tmp_path / "out.gguf").exists()
     assert organ(*words, "--accept", CODE).status == 0

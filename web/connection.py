@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import json
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import httptools
 
 from organs.registry.catalog.register.submissions import CHUNK_MOST_BYTES
+from organs.registry.entities.problem import MEDIA_TYPE, encoded, plain_problem
 from organs.web.concurrency import client_address, network_of
 from organs.web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
 from organs.web.responses import API_PREFIX
@@ -735,13 +735,11 @@ def refusal_answer(refusal: Refusal, target: str, status: int | None = None) -> 
     """
     number, is_api = status or refusal.status, target.startswith(API_PREFIX)
     headers = [
-        ("Content-Type", "application/json" if is_api else "text/plain; charset=utf-8"),
+        ("Content-Type", MEDIA_TYPE if is_api else "text/plain; charset=utf-8"),
         ("Cache-Control", "no-store"),
         ("X-Content-Type-Options", "nosniff"),
     ]
     if number in (429, 503):
         headers.append(("Retry-After", str(RETRY_SECONDS)))
-    sentence, errors = refusal.sentence, [{"field": None, "sentence": refusal.sentence}]
-    values = {"ok": False, "error": sentence, "errors": errors, "status": number}
-    body = f"{json.dumps(values) if is_api else sentence}\n".encode()
-    return Answer(f"{number} {HTTPStatus(number).phrase}", headers, [body])
+    body = encoded(plain_problem(number, refusal.sentence)) if is_api else refusal.sentence.encode()
+    return Answer(f"{number} {HTTPStatus(number).phrase}", headers, [body + b"\n"])

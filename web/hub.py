@@ -26,13 +26,14 @@ from organs.registry.catalog.queries.published import (
     versions_of,
 )
 from organs.registry.catalog.tables import Model
+from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.card import CARD_VERSION, card
 from organs.registry.present.chimera import chimera_values
 from organs.registry.present.values import Values
 from organs.web.contents import model_file, public_names, told_in_words
-from organs.web.errors import refused
+from organs.web.errors import HIDDEN, logged_status
 from organs.web.responses import (
     reading,
     settings,
@@ -48,16 +49,16 @@ BRANCHES = ("main", "HEAD", "refs/heads/main")
 """Names of the newest version."""
 
 
-class RevisionMissing(NotFound):
-    """The repository is there, the revision is not."""
+class RevisionMissing(NotFound, code="revision-missing"):
+    """A repository exists, and has no such revision (routes of the Hugging Face hub)."""
 
 
-class RevisionRemoved(RevisionMissing, Removed):
-    """The repository is there, the revision was removed."""
+class RevisionRemoved(Removed, RevisionMissing, code="revision-removed"):
+    """A repository exists, and the revision was removed (routes of the Hugging Face hub)."""
 
 
-class EntryMissing(NotFound):
-    """The revision is there, the file is not."""
+class EntryMissing(NotFound, code="entry-missing"):
+    """A revision exists, and has no such file (routes of the Hugging Face hub)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,10 @@ def _gone(session: Session, requested: ModelName, revision: str | None) -> Remov
     if revision is None:
         return removal(gone[0]) if gone else None
     meant = next((one for one in gone if _is_meant(one, None, revision)), None)
-    return None if meant is None else RevisionRemoved(str(removal(meant)))
+    if meant is None:
+        return None
+    removed = removal(meant)
+    return RevisionRemoved(meant.full_name, removed.reason, removed.removed_on)
 
 
 def _is_meant(model: Model, newest: Model | None, revision: str) -> bool:
@@ -398,8 +402,8 @@ def _refused(error: OrganError) -> Response:
         return _error(404, str(error), "EntryNotFound")
     if isinstance(error, NotFound | BadName):
         return _error(missing, str(error), "RepoNotFound")
-    status = refused(error).status_code
-    return _error(status, str(error) if status != 500 else "The registry cannot answer just now; its log says why.")
+    status = logged_status(error)
+    return _error(status, HIDDEN if status == INTERNAL else str(error))
 
 
 @hub.errorhandler(HTTPException)

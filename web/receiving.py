@@ -18,7 +18,7 @@ from flask import abort, current_app, request
 
 from organs.ingest.contributions.uploads import Chunk
 from organs.registry.catalog.register.submissions import CHUNK_MOST_BYTES
-from organs.registry.errors import BadInput, Busy
+from organs.registry.errors import BadInput, BadRequest, Busy
 from organs.web.streams import OCTETS, streams
 
 PORTION_BYTES = 1024 * 1024
@@ -28,18 +28,10 @@ _RANGE = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18})", re.ASCII
 _SHA256 = re.compile(r"sha-256=:([0-9A-Za-z+/]{43}=):", re.ASCII)
 
 
-class BadHeader(BadInput):
-    """A header of a chunk that means nothing, or goes not with its body; `name` says which."""
-
-    def __init__(self, name: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.name = name
-
-
 def asked_chunk() -> Chunk:
     """What the headers say of the body, of which nothing has been read.
 
-    Raises BadHeader (400); answers 411 to a body of unknown length, 413 to one that is too long, 415 to one that is
+    Raises BadRequest (400); answers 411 to a body of unknown length, 413 to one that is too long, 415 to one that is
     packed or no plain bytes by its type.
     """
     if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
@@ -53,7 +45,7 @@ def asked_chunk() -> Chunk:
         abort(413, f"A chunk has at most {CHUNK_MOST_BYTES:,} bytes.")
     begin, end, size = _asked_range()
     if end - begin != length:
-        raise BadHeader(RANGE_HEADER, f"Content-Range has {end - begin:,} bytes, the body has {length:,}")
+        raise BadRequest(RANGE_HEADER, f"Content-Range has {end - begin:,} bytes, the body has {length:,}")
     return Chunk(begin, end, size, _asked_digest())
 
 
@@ -88,10 +80,10 @@ def _asked_range() -> tuple[int, int, int]:
     """Begin, end (not included) and size of the whole."""
     match = _RANGE.fullmatch(request.headers.get(RANGE_HEADER, "").strip())
     if match is None:
-        raise BadHeader(RANGE_HEADER, "a chunk has the header Content-Range: bytes FIRST-LAST/SIZE")
+        raise BadRequest(RANGE_HEADER, "a chunk has the header Content-Range: bytes FIRST-LAST/SIZE")
     first, last, size = map(int, match.groups())
     if not first <= last < size:
-        raise BadHeader(RANGE_HEADER, f"there are no bytes {first:,} to {last:,} of {size:,}")
+        raise BadRequest(RANGE_HEADER, f"there are no bytes {first:,} to {last:,} of {size:,}")
     return first, last + 1, size
 
 
@@ -106,4 +98,4 @@ def _asked_digest() -> bytes | None:
             return b64decode(found[0][1], validate=True)
     except NoBase64 as error:
         current_app.logger.debug("%s", error)
-    raise BadHeader(DIGEST_HEADER, "Content-Digest is to have one digest of the form sha-256=:BASE64:")
+    raise BadRequest(DIGEST_HEADER, "Content-Digest is to have one digest of the form sha-256=:BASE64:")

@@ -30,7 +30,7 @@ from organs.ingest.contributions.messages import (
 )
 from organs.ingest.dissect import Front
 from organs.ingest.files import OpenFile
-from organs.registry.errors import BadInput, OrganError
+from organs.registry.errors import BadInput, OrganError, Text
 from organs.registry.gguf import DType
 from organs.registry.measure import Measurement, Read, required_reads
 from organs.registry.sandbox.process import Limits, Result, Sandbox, run_python
@@ -63,20 +63,24 @@ SLOW_MEASUREMENTS = "The inspection was stopped: {} measurements took longer tha
 _log = logging.getLogger(__name__)
 
 
-class Stopped(OrganError):
-    """The inspector was over a limit (`is_limit`), crashed, or answered what makes no sense."""
+class Stopped(OrganError, code="inspection-stopped"):
+    """The inspection of a submission exceeded a limit (`is_limit`), crashed, or gave no valid answer."""
+
+    is_limit: bool
 
     def __init__(self, sentence: str, *, is_limit: bool) -> None:
         super().__init__(sentence)
         self.is_limit = is_limit
 
 
-class Refused(BadInput):
-    """The inspector refuses what was sent; `code` is that of the finding."""
+class Refused(BadInput, code="inspection-refused"):
+    """The inspection refuses a submission; `finding` is the code of the finding that says why."""
 
-    def __init__(self, code: str, sentence: str) -> None:
+    finding: Text
+
+    def __init__(self, finding: str, sentence: str) -> None:
         super().__init__(sentence)
-        self.code = code
+        self.finding = finding
 
 
 class Inspection:

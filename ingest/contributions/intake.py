@@ -232,7 +232,7 @@ def _attempt(
         sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
         outcome.refused += [Finding(REFUSE, "missing-bytes", sentence) for sentence in sentences]
     except Refused as error:
-        outcome.refused.append(Finding(REFUSE, error.code, str(error)))
+        outcome.refused.append(Finding(REFUSE, error.finding, str(error)))
     except BadInput as error:
         outcome.refused.append(finding_of(error))
     except UnsupportedDType as error:

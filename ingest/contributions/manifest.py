@@ -28,7 +28,7 @@ from organs.registry.catalog.records import (
 from organs.registry.catalog.vocabulary import checked_text
 from organs.registry.compose.licences import wrong_with_licence
 from organs.registry.digest import Digest
-from organs.registry.errors import BadInput, BadValue
+from organs.registry.errors import BadInput, BadValue, field_errors
 from organs.registry.gguf.types import SIZE_MAX
 
 BODY_MAX_BYTES = 8 * 1024 * 1024
@@ -51,12 +51,17 @@ Reason = tuple[str, str]
 """A field such as `files[0].pieces[3]`, and a sentence."""
 
 
-class BadManifest(BadInput):
-    """What is asked for is refused as a whole; `reasons` has a field and a sentence each."""
+class BadManifest(BadInput, code="bad-manifest"):
+    """A manifest of a submission, or what a user states about a model, is refused, with all that is wrong with it."""
 
     def __init__(self, reasons: list[Reason]) -> None:
-        super().__init__("; ".join(f"{where}: {sentence}" if where else sentence for where, sentence in reasons))
-        self.reasons = tuple(reasons)
+        listed = (f"{where}: {sentence}" if where else sentence for where, sentence in reasons)
+        super().__init__("; ".join(listed), errors=field_errors(self.code, reasons))
+
+    @property
+    def reasons(self) -> tuple[Reason, ...]:
+        """All that is wrong."""
+        return tuple((error.field or "", error.detail) for error in self.errors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ _CODE = re.compile(r"[a-z][a-z-]*")
 _PRINT = re.compile(f"[0-9a-f]{{{2 * FINGERPRINT_BYTES}}}")
 
 
-class BadMessage(OrganError):
-    """A message that breaks the rules above. Its text completes the sentence "it answered nonsense: …"."""
+class BadMessage(OrganError, code="bad-message"):
+    """A message between the server and an inspection breaks the rules of such messages."""
 
 
 class Channel:

@@ -291,8 +291,8 @@ DAMAGED_MAX = 3
 Advance = Callable[[int], None]
 
 
-class Misfit(BadInput):
-    """All bytes of a load have arrived, and they are not those that its digest names."""
+class Misfit(BadInput, code="bytes-differ"):
+    """All bytes of an upload have arrived, and they do not have the digest that was declared."""
 
 
 class Sender:

@@ -39,7 +39,7 @@ from organs.registry.catalog.register.submissions import (
 )
 from organs.registry.catalog.tables import Upload
 from organs.registry.digest import Digest
-from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound
+from organs.registry.errors import BadInput, Conflict, Count, DiskFull, NotFound
 from organs.registry.registry import Registry
 from organs.registry.store.files import Files, make_durable_folder, translated
 
@@ -50,8 +50,8 @@ READ_BYTES = 1024 * 1024
 _NAME = re.compile(r"[0-9A-Za-z_-]{22}", re.ASCII)
 
 
-class BytesLost(Conflict):
-    """An upload whose file is gone: nobody but the upload's end can help."""
+class BytesLost(Conflict, code="bytes-lost"):
+    """The received bytes of an upload are lost. Remove the upload and begin again."""
 
     def __init__(self) -> None:
         super().__init__("the bytes of this upload are lost: remove it and begin anew")
@@ -248,11 +248,14 @@ class Chunk:
     """What its sender says its bytes hash to."""
 
 
-class WrongOffset(Conflict):
-    """A chunk that begins elsewhere than what has come ends; `upload` says where that is."""
+class WrongOffset(Conflict, code="wrong-offset", status=416):
+    """A chunk of an upload does not begin where the received bytes end."""
+
+    received_bytes: Count
 
     def __init__(self, upload: Upload) -> None:
         super().__init__(f"{upload.received_bytes:,} bytes have come: the next chunk begins there")
+        self.received_bytes = upload.received_bytes
         self.upload = upload
 
 

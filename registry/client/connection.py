@@ -29,14 +29,16 @@ from urllib3.exceptions import ConnectTimeoutError, HTTPError, NameResolutionErr
 from urllib3.response import BaseHTTPResponse
 
 from organs.registry.client.address import parse_address
-from organs.registry.client.refusals import error_of
 from organs.registry.entities.base import E, decode, encode
+from organs.registry.entities.problem import error_of
 from organs.registry.errors import BadReply, BadSetting, Unreachable
 from organs.registry.tokens import parse_token
 
 API = "/api/v1"
 ANSWER_MAX_BYTES = 16 * 1024 * 1024
 """Of JSON, plain: no compression is asked for, so none can swell."""
+PROBLEM_MAX_BYTES = 1024 * 1024
+"""Of the problem document of a refusal. A larger one is ignored, and the status decides."""
 CONNECT_SECONDS, READ_SECONDS = 15.0, 120.0
 """To be connected, and for each block that is sent; for the whole header of an answer, and for each read behind it."""
 ANSWER_SECONDS = 120.0
@@ -192,7 +194,7 @@ class Connection:
     def get(self, path: str, **query: Any) -> dict[str, Any]:
         """The JSON object at `path`, which begins with a slash (`/api/v1/models`); a None in `query` is left out.
 
-        Raises what `registry.client.refusals` makes of a no, and Unreachable.
+        Raises the error that the registry answers with (`registry.entities.problem.error_of`), and Unreachable.
         """
         return self.send("GET", path, None, **query)
 
@@ -212,7 +214,7 @@ class Connection:
 
     def _entity(self, response: BaseHTTPResponse, kind: type[E]) -> E:
         try:
-            return decode(self._body(response), kind)
+            return decode(self._whole(response), kind)
         except ValueError as error:
             raise BadReply(f"{self.address} does not answer as a registry does: {str(error)[:300]}") from error
 
@@ -244,8 +246,8 @@ class Connection:
         try:
             bytes_asked = as_data or data is not None
             if response.status >= 300 and not (response.status in _AS_DATA and bytes_asked):
-                values = self._values(response, must=False)
-                raise error_of(response.status, values, str(self.address), _wait_seconds(response) or 0)
+                body = self._body(response, PROBLEM_MAX_BYTES)
+                raise error_of(response.status, body or b"", str(self.address), _wait_seconds(response) or 0)
             yield response
         finally:
             response.close()  # one that was read to its end has given its connection back before
@@ -303,23 +305,9 @@ class Connection:
             raise BadReply(f"{self.address} sends on to {location[:200]!r}, and further requests are not followed")
         return there
 
-    def _body(self, response: BaseHTTPResponse) -> bytearray:
-        """Return the body of an answer; raises BadReply for one that is too large, Unreachable for one that is cut."""
-        data = bytearray()
-        try:
-            with deadline(self._answer_seconds, response.shutdown):
-                for chunk in response.stream(CHUNK_BYTES, decode_content=False):
-                    data += chunk
-                    if len(data) > ANSWER_MAX_BYTES:
-                        sentence = f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read"
-                        raise BadReply(sentence)
-        except (HTTPError, OSError) as error:
-            raise Unreachable(f"{self.address}: its answer was cut: {_reason(error)}") from error
-        return data
-
     def _values(self, response: BaseHTTPResponse, *, must: bool) -> dict[str, Any]:
-        """The JSON object of an answer; one that is none is Unreachable when it `must` be, else empty."""
-        data = self._body(response)
+        """Return the JSON object of an answer. What is no object raises BadReply if it `must` be one, else is empty."""
+        data = self._whole(response)
         try:
             values = json.loads(data)
         except (ValueError, RecursionError) as error:
@@ -331,6 +319,26 @@ class Connection:
         if must:
             raise BadReply(f"{self.address} does not answer as a registry does: no JSON object")
         return {}
+
+    def _whole(self, response: BaseHTTPResponse) -> bytes:
+        """Return the body of an answer; raises BadReply for one that is too large, Unreachable for one that is cut."""
+        data = self._body(response, ANSWER_MAX_BYTES)
+        if data is None:
+            raise BadReply(f"{self.address}: its answer has more than {ANSWER_MAX_BYTES} bytes; it is not read")
+        return data
+
+    def _body(self, response: BaseHTTPResponse, most_bytes: int) -> bytes | None:
+        """Return the body of an answer, or None where it has more bytes than that. Raises Unreachable."""
+        data = bytearray()
+        try:
+            with deadline(self._answer_seconds, response.shutdown):
+                for chunk in response.stream(CHUNK_BYTES, decode_content=False):
+                    data += chunk
+                    if len(data) > most_bytes:
+                        return None
+        except (HTTPError, OSError) as error:
+            raise Unreachable(f"{self.address}: its answer was cut: {_reason(error)}") from error
+        return bytes(data)
 
 
 @cache

@@ -217,9 +217,10 @@ def _events(text: str, where: str) -> Iterator[yaml.Event]:
 
 
 def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
-    if "alias" in str(error.context) or "anchor" in str(error.context):
+    """Return what is wrong, by the characters at the places that the parser names."""
+    begin, mark = error.context_mark, error.problem_mark
+    if begin is not None and text[begin.index : begin.index + 1] in ("&", "*"):
         return _ALIASES
-    mark = error.problem_mark
     lines = text.split("\n")  # a line end of another kind hides a tab, and the parser's own words stand
     if mark is not None and mark.line < len(lines) and lines[mark.line][mark.column : mark.column + 1] == "\t":
         return _TAB

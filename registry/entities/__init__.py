@@ -5,6 +5,7 @@ client of a remote registry decodes and checks it. The schemas of the OpenAPI do
 classes.
 
     base     what all entities have in common: types with their limits, pages of lists
+    problem  errors as problem documents (RFC 9457), and back to classes
     finding  findings about a composition, or about a model and its relatives
     lineage  the edges between a model and others, and families of models
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from organs.registry.errors import OrganError
+from organs.registry.errors import Text as ShortText
 from organs.registry.validation.texts import Text
 
 TOKENS_DEFAULT = 128
@@ -22,16 +23,18 @@ Say = Callable[[str], None]
 """Is told what a runtime does now, in a few words."""
 
 
-class NoRuntime(OrganError):
-    """The requested runtime is missing; `extra` is the extra of this program that brings it, if one does."""
+class NoRuntime(OrganError, code="no-runtime"):
+    """The runtime for a validation is missing; `extra` is the extra of this program that installs it, if one does."""
+
+    extra: ShortText | None
 
     def __init__(self, message: str, extra: str | None = None) -> None:
         super().__init__(message)
         self.extra = extra
 
 
-class NoVerdict(OrganError):
-    """The base does not run here, so there is nothing that a chimera could be held against."""
+class NoVerdict(OrganError, code="no-verdict"):
+    """The base of a chimera does not run here, so there is nothing to compare the chimera with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def test_a_submission_that_is_not_there_is_answered_with_where_they_are_listed(o
     for arguments in (("show", 99), ("approve", 99), ("refuse", 99, "--reason", "No.")):
         ended = organ("admin", *arguments)
         assert (ended.status, ended.err) == (
-            1,
+            3,
             "organ: there is no submission 99\n       try: organ admin quarantine\n",
         )
 
@@ -105,7 +105,7 @@ def test_all_that_is_known_of_what_waits_is_shown(composer: Organ, kept: Registr
     assert (values["model"], values["state"], values["findings"]) == ("local/tuned@1", "quarantined", [FINDING])
     assert composer.done("admin", "quarantine", "--json").values["items"][0].items() <= values.items()
     assert composer.done("admin", "show", second, "--json").values["organs"] is None, "it has no model yet"
-    assert composer("admin", "show", 77).status == 1
+    assert composer("admin", "show", 77).status == 3
 
 
 def test_what_waits_is_published_or_refused_once(composer: Organ, kept: Registry) -> None:
@@ -113,14 +113,14 @@ def test_what_waits_is_published_or_refused_once(composer: Organ, kept: Registry
     let_wait(kept, "local/base", first)
     let_wait(kept, "local/tuned", second)
     early = composer("admin", "restore", "local/base")
-    assert (early.status, state_of(kept, "local/base")) == (1, "quarantined")
+    assert (early.status, state_of(kept, "local/base")) == (5, "quarantined")
     assert composer.done("admin", "approve", first).err == f"submission {first} is published\n"
     assert (
         composer.done("admin", "refuse", second, "--reason", "Not theirs.").err == f"submission {second} is refused\n"
     )
     assert (state_of(kept, "local/base"), state_of(kept, "local/tuned")) == ("visible", "removed")
     for again in (("approve", first), ("refuse", first, "--reason", "x"), ("approve", 77)):
-        assert composer("admin", *again).status == 1
+        assert composer("admin", *again).status == (3 if 77 in again else 5)
     with kept.catalog.reading() as session:
         found = session.execute(select(Submission.state, Submission.reason).order_by(Submission.id)).all()
     assert [tuple(row) for row in found] == [("published", None), ("refused", "Not theirs.")]
@@ -168,7 +168,7 @@ def test_a_removal_says_what_would_go_and_then_takes_just_that(composer: Organ, 
     composer.done("assemble", made.model, "-o", kept.settings.home / "out.gguf")
     ended = composer("admin", "remove", "local/tuned", "--reason", "Once more.", "-y")
     assert (ended.status, ended.err) == (
-        1,
+        5,
         "organ: local/tuned@1 was removed: it cannot be changed any more\n",
     )
 

@@ -117,14 +117,14 @@ def test_a_corrupt_organ_leaves_the_old_file_and_says_what_helps(
     (out / "a.gguf").write_bytes(b"the old file")
     corrupt_one(registry)
     ended = organ("assemble", "large", "-o", out / "a.gguf", "--force")
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (7, "")
     error, hint = ended.err.splitlines()
     assert error.startswith("organ: corrupt blob ")
     assert hint == "       try: organ verify --read-data --repair, then ingest a file that has the organ"
     assert [path.name for path in out.iterdir()] == ["a.gguf"]
     assert (out / "a.gguf").read_bytes() == b"the old file"
     # And what helps, helps.
-    assert organ("verify", "--read-data", "--repair").status == 1
+    assert organ("verify", "--read-data", "--repair").status == 7
     organ.done("ingest", tmp_path / "large.gguf")
     organ.done("verify", "--read-data")
     organ.done("assemble", "large", "-o", out / "a.gguf", "--force")
@@ -169,7 +169,7 @@ def test_a_folder_that_was_made_for_nothing_is_gone_again(
     for path in registry.settings.blobs.glob("??/*"):
         path.unlink()
     ended = organ("assemble", "large", "--shards", "200k", "-o", out / "new")
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (7, "")
     assert list(out.iterdir()) == []
 
 
@@ -186,7 +186,7 @@ def test_a_model_with_some_organs_is_assembled_into_its_base(organ: Organ, tmp_p
     (tmp_path / "base.gguf").write_bytes(little_model("Base"))
     organ.done("ingest", tmp_path / "part.gguf")
     refused = organ("assemble", "part", "-o", tmp_path / "out.gguf")
-    assert refused.status == 1
+    assert refused.status == 5
     assert "its base, Base, is not registered here" in refused.err
     organ.done("ingest", tmp_path / "base.gguf")
     organ.done("assemble", "part", "-o", tmp_path / "out.gguf", "--accept", "unrelated-lineage")

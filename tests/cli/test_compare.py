@@ -157,7 +157,7 @@ def test_what_only_one_has_is_named(organ: Organ, tmp_path: Path) -> None:
 
 def test_a_model_that_is_not_registered_is_an_error_of_one_line(kin: Organ) -> None:
     ended = kin("compare", "base", "nobody")
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (3, "")
     assert ended.err.startswith("organ: no model is registered as local/nobody")
 
 

@@ -71,7 +71,7 @@ def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts
 ) -> None:
     arguments = ("compose", parents.graft("stranger"), "-o", out / "c.gguf")
     ended = organ(*arguments)
-    assert ended.status == 1
+    assert ended.status == 5
     assert any(line.startswith("warn unrelated-lineage: ") for line in ended.lines)
     error, hint = ended.err.splitlines()
     assert error == "organ: not made: unrelated-lineage would have to be accepted"
@@ -79,7 +79,7 @@ def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts
     assert list(out.iterdir()) == []
     ended = organ.done(*hint.partition("try: organ ")[2].split())
     assert "warn unrelated-lineage (accepted): " in ended.out
-    assert organ("compose", parents.graft("stranger"), "--accept", "other-scale").status == 1
+    assert organ("compose", parents.graft("stranger"), "--accept", "other-scale").status == 5
 
 
 def test_every_warning_accepted_at_once_stands_in_the_recipe_that_is_kept(
@@ -95,10 +95,10 @@ def test_every_warning_accepted_at_once_stands_in_the_recipe_that_is_kept(
 
 
 @pytest.mark.parametrize("form", [[], ["-q"], ["--json"]])
-def test_a_refusal_tells_all_findings_and_ends_with_1(form: list[str], organ: Organ, parents: Parents) -> None:
+def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: Organ, parents: Parents) -> None:
     text = "base: base\ngrafts:\n  - {from: nobody}\n  - {from: base}\n  - {from: tuned, blocks: 9}\n"
     ended = organ("compose", parents.recipe(text), *form)
-    assert ended.status == 1
+    assert ended.status == 5
     told = ended.out + ended.err
     for code in ("unknown-donor", "own-donor", "no-such-block"):
         assert code in told
@@ -249,7 +249,7 @@ def test_a_lock_whose_organs_are_elsewhere_tells_what_is_missing(
     organ.done("compose", parents.graft(), "--lock", out / "c.lock")
     other = Organ(tmp_path / "elsewhere")
     ended = other("compose", "--from-lock", out / "c.lock", "-o", out / "c.gguf")
-    assert ended.status == 1
+    assert ended.status == 5
     assert "no model here has the header" in ended.err
     assert "of blk.1.ffn_up.weight is not here" in ended.err
     other.done("ingest", parents.base)
@@ -264,18 +264,18 @@ def test_what_is_no_sound_lock_is_refused(organ: Organ, parents: Parents, out: P
     organ.done("compose", parents.graft(), "--lock", out / "c.lock")
     sound = json.loads((out / "c.lock").read_text())
 
-    def refused(**changes: object) -> str:
+    def refused(status: int = 1, **changes: object) -> str:
         text = json.dumps({**sound, **changes}, sort_keys=True, separators=(",", ":"))
         (out / "bad.lock").write_text(text)
         ended = organ("compose", "--from-lock", out / "bad.lock", "-o", out / "c.gguf")
-        assert (ended.status, ended.out) == (1, "")
+        assert (ended.status, ended.out) == (status, "")
         assert not (out / "c.gguf").exists()
         return ended.err
 
     assert "describes no sound file" in refused(set=[[f"a.{number}", "bool", True] for number in range(1 << 16)])
     assert "changes the alignment" in refused(set=[["general.alignment", "uint32", 64]])
     other = [[name, dtype, [2 * shape[0], *shape[1:]], digest] for name, dtype, shape, digest in sound["tensors"]]
-    assert "is no F16 of the shape of" in refused(tensors=other)
+    assert "is no F16 of the shape of" in refused(5, tensors=other)
     assert "it is no lock of this format" in refused(more=1)
     (out / "large").write_bytes(b" " * 100)
     os.truncate(out / "large", LOCK_MAX_BYTES + 10)
@@ -348,7 +348,7 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: Organ, parents
     organ.done("assemble", parents.graft(), "-o", out / "dry.gguf", "--dry-run")
     assert not (out / "dry.gguf").exists()
     strange = ("assemble", parents.graft("stranger"), "-o", out / "c.gguf")
-    assert organ(*strange).status == 1
+    assert organ(*strange).status == 5
     organ.done(*strange, "--accept", "unrelated-lineage")
     assert organ("assemble", "base", "-o", out / "d.gguf", "--accept", "unrelated-lineage").status == 2
     assert organ(*strange, "--shards", "30k").status == 2

@@ -80,13 +80,13 @@ def test_a_token_that_was_cut_is_told_from_what_is_none(token: str) -> None:
         (("contributor", "add", "ADA"), 1, "there is a contributor ada already"),
         (("contributor", "add", "a/b"), 1, "namespace"),
         (("contributor", "add", "admin"), 1, "an address of the catalog"),
-        (("contributor", "suspend", "local"), 1, "cannot be suspended"),
-        (("contributor", "suspend", "eve"), 1, "organ contributor list"),
+        (("contributor", "suspend", "local"), 4, "cannot be suspended"),
+        (("contributor", "suspend", "eve"), 3, "organ contributor list"),
         (("contributor", "quota", "ada", "much"), 2, "no size"),
         (("token", "create"), 2, "whose token"),
         (("token", "create", "ada", "--days", 5, "--forever"), 2, "exclude each other"),
         (("token", "create", "ada", "--scope", "delete"), 2, "delete"),
-        (("token", "revoke", "aaaaaaaaa"), 1, "organ token list"),
+        (("token", "revoke", "aaaaaaaaa"), 3, "organ token list"),
         (("token", "revoke", "../../admin"), 2, "letters and digits"),
     ],
 )
@@ -127,7 +127,7 @@ def test_ones_own_tokens_elsewhere_are_made_listed_and_revoked_over_the_api(
     assert "organ token list" in organ("token", "revoke", "aaaaaaaaa", environment=there).err
     for arguments in (("token", "create", "eve"), ("token", "list", "eve"), ("contributor", "list")):
         assert organ(*arguments, environment=there).status == 2
-    assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 1
+    assert organ("token", "list", environment={**there, "ORGAN_TOKEN": made.out.strip()}).status == 4
 
 
 def test_line_132_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
@@ -142,7 +142,7 @@ def test_line_132_a_token_elsewhere_creates_and_revokes_only_what_it_holds(
         (new_token(registry, "ada", "read", "tokens"), ("revoke", token), "was not created by this token"),
     ):
         ended = organ("token", *arguments, environment={"ORGAN_TOKEN": own, "ORGAN_REGISTRY": elsewhere})
-        assert (ended.status, ended.out) == (1, ""), arguments
+        assert (ended.status, ended.out) == (4, ""), arguments
         assert said in ended.err, arguments
     assert scopes(registry, token) == {"upload"}
     there = {"ORGAN_TOKEN": reader, "ORGAN_REGISTRY": elsewhere}
@@ -159,7 +159,7 @@ def test_with_a_token_that_is_no_good_any_more_it_is_told_how_reading_goes_on(
     assert "without ORGAN_TOKEN reading goes on" in told.err
     keep_token(elsewhere, KeptToken(token), tmp_path / "organ-registry" / "tokens.json")
     told = organ("models", environment=there)
-    assert told.status == 1
+    assert told.status == 4
     assert f"organ login URL, or organ login --forget {elsewhere}, which goes on reading" in told.err
     assert organ("login", "--forget", elsewhere, environment=there).status == 0
     assert organ("models", environment=there).status == 0

@@ -199,7 +199,7 @@ def test_another_file_under_a_taken_name_is_refused_without_a_terminal(
         "--new-version to add it as version 2, or --name for another name\n"
     )
     refused = filled("ingest", "--json", stranger)
-    assert (refused.status, refused.values["model"]) == (1, None)
+    assert (refused.status, refused.values["model"]) == (5, None)
     assert "give --new-version" in refused.values["error"]
     assert filled("ingest", "-q", "--name", "local/other", stranger).out == "local/other@1\n"
     assert filled.done("ingest", model).out == "local/little@1: known already, nothing added\n"
@@ -228,4 +228,4 @@ def test_on_a_terminal_it_is_asked_whether_this_is_a_new_version(
     out = running.communicate(timeout=60)[0].decode()
     os.close(controller)
     assert b"The name local/little is taken by local/little@1" in said
-    assert (running.returncode, "local/little@2: " in out) == (0 if added else 1, added)
+    assert (running.returncode, "local/little@2: " in out) == (0 if added else 5, added)

@@ -146,7 +146,7 @@ def test_a_name_that_looks_like_a_digest_is_a_name_first(organ: Organ, tmp_path:
     organ.done("ingest", tmp_path / "deadbeef.gguf")
     assert organ.done("show", "deadbeef").out.startswith("local/deadbeef@1")
     ended = organ("show", "sha256:deadbeef")
-    assert ended.status == 1
+    assert ended.status == 3
     assert "no organ's digest begins with deadbeef" in ended.err
 
 

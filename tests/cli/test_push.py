@@ -12,7 +12,7 @@ from organs.ingest.contributions.findings import NONFINITE
 from organs.registry.compose.licences import wrong_with_licence
 from organs.registry.tokens import new_token
 from tests.cli.running import Ended, Organ
-from tests.client.scripted import as_json
+from tests.client.scripted import as_problem
 from tests.ingest.pushed_to import FakeRegistry, fake_registry
 from tests.trips import little_model
 from tests.web.live import nobody
@@ -123,9 +123,9 @@ def test_a_refused_model_is_named_the_others_go_on_and_the_status_is_1(fake: Fak
 
 
 def test_a_registry_that_lets_nobody_in_ends_the_push_at_once(fake: FakeRegistry, tmp_path: Path) -> None:
-    fake.fails = lambda _asked: as_json({"error": "a token is needed"}, 401)
+    fake.fails = lambda _asked: as_problem(401, "a token is needed")
     told = run(tmp_path, fake.connection.url, write(tmp_path), write(tmp_path, "Other.gguf"))
-    assert (told.status, told.out) == (1, "")
+    assert (told.status, told.out) == (4, "")
     assert told.err.splitlines()[0] == "organ: a token is needed"
     assert len(fake.asked("GET", "/account")) == 1
 

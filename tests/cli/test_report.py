@@ -37,7 +37,7 @@ def test_a_report_on_a_model_is_its_dissection(filled: Organ) -> None:
     assert out.startswith("Dissection of local/little@1\n")
     assert "blk.1.ffn_down.weight" in out
     ended = filled("report", "nobody")
-    assert ended.status == 1
+    assert ended.status == 3
     assert "no model is registered as local/nobody" in ended.err
 
 

@@ -56,7 +56,7 @@ def test_a_job_is_cancelled_and_shown(organ: Organ, registry: Registry) -> None:
     assert (shown["state"], shown["arguments"], shown["result"]) == ("cancelled", {"limit": 7}, None)
     for option in ("--cancel", "--show"):
         missing = organ("jobs", option, 5)
-        assert missing.status == 1
+        assert missing.status == 3
         assert "there is no job 5" in missing.err
 
 

@@ -12,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from organs.registry.client.connection import Connection
+from organs.registry.entities.problem import data_of, encoded, plain_problem, problem_of
+from organs.registry.errors import OrganError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,15 @@ def as_json(values: Any, status: int = 200, **headers: str) -> Answer:
     return Answer(
         status, json.dumps(values).encode(), {name.replace("_", "-"): value for name, value in headers.items()}
     )
+
+
+def as_problem(problem: OrganError | int, detail: str = "", **headers: str) -> Answer:
+    """Return an error as a registry answers it: that of a class, or of a status and a sentence."""
+    if isinstance(problem, int):
+        status, body = problem, encoded(plain_problem(problem, detail))
+    else:
+        status, body = problem.status, encoded(problem_of(problem), data_of(problem))
+    return Answer(status, body, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 @dataclass(slots=True)

@@ -86,7 +86,7 @@ def test_a_recipe_is_made_there_and_its_file_and_lock_come_here(
     recipe = tmp_path / "r.yaml"
     recipe.write_text("base: base\ngrafts: [{from: stranger, type: organ, blocks: 1}]\nname: local/made-there\n")
     refused = asking("compose", recipe, "-o", tmp_path / "x.gguf")
-    assert refused.status == 1
+    assert refused.status == 5
     assert "--accept unrelated-lineage" in refused.err
     assert asking("compose", recipe, "-y", "--dry-run").status == 0
     assert not here.models("made-there")
@@ -131,7 +131,7 @@ def test_a_model_that_is_elsewhere_is_taken_apart_here(local: Organ, asking: Ask
     assert came == due
     assert {path.name for path in tmp_path.iterdir() if path.name.startswith(".")} == set()
     assert asking("extract", "first", "-o", tmp_path / "came").status == 1
-    assert asking("extract", "nobody", "-o", tmp_path / "none").status == 1
+    assert asking("extract", "nobody", "-o", tmp_path / "none").status == 3
 
 
 def test_files_are_assembled_and_pulled_from_elsewhere(here: Registry, asking: Asking, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_files_are_assembled_and_pulled_from_elsewhere(here: Registry, asking: A
     pulled = asking("pull", organ.digest[:12], "-o", tmp_path, "--json").values
     assert pulled["model"] is None
     assert digest_of(Path(pulled["items"][0]["file"]).read_bytes()) == organ.digest == pulled["items"][0]["sha256"]
-    assert asking("pull", "sha256:00000000", "-o", tmp_path).status == 1
+    assert asking("pull", "sha256:00000000", "-o", tmp_path).status == 3
     assert asking("pull", organ.digest, "-o", tmp_path, "--ingest").status == 2
 
 
@@ -217,7 +217,7 @@ def test_one_logs_in_is_listed_and_forgotten(served: Elsewhere, asking: Asking, 
         revoke_token(session, token.public_id)
     assert "this token was revoked" in asking("models").err
     type_in(token.text)
-    assert asking("login", "--token-stdin").status == 1
+    assert asking("login", "--token-stdin").status == 4
     assert asking("login", "--forget", served.url).status == 0
     assert asking("login", "--list", "--json").values == {"items": [], "next": None}
     assert asking("login", "--forget", served.url).status == 1
@@ -236,10 +236,10 @@ def test_what_is_no_token_is_not_even_sent(asking: Asking, type_in: Callable[[st
     for text in ("", "hunter2\n", "orgp_" + "x" * 58):
         type_in(text)
         ended = asking("login", "https://registry.example", "--token-stdin")
-        assert ended.status == 1
+        assert ended.status == 4
         assert "hunter2" not in ended.err
     assert asking("login", "--list", "--forget", "x").status == 2
-    assert asking("pull", "x").status == 1
+    assert asking("pull", "x").status == 3
 
 
 def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local: Organ) -> None:

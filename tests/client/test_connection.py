@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -14,25 +14,23 @@ import pytest
 
 from organs.registry.client.connection import ANSWER_MAX_BYTES, CHUNK_BYTES, Connection
 from organs.registry.errors import (
-    Ambiguous,
     BadInput,
     BadReply,
+    BadRequest,
     BadSetting,
     BadToken,
     Busy,
     Conflict,
     NotAllowed,
-    NotAssemblable,
-    NotComposable,
     NotFound,
     OrganError,
     OverQuota,
+    Removed,
     TooMany,
     Unreachable,
-    UnsupportedDType,
 )
 from organs.registry.tokens import new_token
-from tests.client.scripted import CUT, Answer, Asked, Script, as_json, scripted
+from tests.client.scripted import CUT, Answer, Asked, Script, as_json, as_problem, scripted
 from tests.web.live import nobody
 
 FINE = as_json({"fine": True})
@@ -52,11 +50,6 @@ class Naps:
 
     def __call__(self, seconds: float) -> None:
         self.seconds.append(seconds)
-
-
-def refusal(status: int, sentence: str, errors: Sequence[tuple[str | None, str]] = (), **headers: str) -> Answer:
-    listed = [{"field": field, "sentence": said} for field, said in errors or [(None, sentence)]]
-    return as_json({"ok": False, "error": sentence, "errors": listed, "status": status}, status, **headers)
 
 
 def test_a_request_names_the_program_its_version_and_the_token_and_carries_json() -> None:
@@ -110,41 +103,27 @@ def test_a_download_that_ends_too_early_says_so() -> None:
 @pytest.mark.parametrize(
     ("answer", "kind", "said"),
     [
-        (refusal(400, "no such field"), BadInput, "no such field"),
-        (refusal(401, "the token was revoked"), BadToken, "revoked"),
-        (refusal(403, "not yours"), NotAllowed, "not yours"),
-        (refusal(404, "no such model"), NotFound, "no such model"),
-        (refusal(413, "quota"), OverQuota, "quota"),
-        (refusal(429, "too often", Retry_After="3600"), TooMany, "too often"),
-        (refusal(500, "The registry cannot answer just now"), Unreachable, "just now"),
-        (refusal(503, "many wait", Retry_After="3600"), Busy, "many wait"),
-        (refusal(409, "two at once"), Conflict, "two at once"),
-        (refusal(409, "3 digests begin with 12345678: a…, b…"), Ambiguous, "12345678"),
-        (refusal(409, "a/b cannot be assembled: its file is not whole"), NotAssemblable, "^a/b cannot .*: its file"),
-        (refusal(409, "no kernel reads the values of tensor type IQ9"), UnsupportedDType, "IQ9"),
+        (as_problem(400, "no such field"), BadRequest, "no such field"),
+        (as_problem(401, "the token was revoked"), BadToken, "revoked"),
+        (as_problem(403, "not yours"), NotAllowed, "not yours"),
+        (as_problem(404, "no such model"), NotFound, "no such model"),
+        (as_problem(410, "it was removed"), Removed, "removed"),
+        (as_problem(413, "quota"), OverQuota, "quota"),
+        (as_problem(429, "too often", Retry_After="3600"), TooMany, "too often"),
+        (as_problem(500, "The registry cannot answer just now"), Unreachable, "just now"),
+        (as_problem(503, "many wait", Retry_After="3600"), Busy, "many wait"),
+        (as_problem(409, "two at once"), Conflict, "two at once"),
         (Answer(404, b"<html>nothing</html>"), NotFound, "answered 404"),
         (Answer(405, b"[]"), BadInput, "answered 405"),
         (Answer(502, b""), Unreachable, "answered 502"),
     ],
 )
-def test_a_no_is_the_error_that_the_same_question_raises_here(
+def test_an_answer_without_a_known_code_is_an_error_by_its_status(
     answer: Answer, kind: type[OrganError], said: str
 ) -> None:
     with scripted(lambda _: answer) as server, pytest.raises(kind, match=said) as raised:
         Connection(server.url).get("/api/v1/x")
     assert type(raised.value) is kind
-
-
-def test_a_plan_that_is_refused_tells_why_and_what_to_accept() -> None:
-    errors = [
-        ("recipe", "No."),
-        ("recipe", "Nor that."),
-        ("accept", "Accept strangers, licence to make it all the same."),
-    ]
-    with scripted(lambda _: refusal(409, "No.", errors)) as server, pytest.raises(NotComposable) as raised:
-        Connection(server.url).send("POST", "/api/v1/chimeras", {})
-    assert raised.value.refusals == ("No.", "Nor that.")
-    assert raised.value.unaccepted == ("strangers", "licence")
 
 
 def test_a_cut_line_is_tried_again_where_asking_twice_is_asking_once() -> None:
@@ -179,8 +158,11 @@ def test_nobody_there_is_said_in_one_sentence_after_some_tries() -> None:
 
 
 def test_a_registry_that_says_later_is_asked_later() -> None:
-    naps = Naps()
-    later = (refusal(429, "often", Retry_After="7"), refusal(503, "busy", Retry_After="Wed, 21 Oct 2015 07:28:00 GMT"))
+    naps, past = Naps(), "Wed, 21 Oct 2015 07:28:00 GMT"
+    later = (
+        as_problem(429, "often", Retry_After="7"),
+        as_problem(503, "busy", Retry_After=past),
+    )
     with scripted(in_turn(*later, FINE)) as server:
         assert Connection(server.url, sleep=naps).send("POST", "/x", {}) == {"fine": True}
     assert naps.seconds == [7.0, 0.0]
@@ -188,7 +170,7 @@ def test_a_registry_that_says_later_is_asked_later() -> None:
 
 def test_a_registry_that_says_much_later_is_not_waited_for() -> None:
     naps = Naps()
-    with scripted(lambda _: refusal(429, "often", Retry_After="61")) as server:
+    with scripted(lambda _: as_problem(429, "often", Retry_After="61")) as server:
         with pytest.raises(TooMany) as raised:
             Connection(server.url, sleep=naps).get("/x")
         assert len(server.asked) == 1
@@ -259,7 +241,7 @@ class Slow:
 
 
 def test_a_refused_request_leaves_the_connection_as_good_as_before() -> None:
-    with scripted(in_turn(refusal(404, "no"), FINE)) as server:
+    with scripted(in_turn(as_problem(404, "no"), FINE)) as server:
         connection = Connection(server.url)
         with pytest.raises(NotFound):
             connection.get("/x")

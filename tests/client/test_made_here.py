@@ -270,7 +270,7 @@ def test_a_model_with_some_organs_comes_with_its_base_and_nothing_is_made_there(
         assert asking(command, "part", "--partial", "-o", out / f"{command}-part.gguf").status == 0
         assert (out / f"{command}-part.gguf").read_bytes() == (tmp_path / "part.gguf").read_bytes()
         refused = asking(command, "orphan", "-o", out / "orphan.gguf")
-        assert refused.status == 1
+        assert refused.status == 5
         assert "its base, Nobody knows it, is not registered there" in refused.err
         assert asking(command, "base", "-o", out / "base.gguf", "--accept", "related-lineage").status == 2
     assert asking("pull", "part", "-o", out / "i.gguf", "--ingest", *accept).status == 2
@@ -309,7 +309,7 @@ def test_models_whole_begun_and_in_shards_are_taken_apart_here_and_refused_as_in
         (str(out), out / "x", "no model of that name is registered"),
     ):
         own, other = (run("extract", model, "-o", place) for run in (local, asking))
-        assert other.status == 1
+        assert other.status == own.status > 0
         assert said in other.err
         assert other.err == own.err
     assert left(out) == ["in-shards", "tuned"]

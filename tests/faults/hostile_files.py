@@ -28,6 +28,7 @@ import psutil
 
 from organs.ingest.contributions.submissions import OPEN_MAX
 from organs.ingest.directory.layout import encode_head
+from organs.registry.errors import ERRORS
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.gguf.types import DTYPES
 from organs.registry.registry import Registry
@@ -69,9 +70,9 @@ class Result:
         """What it did that it may not do."""
         if "Traceback" in self.output:
             yield f"traceback: {self.output[-600:]}"
-        if self.status not in (0, 1):
+        if self.status not in (0, *{kind.exit_code for kind in ERRORS.values()}):
             yield f"status {self.status}: {self.output[-300:]}"
-        if self.status == 1 and not self.output.strip():
+        if self.status != 0 and not self.output.strip():
             yield "failed without a sentence"
         if self.seconds > SECONDS_MAX:
             yield f"took {self.seconds:.1f} s"

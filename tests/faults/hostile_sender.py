@@ -45,7 +45,7 @@ class Refused(Exception):
     """The server has said no before there was a submission."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(f"{answer.status}: {answer.values.get('error', '')}")
+        super().__init__(f"{answer.status}: {answer.values.get('detail', '')}")
         self.answer = answer
 
 

@@ -155,7 +155,7 @@ def _one(case: Case, eve: Sender, name: str, folder: Path) -> tuple[str, str, st
 
 
 def _bad_answer(answer: Answer, folder: Path) -> str | None:
-    said = answer.values.get("error", "")
+    said = answer.values.get("detail", "")
     if not answer.is_refusal or answer.status == 429:
         return f"it was answered {answer.status}: {said}"
     return _bad_sentence(said, folder)

@@ -220,7 +220,7 @@ def test_line_48_only_64_lower_case_hexadecimal_characters_are_a_digest(text: st
     with pytest.raises(BadDigest):
         parse_digest(text)
     said = organ("show", text)
-    assert said.status == 1
+    assert said.status in (1, 3), "not a digest, or the name of no model"
     assert said.err.startswith("organ: ")
     assert "Traceback" not in said.err
 
@@ -280,7 +280,7 @@ def test_line_50_a_blob_that_was_set_aside_is_replaced_too(
         damage(registry, row, flipped(stored_bytes(registry, row), 8 * 40))
     assert "2 set aside" in organ("verify", "--read-data", "--repair").out
     said = organ("verify")
-    assert said.status == 1, "set aside is not healed"
+    assert said.status == 7, "set aside is not healed"
     assert "2 are faulty" in said.out
     assert organ("ingest", model).status == 0
     assert organ("verify", "--read-data").status == 0
@@ -310,14 +310,14 @@ def test_line_51_missing_bytes_are_named_by_organ_and_healed(
     with registry.catalog.writing() as session:
         session.execute(delete(InlineBlob))
     said = organ("verify")
-    assert said.status == 1
+    assert said.status == 7
     names = {line.removeprefix("  needed by local/little@1: ") for line in said.out.splitlines() if "needed by" in line}
     with registry.catalog.reading() as session:
         tensors = set(session.scalars(select(Placement.name)))
     assert names == tensors | {"header of little.gguf"}
     assert len([line for line in said.out.splitlines() if line[:64].isalnum()]) == len(rows(registry))
     refused = organ("assemble", "local/little", "-o", tmp_path / "back.gguf")
-    assert refused.status == 1
+    assert refused.status == 7
     assert "verify" in refused.err
     assert not (tmp_path / "back.gguf").exists()
     assert organ("ingest", model).status == 0

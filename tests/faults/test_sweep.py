@@ -366,7 +366,7 @@ def test_line_57_a_second_sweep_is_told_that_one_is_running(registry: Registry, 
 
     report = sweep(Watched(registry.catalog, at_step(3, sweep_too)), registry.blobs, dry_run=False)
     assert report.doomed == 1
-    assert [(one.status, one.out) for one in said] == [(1, ""), (1, "")]
+    assert [(one.status, one.out) for one in said] == [(6, ""), (6, "")]
     assert all("another sweep of this store is running" in one.err for one in said)
     assert organ("sweep", "-y").status == 0
 

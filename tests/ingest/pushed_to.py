@@ -14,7 +14,7 @@ from typing import Any
 
 from organs.registry.client.connection import Connection
 from organs.registry.digest import digest_of
-from tests.client.scripted import Answer, Asked, Scripted, as_json, scripted
+from tests.client.scripted import Answer, Asked, Scripted, as_json, as_problem, scripted
 
 Values = dict[str, Any]
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
@@ -146,7 +146,7 @@ class FakeRegistry:
             data = bytes(session.data[position : position + size_bytes])
             position += size_bytes
             if digest_of(data) != digest:
-                return as_json({"ok": False, "error": "its bytes have another digest", "status": 400}, 400)
+                return as_problem(400, "its bytes have another digest")
             found[digest] = data
         self.blobs |= found
         session.complete = True
@@ -168,7 +168,7 @@ class FakeRegistry:
 
 
 def _nothing() -> Answer:
-    return as_json({"ok": False, "error": "nothing is kept here", "status": 404}, 404)
+    return as_problem(404, "nothing is kept here")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, Over
 from organs.registry.gguf.pieces import Span
 from organs.registry.registry import Registry
 from tests.builders import file_bytes, text, unsigned
-from tests.client.scripted import as_json
+from tests.client.scripted import as_problem
 from tests.ingest.directory_cases import UP, little_directory, opened_bytes
 from tests.ingest.pushed_to import FakeRegistry, quota
 from tests.ingest.pushing import LARGE, TOKENS, Shown, large_model, pushed, write
@@ -232,7 +232,7 @@ def test_who_keeps_nothing_is_not_told_of_what_they_keep(fake: FakeRegistry, tmp
 def test_bytes_that_lie_there_already_are_not_counted_twice(fake: FakeRegistry, tmp_path: Path) -> None:
     path = write(tmp_path, large_model())
     fake.fails = lambda asked: (
-        as_json({"error": "no"}, 403) if asked.headers.get("Content-Range", "").startswith("bytes 200000-") else None
+        as_problem(403, "no") if asked.headers.get("Content-Range", "").startswith("bytes 200000-") else None
     )
     with pytest.raises(NotAllowed):
         pushed(fake, path)

@@ -10,7 +10,7 @@ import pytest
 from organs.ingest.contributions import push
 from organs.ingest.contributions.push import in_lanes
 from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
-from tests.client.scripted import CUT, Answer, Asked, as_json
+from tests.client.scripted import CUT, Answer, Asked, as_json, as_problem
 from tests.ingest.pushed_to import FakeRegistry
 from tests.ingest.pushing import large_model, pushed, write
 from tests.trips import little_model
@@ -69,10 +69,10 @@ def test_a_push_that_was_given_up_goes_on_at_the_byte_where_the_registry_is(
 
 def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_path: Path) -> None:
     faults = [
-        as_json({"error": "another client is at it"}, 409),
-        as_json({"error": "too many wait"}, 503, Retry_After="0"),
-        as_json({"error": "the chunk has another digest than it declares"}, 400),
-        as_json({"error": "no such upload"}, 404),
+        as_problem(409, "another client is at it"),
+        as_problem(503, "too many wait", Retry_After="0"),
+        as_problem(400, "the chunk has another digest than it declares"),
+        as_problem(404, "no such upload"),
         Answer(502, b"<html>"),
     ]
     fake.fails = lambda asked: faults.pop() if faults and asked.path.startswith("/api/v1/uploads/u") else None
@@ -85,12 +85,12 @@ def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_
 @pytest.mark.parametrize(
     ("answer", "kind"),
     [
-        (as_json({"error": "the quota is used up"}, 413), OverQuota),
-        (as_json({"error": "the token was revoked"}, 401), BadToken),
-        (as_json({"error": "a piece is declared with its digest"}, 400), BadInput),
+        (as_problem(413, "the quota is used up"), OverQuota),
+        (as_problem(401, "the token was revoked"), BadToken),
+        (as_problem(400, "a piece is declared with its digest"), BadInput),
         (as_json({"id": "u1", "received_bytes": -1}), BadReply),
         (as_json({"id": "../x", "received_bytes": 0}), BadReply),
-        (as_json({"error": "no more today"}, 429, Retry_After="86400"), TooMany),
+        (as_problem(429, "no more today", Retry_After="86400"), TooMany),
     ],
 )
 def test_a_no_ends_it_at_once(

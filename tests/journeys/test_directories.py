@@ -422,7 +422,7 @@ def test_a_registered_organ_that_is_corrupt_is_not_extracted(organ: Organ, regis
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
     ended = organ("extract", "large", "-o", tmp_path / "out")
-    assert (ended.status, ended.out) == (1, "")
+    assert (ended.status, ended.out) == (7, "")
     assert ended.err.startswith("organ: corrupt blob of blk.")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "large.gguf"]
 
@@ -432,8 +432,8 @@ def test_a_vocabulary_that_crashes_loaders_is_not_assembled_from_a_folder_either
     (tmp_path / "bad.gguf").write_bytes(file_bytes([ARCHITECTURE, *tokens], [tensor("a")]))
     organ.done("extract", tmp_path / "bad.gguf", "-o", tmp_path / "bad")
     ended = organ("assemble", tmp_path / "bad", "-o", tmp_path / "out.gguf")
-    assert ended.status == 1
+    assert ended.status == 5
     assert "cannot be assembled" in ended.err
     organ.done("ingest", tmp_path / "bad")
-    assert organ("extract", "bad", "-o", tmp_path / "again").status == 1
+    assert organ("extract", "bad", "-o", tmp_path / "again").status == 5
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad", "bad.gguf", "home"]

@@ -61,7 +61,7 @@ def test_lines_34_and_35_a_dangerous_vocabulary_is_flagged_shown_and_never_assem
     out.write_bytes(b"what was there")
     for options in ([], ["--merge"], ["--shards", "10k"], ["--dry-run"]):
         ended = organ("assemble", "bad", "--force", "-o", out, *options)
-        assert ended.status == 1
+        assert ended.status == 5
         assert ended.err.startswith(f"organ: local/bad cannot be assembled: {reason}")
     assert out.read_bytes() == b"what was there"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.gguf", "home", "out.gguf"]

@@ -173,7 +173,7 @@ def test_line_98_somebody_elses_token_is_as_absent_as_one_that_never_was(
         client.delete(f"{TOKENS}/{one}", headers=bearing(other)) for one in (token[5:14], "aaaaaaaaa", "%00", "é")
     ]
     assert [one.status_code for one in answers] == [404] * 4
-    said = [one.get_json()["error"] for one in answers]
+    said = [one.get_json()["detail"] for one in answers]
     assert said[0].replace(token[5:14], "aaaaaaaaa") == said[1]
     assert client.get(ACCOUNT, headers=bearing(token)).status_code == 200
 
@@ -242,6 +242,6 @@ def test_line_98_who_has_nothing_visible_counts_as_absent(app: Flask, registry: 
     for path in ("/contributors/{}.json", "/api/v1/contributors/{}"):
         known, unknown = (client.get(path.format(name)) for name in ("ada", "eve"))
         assert known.status_code == unknown.status_code == 404
-        assert known.get_json()["error"].replace("ada", "eve") == unknown.get_json()["error"]
+        assert known.get_json()["detail"].replace("ada", "eve") == unknown.get_json()["detail"]
     assert client.get("/contributors.json").get_json()["items"] == []
     assert client.get("/contributors/%00").status_code == 404

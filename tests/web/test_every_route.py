@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 from werkzeug.routing import Rule
 from werkzeug.test import TestResponse
 
+from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.reports.formats import FORMULA_STARTS
 from tests.web.conftest import FORMULA, HOSTILE, HOSTILE_LINK
 from tests.web.pages import parsed
@@ -251,8 +252,8 @@ def test_what_is_not_there_is_404_in_the_form_that_was_asked_for(little: FlaskCl
     assert (page.status_code, page.mimetype) == (404, "text/html")
     twin = little.get(f"{address}.json")
     assert twin.status_code == 404
-    assert twin.get_json()["ok"] is False
-    assert set(twin.get_json()) == {"ok", "error", "errors", "status"}
+    assert set(Problem.__struct_fields__) <= set(twin.get_json())
+    assert twin.mimetype == MEDIA_TYPE
     assert page.headers["Cache-Control"] == twin.headers["Cache-Control"] == "no-store"
 
 

@@ -213,7 +213,7 @@ def test_what_is_no_job_is_404_everywhere(number: str, client: FlaskClient, regi
         assert client.get(address).status_code == 404, address
     answer = client.delete(f"/api/v1/jobs/{number}")
     assert answer.status_code == 404
-    assert len(answer.get_json()["error"]) < 200
+    assert len(answer.get_json()["detail"]) < 200
 
 
 def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClient, registry: Registry) -> None:
@@ -234,7 +234,7 @@ def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClien
     answer = client.get("/api/v1/fill")
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
-    assert str(QueueFull(QUEUED_MAX)) == answer.get_json()["error"]
+    assert str(QueueFull(QUEUED_MAX)) == answer.get_json()["detail"]
 
 
 def test_home_leads_to_the_jobs_when_there_are_any(client: FlaskClient, registry: Registry) -> None:

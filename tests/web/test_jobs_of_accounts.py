@@ -134,7 +134,7 @@ def test_a_namespace_of_somebody_else_is_refused_at_once(name: str, shelf: Shelf
     for asker in ("ada", "root"):
         answer = shelf.asked(asker, "POST", "/grafts", {**GRAFT, "name": name})
         assert answer.status_code == 403
-        assert answer.get_json()["error"] == (
+        assert answer.get_json()["detail"] == (
             f"{name.partition('/')[0]} is not your namespace: a chimera of yours is {asker}/mine"
         )
     assert waiting(shelf) == 0
@@ -190,7 +190,7 @@ def test_a_contributor_sees_and_cancels_its_own_jobs_and_an_administrator_all(sh
         for method in ("GET", "DELETE"):
             refused, absent = (shelf.asked(name, method, f"/jobs/{one}") for one in (job_id, ABSENT))
             assert refused.status_code == absent.status_code == (401 if method == "DELETE" and name is None else 404)
-            assert refused.get_json()["error"] == absent.get_json()["error"].replace(str(ABSENT), str(job_id))
+            assert refused.get_json()["detail"] == absent.get_json()["detail"].replace(str(ABSENT), str(job_id))
         assert shelf.job(job_id)["state"] == "queued"
     with shelf.registry.catalog.writing() as session:
         root = session.query(Contributor).filter_by(name="root").one()
@@ -240,7 +240,7 @@ def test_of_one_contributor_few_jobs_wait_and_the_queue_has_its_own_end(shelf: S
     answer = shelf.asked("ada", "POST", "/reports", {})
     assert answer.status_code == 429
     assert int(answer.headers["Retry-After"]) > 0
-    assert answer.get_json()["error"].startswith(f"{WAITING_MAX} of your jobs wait already")
+    assert answer.get_json()["detail"].startswith(f"{WAITING_MAX} of your jobs wait already")
     assert shelf.asked("bob", "POST", "/reports", {}).status_code == 202
     assert shelf.asked("ada", "DELETE", "/jobs/1").status_code == 200
     assert shelf.asked("ada", "POST", "/reports", {}).status_code == 202

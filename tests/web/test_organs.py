@@ -126,7 +126,7 @@ def test_a_wrong_query_stays_in_the_box_with_what_is_wrong(little: FlaskClient) 
     assert page.named("input")[0].attributes["value"] == "thta:3"
     refused = little.get("/organs.json?q=thta:3")
     assert refused.status_code == 400
-    assert refused.get_json()["errors"] == [{"field": "q", "sentence": refused.get_json()["error"]}]
+    assert refused.get_json()["errors"] == [{"field": "q", "code": "bad-query", "detail": refused.get_json()["detail"]}]
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "1001", "x", "１", "1e3", "9" * 40])

@@ -72,7 +72,7 @@ def test_line_130_an_account_may_plan_more_and_not_everything(app: Flask, regist
     for path in ("/api/v1/plans", "/api/v1/chimeras"):
         answer = client.post(path, json=RECIPE, headers=token)
         assert (answer.status_code, answer.get_json()["code"]) == (413, "too-costly")
-        assert "more than 10 s" in answer.get_json()["error"]
+        assert "more than 10 s" in answer.get_json()["detail"]
     browser = logged_in(app, new_token(registry, "bob"))
     field = form_token(browser, "/account")
     assert browser.post("/compose", data=FORM | {"form_token": field}).status_code == 413

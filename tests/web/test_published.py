@@ -143,10 +143,10 @@ def test_a_quarantined_model_is_absent_for_all_but_its_owner(
         for _ in range(2):
             hide_model(session, named(session, MODEL), "quarantined", "to be looked at", "root")
     bob = bearing(new_token(registry, "bob", "upload"))
-    absent = anybody.get(f"{API}/ada/nothing").get_json()["error"]
+    absent = anybody.get(f"{API}/ada/nothing").get_json()["detail"]
     for at in ("", "/versions", "/descendants"):
         answer = anybody.get(f"{API}/{MODEL}{at}", headers=bob)
-        assert (answer.status_code, answer.get_json()["error"]) == (404, absent.replace("nothing", "weaver"))
+        assert (answer.status_code, answer.get_json()["detail"]) == (404, absent.replace("nothing", "weaver"))
     assert anybody.patch(f"{API}/{MODEL}", json={"title": "x"}, headers=bob).status_code == 404
     assert anybody.post(f"{API}/{MODEL}/yank", json={"reason": "x"}, headers=bob).status_code == 404
     assert [one["state"] for one in ada.get(f"{API}/{MODEL}/versions").get_json()["items"]] == ["quarantined"] * 2

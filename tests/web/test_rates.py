@@ -158,7 +158,7 @@ def test_line_101_a_token_that_was_good_once_is_no_guess_and_its_owner_alone_lea
             before = asked()
             answer = app.test_client().get(ACCOUNT, headers=bearing(token))
             assert (answer.status_code, asked() - before) == (401, cost), "no more is asked than for any other token"
-            assert why in answer.get_json()["error"]
+            assert why in answer.get_json()["detail"]
             assert "WWW-Authenticate" in answer.headers
     body = revoked[:14] + unknown_token().text[14:-6]
     guess = app.test_client().get(ACCOUNT, headers=bearing(body + _checksum(body)))

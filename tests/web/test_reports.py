@@ -143,7 +143,7 @@ def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
         assert "was stopped" in answer.text
         assert answer.headers["Cache-Control"] == "no-store"
     twin = little.get("/reports.json")
-    assert (twin.status_code, twin.get_json()["ok"]) == (503, False)
+    assert (twin.status_code, twin.get_json()["code"]) == (503, "too-slow")
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_an_address_that_is_too_long_is_refused_in_the_form_that_was_asked_for(p
     assert answer.status_code == 414
     if path.startswith("/api") or path.endswith(".json"):
         assert answer.get_json()["status"] == 414
-        assert answer.get_json()["error"] == f"An address has at most {ADDRESS_MAX_LENGTH} characters."
+        assert answer.get_json()["detail"] == f"An address has at most {ADDRESS_MAX_LENGTH} characters."
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "10.0.0.7:8935", "[fd00::7]:8935", "organs", "organs.default.svc:80"])

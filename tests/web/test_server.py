@@ -19,6 +19,7 @@ import pytest
 
 from organs.registry.catalog.queries.blobs import blobs_by_digest
 from organs.registry.digest import digest_of
+from organs.registry.entities.problem import MEDIA_TYPE, Problem
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.registry import Registry
 from tests.builders import file_bytes
@@ -203,11 +204,11 @@ def test_an_address_that_is_too_long_is_refused_as_json_below_the_api(live: Live
         answer = live.send(b"GET " + path + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
         head, _, body = answer.partition(b"\r\n\r\n")
         assert b" 414 " in head.splitlines()[0], head
-        assert (b"application/json" in head) == is_json
+        assert (MEDIA_TYPE.encode() in head) == is_json
         if is_json:
             value = json.loads(body)
-            assert set(value) == {"ok", "error", "errors", "status"}
-            assert (value["ok"], value["status"]) == (False, 414)
+            assert set(value) == set(Problem.__struct_fields__)
+            assert (value["title"], value["status"], value["code"]) == ("URI too long", 414, "uri-too-long")
 
 
 def test_line_86_a_body_longer_than_it_said_is_no_request_of_its_own(live: Live) -> None:

@@ -66,11 +66,11 @@ def test_a_model_is_submitted_looked_at_and_published_by_its_contributor_alone(
     looked = get(client, ann, here).get_json()
     assert (looked["state"], looked["proposed"]["license"], looked["model"]) == ("ready", "MIT", None)
     assert [one["id"] for one in get(client, ann, "/submissions").get_json()["items"]] == [made["id"]]
-    absent = get(client, eve, "/submissions/999").get_json()["error"].replace("999", "#")
+    absent = get(client, eve, "/submissions/999").get_json()["detail"].replace("999", "#")
     for method, address in (("GET", here), ("DELETE", here), ("POST", f"{here}/publish")):
         body_of = {"json": {}} if method == "POST" else {}
         refused = client.open(f"/api/v1{address}", method=method, headers=eve, **body_of)
-        assert (refused.status_code, refused.get_json()["error"].replace(str(made["id"]), "#")) == (404, absent)
+        assert (refused.status_code, refused.get_json()["detail"].replace(str(made["id"]), "#")) == (404, absent)
     assert get(client, eve, "/submissions").get_json()["items"] == []
     renamed = client.post(f"/api/v1{here}/publish", headers=ann, json={"metadata": {"title": "T"}, "name": "small"})
     assert (renamed.status_code, renamed.get_json()["state"]) == (202, "publishing")
@@ -131,7 +131,7 @@ def test_a_licence_that_is_said_is_held_to_what_is_known_and_one_in_a_header_is_
     refused = put(client, ann, body | {"metadata": {"license": "mit-ish"}})
     assert refused.status_code == 400
     (why,) = refused.get_json()["errors"]
-    assert (why["field"], why["sentence"]) == ("metadata.license", wrong_with_licence("mit-ish"))
+    assert (why["field"], why["detail"]) == ("metadata.license", wrong_with_licence("mit-ish").removesuffix("."))
     here = f"/submissions/{put(client, ann, body).get_json()['id']}"
     attended(registry, int(here.rpartition("/")[2]), publish=False)
     browser = logged_in(client.application, ann["Authorization"].removeprefix("Bearer "))

@@ -111,7 +111,7 @@ def test_line_79_a_chunk_out_of_order_is_told_where_to_go_on(
     for begin, end in ((1001, 2000), (999, 1001), (0, 1001)):
         answer = ada.chunk(upload, DATA, begin, end)
         assert (answer.status_code, answer.headers["Range"]) == (416, "bytes=0-999")
-        assert faults(document, "UploadRefused", answer.get_json()) == []
+        assert faults(document, "UploadProblem", answer.get_json()) == []
         assert answer.get_json()["received_bytes"] == 1000
         assert answer.headers["Cache-Control"] == "no-store"
     assert spooled(registry, upload) == DATA[:1000]
@@ -145,8 +145,8 @@ def test_line_81_a_second_client_at_an_upload_gets_409(ada: Sender, document: di
     with paused_chunk(ada, upload, DATA) as paused:
         for answer in (ada.chunk(upload, DATA, 0, 100), ada.finish(upload), ada.ask("DELETE", f"/{upload}")):
             assert answer.status_code in (409, 400)
-            assert "another client" in answer.get_json()["error"]
-        assert faults(document, "Error", ada.chunk(upload, DATA, 0, 100).get_json()) == []
+            assert "another client" in answer.get_json()["detail"]
+        assert faults(document, "Problem", ada.chunk(upload, DATA, 0, 100).get_json()) == []
         assert ada.received(upload) == 0
     assert paused.answered() == 202
     assert ada.received(upload) == len(DATA)

@@ -12,6 +12,7 @@ from werkzeug.test import TestResponse
 from organs.cli.serve import is_personal
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.register.jobs import enqueue_job
+from organs.registry.entities.problem import Problem
 from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.forms import COOKIE
@@ -108,8 +109,8 @@ def test_line_106_the_api_is_written_by_programs_and_own_pages_alone(
     assert state(writing) == ("cancelled" if may else "queued")
     if not may:
         refused = answer.get_json()
-        assert (refused["ok"], refused["status"], set(refused)) == (False, wanted, {"ok", "error", "errors", "status"})
-        assert "another site" in refused["error"] or "account" in refused["error"]
+        assert (refused["status"], set(refused)) == (wanted, set(Problem.__struct_fields__))
+        assert "another site" in refused["detail"] or "account" in refused["detail"]
 
 
 @pytest.mark.parametrize(("headers", "may"), HEADERS, ids=str)

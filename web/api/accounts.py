@@ -10,6 +10,7 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.errors import BadRequest
 from organs.registry.present.accounts import contributor_values, contributors_values
 from organs.registry.present.values import Values
 from organs.web.accounts import create_own_token, own_account, own_tokens, revoke_own_token
@@ -20,7 +21,6 @@ from organs.web.api.params import (
     LIMIT,
     json_body,
 )
-from organs.web.api.refusals import Refused
 from organs.web.api.writing import writing_operation
 from organs.web.auth import (
     ANY,
@@ -85,11 +85,11 @@ def make_token() -> Values:
     body = json_body(("label", "scopes", "days"))
     label, scopes, days = body.get("label", ""), body.get("scopes"), body.get("days", TOKEN_DAYS_DEFAULT)
     if not isinstance(label, str):
-        raise Refused("label", "label must be a string.")
+        raise BadRequest("label", "label must be a string.")
     if not isinstance(scopes, list) or not _are_scopes(scopes):
-        raise Refused("scopes", f"scopes must be a list of some of {', '.join(SCOPES)}.")
+        raise BadRequest("scopes", f"scopes must be a list of some of {', '.join(SCOPES)}.")
     if days is not None and (type(days) is not int or not 1 <= days <= TOKEN_DAYS_MAX):
-        raise Refused("days", f"days must be an integer from 1 to {TOKEN_DAYS_MAX}, or null.")
+        raise BadRequest("days", f"days must be an integer from 1 to {TOKEN_DAYS_MAX}, or null.")
     return create_own_token(label, scopes, days)
 
 

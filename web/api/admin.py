@@ -9,6 +9,7 @@ from flask import request
 from organs.registry.catalog.queries.administration import all_contributors, waiting_submissions
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.errors import BadRequest
 from organs.registry.names import parse_model_name
 from organs.registry.present.administration import accounts_values, waiting_values
 from organs.registry.present.events import events_values
@@ -22,7 +23,6 @@ from organs.web.api.params import (
     NAMESPACE,
     json_body,
 )
-from organs.web.api.refusals import Refused
 from organs.web.api.writing import writing_operation
 from organs.web.auth import ADMIN
 from organs.web.params import (
@@ -124,9 +124,9 @@ def remove_model(namespace: str, name: str) -> Values:
     body = json_body(("version", "reason"))
     version = body.get("version")
     if type(version) is not int or not 1 <= version <= VERSION_MAX:
-        raise Refused("version", "version is to be the number of the version that goes.")
+        raise BadRequest("version", "version is to be the number of the version that goes.")
     if parse_model_name(f"{namespace}/{name}").version is not None:
-        raise Refused("name", "The version is to stand in the body, not in the address.")
+        raise BadRequest("name", "The version is to stand in the body, not in the address.")
     return administration.remove(f"{namespace}/{name}@{version}", _text(body, "reason"))
 
 
@@ -196,22 +196,22 @@ def change_contributor(contributor: str) -> Values:
     """Who is suspended can do nothing that needs an account, from the next request on; what was published stays."""
     body = json_body(("state", "quota"))
     if not body:
-        raise Refused(None, "Say what is to be another: state, quota, or both.")
+        raise BadRequest(None, "Say what is to be another: state, quota, or both.")
     state = body.get("state")
     if "state" in body and state not in CONTRIBUTOR_STATES:
-        raise Refused("state", f"state is to be {' or '.join(CONTRIBUTOR_STATES)}.")
+        raise BadRequest("state", f"state is to be {' or '.join(CONTRIBUTOR_STATES)}.")
     return administration.change(contributor, state, _quota(body) if "quota" in body else administration.LEAVE)
 
 
 def _text(body: Values, name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise Refused(name, f"{name} is to be a text that is not empty.")
+        raise BadRequest(name, f"{name} is to be a text that is not empty.")
     return value
 
 
 def _quota(body: Values) -> int | None:
     value = body.get("quota")
     if value is not None and (type(value) is not int or not 0 <= value <= administration.ID_MAX):
-        raise Refused("quota", "quota is to be a whole number of bytes, or null.")
+        raise BadRequest("quota", "quota is to be a whole number of bytes, or null.")
     return value

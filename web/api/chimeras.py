@@ -5,7 +5,7 @@ from __future__ import annotations
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.digest import parse_prefix
-from organs.registry.errors import BadDigest, BadName
+from organs.registry.errors import BadDigest, BadName, BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
 from organs.registry.present.chimeras import chimera_page, chimeras_values
 from organs.registry.present.values import Values
@@ -19,7 +19,6 @@ from organs.web.api.params import (
     json_body,
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
-from organs.web.api.refusals import Refused
 from organs.web.api.writing import ACCEPTED, queued, writing_operation
 from organs.web.contents import whole_model
 from organs.web.links import model_address
@@ -145,7 +144,7 @@ def assemble() -> Values:
     """
     asked = json_body(("model", "lock"))
     if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= MODEL_TEXT_MAX_LENGTH for one in asked.values()):
-        raise Refused(None, "One of model and lock is wanted, as a text: a name, or the digest of a lock.")
+        raise BadRequest(None, "One of model and lock is wanted, as a text: a name, or the digest of a lock.")
     with reading(settings().search_seconds) as session:
         if "lock" in asked:
             model = chimeras_by_lock(session, checked_lock(asked["lock"]))[0]
@@ -162,15 +161,15 @@ def assemble() -> Values:
 
 
 def checked_lock(text: str) -> str:
-    """The digest of a lock or the beginning of one; raises Refused."""
+    """The digest of a lock or the beginning of one; raises BadRequest."""
     try:
         return parse_prefix(text)
     except BadDigest as error:
-        raise Refused("lock", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+        raise BadRequest("lock", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
 
 
 def _model_name(text: str) -> ModelName:
     try:
         return parse_model_name(text)
     except BadName as error:
-        raise Refused("model", str(error)) from error
+        raise BadRequest("model", str(error)) from error

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from organs.registry.entities.base import schemas
+from organs.registry.entities.problem import MEDIA_TYPE
 from organs.registry.present.models import public_figures
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
@@ -62,23 +63,24 @@ A list answers `{"items", "next", "notes"}`; the next page is `after=<next>`, an
 Answers to GET have a strong ETag: send it as `If-None-Match`, and what has not changed answers 304 without a body. HEAD
 answers as GET does, without the body.
 
-Every refusal below `/api/v1` is `{"ok": false, "error", "errors": [{"field", "sentence"}], "status"}`. A parameter that
-is not known here, or that is given twice, is refused, so that a misspelt one is seen. 405 comes with `Allow`, 503 with
-`Retry-After`. An address that is not described here answers 404.
+Every error below `/api/v1` is a problem document (RFC 9457, `application/problem+json`): `type`, `title`, `status`,
+`detail`, a stable `code` for programs, and `errors`, a list of `field`, `code` and `detail`. Some codes have further
+members, such as `seconds`. A parameter that is not known here, or that is given twice, is refused, so that a misspelt
+one is seen. 405 comes with `Allow`, 503 with `Retry-After`. An address that is not described here answers 404.
 
 Every page of the catalog has a twin with the same values: `/organs.json`, `/models.json`, `/index.json`; lists have
 `.csv` too. They may change with the pages; what is described here will not.
 """
 _REFUSALS: Mapping[int, str] = {
-    400: "The request means nothing here; `errors` says which field and why.",
+    400: "The request is not valid; `errors` says which field and why.",
     401: "This needs a token, or the one that was sent is not good.",
     403: "The token is not good for this, what is asked for is not the asker's own, or this server only reads.",
     404: "Nothing is kept here.",
     409: "What was asked for is several things, or cannot be had in this form.",
-    410: "The model was removed: the sentence says when and why.",
+    410: "The model was removed: `removed_on` and `reason` say when and why.",
     412: "The file is not the one that `If-Match` names.",
     411: "The length of the body is not told.",
-    413: "The body is too large, or what it asks for is too much work: `code` is `too-costly` then.",
+    413: "The body is too large, over the quota (`over-quota`), or asks for too much work (`too-costly`).",
     414: "The address is too long.",
     415: "The body is of another type than is wanted here, or is packed.",
     429: "Asked too often; `Retry-After` has the seconds.",
@@ -89,7 +91,7 @@ _REFUSALS: Mapping[int, str] = {
 }
 _API_REFUSALS: Mapping[int, str] = {416: "The chunk begins elsewhere than it is to; `received_bytes` says where."}
 """Where a status means something else to the API than to downloads."""
-_REFUSAL_SCHEMAS: Mapping[int, str] = {416: "UploadRefused"}
+_REFUSAL_SCHEMAS: Mapping[int, str] = {416: "UploadProblem"}
 _API_ONLY = (401, 403, 411)
 _DOWNLOAD_REFUSALS = tuple(status for status in _REFUSALS if status not in _API_ONLY)
 _CONDITIONS: Mapping[str, str] = {
@@ -196,9 +198,9 @@ def _responses() -> Schema:
         "NotModified": {"description": "What the asker has is current.", "headers": {"ETag": _text_header("")}}
     }
     for status, text in _REFUSALS.items():
-        schema = ref(_REFUSAL_SCHEMAS.get(status, "Error"))
+        schema = ref(_REFUSAL_SCHEMAS.get(status, "Problem"))
         told = _API_REFUSALS.get(status, text)
-        found[f"json-{status}"] = {"description": told, "content": {_JSON: {"schema": schema}}}
+        found[f"json-{status}"] = {"description": told, "content": {MEDIA_TYPE: {"schema": schema}}}
         if status in _DOWNLOAD_REFUSALS:
             found[f"words-{status}"] = {"description": text, "content": {"text/html": {}, "text/plain": {}}}
         for form in ("json", "words"):

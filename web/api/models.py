@@ -21,7 +21,7 @@ from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.entities.lineage import ModelLineage
-from organs.registry.errors import BadDigest, BadName, NotFound
+from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.comparison import PAGE_TENSORS_MAX, comparison, registered_model
 from organs.registry.present.lookup import organs_of_model
@@ -45,7 +45,6 @@ from organs.web.api.params import (
     SECOND,
     json_body,
 )
-from organs.web.api.refusals import Refused
 from organs.web.api.writing import ACCEPTED, queued, writing_operation
 from organs.web.auth import (
     ANY,
@@ -125,7 +124,7 @@ def header(header: str) -> Values:
     try:
         digest = parse_digest(header)
     except BadDigest as error:
-        raise Refused("header", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+        raise BadRequest("header", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     with reading(settings().search_seconds) as session:
         found = model_with_header(session, digest)
         if found is None:
@@ -237,22 +236,22 @@ def _model(session: Session, namespace: str, name: str) -> Model:
 
 
 def _checked_digest(text: str) -> str:
-    """The digest that was asked for, or the beginning of one; raises Refused."""
+    """The digest that was asked for, or the beginning of one; raises BadRequest."""
     try:
         return parse_prefix(text)
     except BadDigest as error:
-        raise Refused("digest", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+        raise BadRequest("digest", f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
 
 
 def _asked_model(parameter: str) -> ModelName:
-    """The name in that parameter; raises Refused."""
+    """The name in that parameter; raises BadRequest."""
     text = request.args.get(parameter)
     if not text:
-        raise Refused(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
+        raise BadRequest(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
     try:
         return parse_model_name(text)
     except BadName as error:
-        raise Refused(parameter, str(error)) from error
+        raise BadRequest(parameter, str(error)) from error
 
 
 VERSION_MAX = 10**9
@@ -312,7 +311,7 @@ def edit(namespace: str, name: str) -> Values:
     asked = json_body(("version", *FIELDS))
     edits, wrong = read_edits(asked)
     if wrong:
-        raise Refused(*wrong[0], more=wrong[1:])
+        raise BadRequest(*wrong[0], more=wrong[1:])
     wanted = _name(namespace, name, asked)
     with registry().catalog.writing() as session:
         model = model_to_edit(session, wanted)
@@ -339,7 +338,7 @@ def yank(namespace: str, name: str) -> Values:
     asked = json_body(("version", "reason"))
     reason = asked.get("reason")
     if not isinstance(reason, str):
-        raise Refused("reason", "reason is missing: why it is yanked, for those who use it.")
+        raise BadRequest("reason", "reason is missing: why it is yanked, for those who use it.")
     wanted = _name(namespace, name, asked)
     with registry().catalog.writing() as session:
         model = model_to_yank(session, wanted)
@@ -374,13 +373,13 @@ def _asker() -> str:
 
 
 def _name(namespace: str, name: str, asked: Values) -> ModelName:
-    """The name in the address, with the version of the body if there is one; raises BadName, Refused."""
+    """The name in the address, with the version of the body if there is one; raises BadName, BadRequest."""
     found = parse_model_name(f"{namespace}/{name}")
     version = asked.get("version")
     if version is None:
         return found
     if type(version) is not int or not 1 <= version < VERSION_MAX:
-        raise Refused("version", "version is to be a whole number from 1.")
+        raise BadRequest("version", "version is to be a whole number from 1.")
     if found.version not in (None, version):
-        raise Refused("version", "The address names another version than the body.")
+        raise BadRequest("version", "The address names another version than the body.")
     return ModelName(found.namespace, found.name, version)

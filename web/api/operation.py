@@ -20,9 +20,9 @@ from werkzeug.exceptions import MethodNotAllowed
 
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.entities.base import Entity, schema_name
+from organs.registry.errors import BadRequest
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT, api
-from organs.web.api.refusals import Refused
 from organs.web.api.schemas.values import Schema
 from organs.web.auth import (
     identity,
@@ -208,7 +208,7 @@ def _next(value: Entity | Values) -> str | None:
 
 
 def check_address(known: Sequence[str]) -> None:
-    """Raise Refused for what would otherwise be ignored or guessed at: names misspelt or repeated, bytes no UTF-8."""
+    """Raise BadRequest for parameters that are unknown or repeated, and for an address that is not UTF-8."""
     sent = request.query_string
     if not sent:
         return
@@ -216,12 +216,12 @@ def check_address(known: Sequence[str]) -> None:
         try:
             unquote_to_bytes(sent).decode("utf-8")
         except UnicodeDecodeError as error:
-            raise Refused(None, "The address has escaped bytes that are no UTF-8.") from error
+            raise BadRequest(None, "The address has escaped bytes that are no UTF-8.") from error
     for name, values in request.args.lists():
         if name not in known:
-            raise Refused(name[:80], _unknown(name, known))
+            raise BadRequest(name[:80], _unknown(name, known))
         if len(values) > 1:
-            raise Refused(name, f"{name} is given {len(values)} times; once is enough.")
+            raise BadRequest(name, f"{name} is given {len(values)} times; once is enough.")
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:

@@ -7,7 +7,7 @@ from flask import g
 from organs.registry.catalog.queries.search import count_organs
 from organs.registry.catalog.search import ORGANS
 from organs.registry.digest import Digest, parse_digest
-from organs.registry.errors import BadDigest
+from organs.registry.errors import BadDigest, BadRequest
 from organs.registry.present.lookup import known_organs
 from organs.registry.present.organs import organ_page
 from organs.registry.present.search import facet_values, search_values
@@ -22,7 +22,6 @@ from organs.web.api.params import (
     ORGAN_QUERY,
     json_body,
 )
-from organs.web.api.refusals import Refused
 from organs.web.params import (
     asked_after,
     asked_limit,
@@ -117,11 +116,11 @@ def facets() -> Values:
 
 
 def asked_digests(value: object) -> list[Digest]:
-    """The digests that were asked for; raises Refused with all that are none."""
+    """The digests that were asked for; raises BadRequest with all that are none."""
     if not isinstance(value, list) or not value:
-        raise Refused("digests", f"digests is to be a list of 1 to {DIGESTS_MAX:,} texts.")
+        raise BadRequest("digests", f"digests is to be a list of 1 to {DIGESTS_MAX:,} texts.")
     if len(value) > DIGESTS_MAX:
-        raise Refused("digests", f"digests has {len(value):,} entries; {DIGESTS_MAX:,} are allowed at once.")
+        raise BadRequest("digests", f"digests has {len(value):,} entries; {DIGESTS_MAX:,} are allowed at once.")
     found, errors = [], []
     for place, text in enumerate(value):
         try:
@@ -129,7 +128,7 @@ def asked_digests(value: object) -> list[Digest]:
         except BadDigest as error:
             errors.append((f"digests[{place}]", f"{error}."))
     if errors:
-        raise Refused(*errors[0], more=errors[1:])
+        raise BadRequest(*errors[0], more=errors[1:])
     return found
 
 

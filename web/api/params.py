@@ -7,20 +7,17 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from flask import Response, abort, request
+from flask import abort, request
 
 from organs.registry.catalog.search import MODELS, ORGANS, Vocabulary
 from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
 from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH
-from organs.registry.errors import BadRecipe, NotComposable
+from organs.registry.errors import BadRequest
 from organs.registry.present.values import Values
 from organs.registry.reports.dissection import ORGANS_DEFAULT
 from organs.registry.reports.overview import ROWS_DEFAULT
-from organs.web.api.blueprint import api
 from organs.web.api.operation import Parameter
-from organs.web.api.refusals import ERRORS_MAX, Refused
 from organs.web.api.schemas.values import Schema
-from organs.web.errors import error_answer
 from organs.web.params import LIMIT_DEFAULT
 
 DEPTH_MAX = 8
@@ -34,17 +31,17 @@ _BRACKETS = re.compile(r"[\[\]{}]")
 def json_body(members: Sequence[str] | None = None) -> Values:
     """Return the body, an object with some of `members` and no others; with None the caller checks its members.
 
-    Raises Refused (400); answers 415 for what is no JSON by its type or is packed, 413 for what is too large.
+    Raises BadRequest (400); answers 415 for what is no JSON by its type or is packed, 413 for what is too large.
     """
     check_json()
     value = _parsed(request.get_data(cache=False))
     if not isinstance(value, dict):
-        raise Refused(None, "The body is to be a JSON object.")
+        raise BadRequest(None, "The body is to be a JSON object.")
     strange = [name for name in value if members is not None and name not in members]
     if strange:
         takes = ", ".join(members or ())
         errors = [(name[:80], f"There is no member {name[:80]!r} here. The body has {takes}.") for name in strange]
-        raise Refused(*errors[0], more=errors[1:])
+        raise BadRequest(*errors[0], more=errors[1:])
     return value
 
 
@@ -61,16 +58,16 @@ def _parsed(body: bytes) -> Any:
         text = body.decode("utf-8")
         brackets = text.count("[") + text.count("{")
         if brackets > BRACKETS_MAX:
-            raise Refused(None, f"The body has more than {BRACKETS_MAX:,} lists and objects.")
+            raise BadRequest(None, f"The body has more than {BRACKETS_MAX:,} lists and objects.")
         if brackets > DEPTH_MAX and _depth(text) > DEPTH_MAX:
-            raise Refused(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
+            raise BadRequest(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
         return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise Refused(None, "The body is no UTF-8.") from error
+        raise BadRequest(None, "The body is no UTF-8.") from error
     except json.JSONDecodeError as error:
-        raise Refused(None, f"The body is no JSON: {error.msg} at character {error.pos}.") from error
+        raise BadRequest(None, f"The body is no JSON: {error.msg} at character {error.pos}.") from error
     except ValueError as error:  # a number of more digits than Python reads
-        raise Refused(None, "The body has a number that is too long.") from error
+        raise BadRequest(None, "The body has a number that is too long.") from error
 
 
 def _depth(text: str) -> int:
@@ -88,12 +85,12 @@ def _depth(text: str) -> int:
 def _members(pairs: list[tuple[str, Any]]) -> Values:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise Refused(None, "The body has a member twice; which one is meant cannot be told.")
+        raise BadRequest(None, "The body has a member twice; which one is meant cannot be told.")
     return found
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise Refused(None, f"The body has {name}, which is no JSON.")
+    raise BadRequest(None, f"The body has {name}, which is no JSON.")
 
 
 _EXAMPLE = "Zoo-A-2M-v1.0-Q8_0"
@@ -216,27 +213,7 @@ def asked_recipe() -> Values:
     if YAML not in body:
         return {"recipe": body}
     if len(body) > 1:
-        raise Refused(YAML, f"{YAML} holds the whole recipe, so nothing stands beside it.")
+        raise BadRequest(YAML, f"{YAML} holds the whole recipe, so nothing stands beside it.")
     if not isinstance(body[YAML], str) or not body[YAML]:
-        raise Refused(YAML, f"{YAML} is to be a text: the recipe.")
+        raise BadRequest(YAML, f"{YAML} is to be a text: the recipe.")
     return {"recipe_text": body[YAML]}
-
-
-@api.errorhandler(BadRecipe)
-def refused_recipe(error: BadRecipe) -> Response:
-    """400 with everything that is wrong."""
-    errors = [(field or None, _sentence(reason)) for field, reason in error.reasons][:ERRORS_MAX]
-    return error_answer(400, errors[0][1], errors=errors)
-
-
-@api.errorhandler(NotComposable)
-def refused_plan(error: NotComposable) -> Response:
-    """409 with everything that refuses it, and the codes of what would have to be accepted."""
-    errors = [("recipe", _sentence(reason)) for reason in error.refusals][:ERRORS_MAX]
-    if error.unaccepted:
-        errors.append(("accept", f"Accept {', '.join(error.unaccepted)} to make it all the same."))
-    return error_answer(409, errors[0][1], errors=errors)
-
-
-def _sentence(reason: str) -> str:
-    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}."

@@ -16,7 +16,7 @@ from organs.registry.compose.recipe_io import (
     read_recipe,
     recipe_findings,
 )
-from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, NotFound
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
 from organs.registry.present.compatibility import compatibility_values
 from organs.registry.present.composing import fitting_values
 from organs.registry.present.plan import findings_values, plan_values
@@ -31,7 +31,6 @@ from organs.web.api.params import (
     LOCK_TOO,
     asked_recipe,
 )
-from organs.web.api.refusals import Refused
 from organs.web.params import (
     asked_limit,
     asked_switch,
@@ -135,5 +134,5 @@ def _without_plan(findings: list[Finding]) -> Values:
 def _asked_name(parameter: str) -> str:
     name = request.args.get(parameter)
     if not name:
-        raise Refused(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
+        raise BadRequest(parameter, f"{parameter} is missing: the name of a model, namespace/name.")
     return name

@@ -7,7 +7,6 @@ from flask import request
 from organs.ingest.contributions.manifest import (
     BODY_MAX_BYTES,
     MEMBERS,
-    BadManifest,
     parse_acknowledged,
     parse_manifest,
     parse_stated_metadata,
@@ -23,7 +22,6 @@ from organs.web.api.params import (
     NAMESPACE,
     json_body,
 )
-from organs.web.api.refusals import Refused
 from organs.web.api.uploads import asker_id
 from organs.web.api.writing import ACCEPTED, writing_operation
 from organs.web.auth import UPLOAD
@@ -77,11 +75,8 @@ def submit_model(namespace: str, name: str) -> Values:
     with receiving(asker_id()):
         request.get_data()  # keeps the body, for `json_body`
         take_turn()
-    try:
-        manifest = parse_manifest(json_body(MEMBERS))
-        return submission_values(submitting.submit(namespace, name, manifest))
-    except BadManifest as error:
-        raise _refused(error) from error
+    manifest = parse_manifest(json_body(MEMBERS))
+    return submission_values(submitting.submit(namespace, name, manifest))
 
 
 @operation(
@@ -129,11 +124,8 @@ def publish_submission(submission: str) -> Values:
     `ready`, 400 while it has a finding that must be acknowledged (`non-finite-weights`) and is not in `acknowledge`.
     """
     body = json_body(("metadata", "name", "acknowledge"))
-    try:
-        given = parse_stated_metadata(body.get("metadata"))
-        acknowledged = parse_acknowledged(body.get("acknowledge"))
-    except BadManifest as error:
-        raise _refused(error) from error
+    given = parse_stated_metadata(body.get("metadata"))
+    acknowledged = parse_acknowledged(body.get("acknowledge"))
     submission_id = submitting.parsed_submission(submission)
     name = submitting.checked_name(body.get("name"))
     return submission_values(submitting.publish(submission_id, given, name, acknowledged))
@@ -153,8 +145,3 @@ def withdraw_submission(submission: str) -> Values:
     """While it is looked at, is ready, or waits for an administrator; 409 otherwise. What was sent is kept until it
     expires."""
     return submission_values(submitting.withdraw(submitting.parsed_submission(submission)))
-
-
-def _refused(error: BadManifest) -> Refused:
-    first, *more = [(where or None, f"{sentence[:1].upper()}{sentence[1:]}.") for where, sentence in error.reasons]
-    return Refused(*first, more=more)

@@ -25,23 +25,21 @@ from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import Pieces
 from organs.registry.catalog.vocabulary import UPLOAD_KINDS
 from organs.registry.digest import Digest, parse_digest
-from organs.registry.errors import BadDigest, BadInput, Busy, DiskFull, NotFound
+from organs.registry.errors import BadDigest, BadInput, BadRequest, Busy, DiskFull, NotFound
 from organs.registry.present.uploads import upload_values, uploads_values
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT, api
 from organs.web.api.operation import Parameter, operation
 from organs.web.api.organs import asked_digests
 from organs.web.api.params import json_body
-from organs.web.api.refusals import Refused
 from organs.web.api.writing import ACCEPTED, writing_operation
 from organs.web.auth import (
     UPLOAD,
     identity,
 )
-from organs.web.errors import error_answer
-from organs.web.receiving import DIGEST_HEADER, RANGE_HEADER, BadHeader, asked_chunk, portions, receiving
+from organs.web.errors import refused
+from organs.web.receiving import DIGEST_HEADER, RANGE_HEADER, asked_chunk, portions, receiving
 from organs.web.responses import (
-    json_answer,
     reading,
     registry,
     settings,
@@ -51,13 +49,13 @@ NAME_MAX_LENGTH = 255
 
 
 def asked_declaration() -> Declared:
-    """The body; raises Refused (400) for what cannot be sent. Whether it may be, the catalog knows."""
+    """The body; raises BadRequest (400) for what cannot be sent. Whether it may be, the catalog knows."""
     given = json_body(("kind", "size_bytes", "digest", "name", "pieces"))
     kind, size_bytes = given.get("kind"), given.get("size_bytes")
     if kind not in UPLOAD_KINDS:
-        raise Refused("kind", f"kind is to be {', '.join(UPLOAD_KINDS[:-1])} or {UPLOAD_KINDS[-1]}.")
+        raise BadRequest("kind", f"kind is to be {', '.join(UPLOAD_KINDS[:-1])} or {UPLOAD_KINDS[-1]}.")
     if not _is_size(size_bytes):
-        raise Refused("size_bytes", "size_bytes is to be a whole number from 1 on.")
+        raise BadRequest("size_bytes", "size_bytes is to be a whole number from 1 on.")
     digest, name, pieces = given.get("digest"), given.get("name"), given.get("pieces")
     try:
         return Declared(
@@ -67,10 +65,10 @@ def asked_declaration() -> Declared:
             None if name is None else _name(name),
             () if pieces is None else _pieces(pieces),
         )
-    except Refused:
+    except BadRequest:
         raise
     except BadInput as error:
-        raise Refused(None, f"{error}.") from error
+        raise BadRequest(None, f"{error}.") from error
 
 
 def _is_size(value: Any) -> TypeGuard[int]:
@@ -81,24 +79,24 @@ def _digest(value: Any, field: str) -> Digest:
     try:
         return parse_digest(value if isinstance(value, str) else "")
     except BadDigest as error:
-        raise Refused(field, f"{field} is to be a SHA-256 digest of 64 hexadecimal characters.") from error
+        raise BadRequest(field, f"{field} is to be a SHA-256 digest of 64 hexadecimal characters.") from error
 
 
 def _name(value: Any) -> str:
     """What a file is called: shown to people, and never a path."""
     is_name = isinstance(value, str) and 1 <= len(value) <= NAME_MAX_LENGTH and value.isprintable()
     if not is_name or "/" in value or "\\" in value or value in (".", ".."):
-        raise Refused("name", f"name is to be what a file is called, of 1 to {NAME_MAX_LENGTH} characters, no path.")
+        raise BadRequest("name", f"name is to be what a file is called, of 1 to {NAME_MAX_LENGTH} characters, no path.")
     return str(value)
 
 
 def _pieces(value: Any) -> Pieces:
     if not isinstance(value, list) or not value:
-        raise Refused("pieces", "pieces is to be a list of [size_bytes, digest].")
+        raise BadRequest("pieces", "pieces is to be a list of [size_bytes, digest].")
     found = []
     for place, one in enumerate(value):
         if not (isinstance(one, list) and len(one) == 2 and _is_size(one[0])):
-            raise Refused(f"pieces[{place}]", "a piece is [size_bytes, digest].")
+            raise BadRequest(f"pieces[{place}]", "a piece is [size_bytes, digest].")
         found.append((int(one[0]), _digest(one[1], f"pieces[{place}]")))
     return tuple(found)
 
@@ -280,18 +278,11 @@ def cancel_upload(upload: str) -> Values:
 
 @api.errorhandler(WrongOffset)
 def refused_offset(error: WrongOffset) -> Response:
-    """416 with the upload as it is."""
-    refusal = error_answer(416, str(error), field=RANGE_HEADER)
-    answer = json_answer(refusal.get_json() | upload_values(error.upload), 416)
-    if error.upload.received_bytes:
-        answer.headers["Range"] = f"bytes=0-{error.upload.received_bytes - 1}"
+    """Return 416 with the upload as it is: its members stand beside those of the problem document."""
+    answer = refused(error, upload_values(error.upload))
+    if error.received_bytes:
+        answer.headers["Range"] = f"bytes=0-{error.received_bytes - 1}"
     return answer
-
-
-@api.errorhandler(BadHeader)
-def refused_header(error: BadHeader) -> Response:
-    """400 that names the header."""
-    return error_answer(400, str(error), field=error.name)
 
 
 def asker_id() -> int:

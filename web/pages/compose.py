@@ -44,7 +44,7 @@ from organs.registry.present.models import model_summary, models_values
 from organs.registry.present.plan import plan_values
 from organs.registry.present.script import script
 from organs.registry.present.values import Values
-from organs.web.errors import error_answer, status_of
+from organs.web.errors import status_of
 from organs.web.forms import writing_form
 from organs.web.pages.anatomy import (
     cell_grid,
@@ -244,7 +244,7 @@ def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Wo
         recipe = asked.recipe()
     except BadRecipe as error:
         if not plain_page():
-            abort(error_answer(400, str(error), errors=error.reasons))
+            raise
         recipe, unread, status = asked.readable(), recipe_findings(error), 400
     with reading(settings().search_seconds) as session:
         plan, library = plan_for_client(session, recipe)

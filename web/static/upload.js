@@ -244,7 +244,7 @@ async function call(method, path, body = undefined, headers = {}, onSent = undef
     if (answer.status === 416 && values) return values.upload ?? call("GET", path);
     if (answer.ok && values) return values;
     if (answer.status >= 500 || !values) throw new Error(`the server answers ${answer.status}`);
-    throw new Refusal(values.error ?? `the server answers ${answer.status}`);
+    throw new Refusal(values.detail ?? `the server answers ${answer.status}`);
   }
 }
 

@@ -46,8 +46,8 @@ def removed_versions(session: Session, name: ModelName) -> Sequence[Model]:
 
 def removal(model: Model) -> Removed:
     """What to tell who asks for it: when it was removed, and why."""
-    day = "" if model.changed_at is None else f" on {model.changed_at.date().isoformat()}"
-    return Removed(f"{model.full_name} was removed{day}: {model.state_reason}")
+    day = None if model.changed_at is None else model.changed_at.date().isoformat()
+    return Removed(model.full_name, model.state_reason or "", day)
 
 
 def withdrawn_models(session: Session, full_names: Collection[str]) -> dict[str, Model]:

@@ -9,6 +9,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 from werkzeug.test import TestResponse
 
+from organs.registry.entities.problem import MEDIA_TYPE
 from organs.web.api.operation import Operation
 
 
@@ -25,9 +26,10 @@ def assert_as_described(document: dict[str, Any], told: Operation, answer: TestR
     """Status, type, headers and shape of an answer are those of its operation; gives what it holds."""
     described = document["paths"][told.path][told.method]["responses"]
     assert str(answer.status_code) in described, (told.name, answer.status_code, answer.text[:300])
-    assert answer.mimetype == "application/json"
+    is_answer = answer.status_code == told.status
+    assert answer.mimetype == ("application/json" if is_answer else MEDIA_TYPE)
     value = json.loads(answer.text, parse_constant=lambda name: math.nan)
-    schema = told.answer if answer.status_code == told.status else "Error"
+    schema = told.answer if is_answer else "Problem"
     assert faults(document, schema, value) == [], told.name
     if answer.status_code == told.status:
         for header in described[str(told.status)].get("headers", {}):
@@ -36,13 +38,13 @@ def assert_as_described(document: dict[str, Any], told: Operation, answer: TestR
 
 
 def assert_refused(document: dict[str, Any], answer: TestResponse, status: int, field: str | None) -> str:
-    """The answer is the one shape of refusals, about `field`; gives its sentence."""
+    """Check that the answer is a problem document about `field`, and return its detail."""
     value = answer.get_json()
     assert answer.status_code == value["status"] == status, answer.text[:300]
-    assert faults(document, "Error", value) == []
+    assert answer.mimetype == MEDIA_TYPE
+    assert faults(document, "Problem", value) == []
     assert answer.headers["Cache-Control"] == "no-store"
-    assert value["errors"][0]["field"] == field, value
-    assert value["error"] == value["errors"][0]["sentence"]
-    assert len(value["error"]) > 10
-    assert "Traceback" not in value["error"]
-    return str(value["error"])
+    assert [one["field"] for one in value["errors"][:1]] in ([field], [] if field is None else [field]), value
+    assert len(value["detail"]) > 10
+    assert "Traceback" not in value["detail"]
+    return str(value["detail"])

@@ -10,6 +10,7 @@ from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
 
+from organs.registry.entities.problem import ERRORS_MAX
 from organs.web.api.operation import operations
 from tests.strategies import BESIDE_FIXTURES
 from tests.web.api.against import assert_refused, faults
@@ -142,7 +143,7 @@ def test_everything_wrong_with_a_list_of_digests_is_told_at_once(zoo: FlaskClien
     answer = zoo.post(LOOKUP, json={"digests": ["a", DIGEST, "b"]})
     assert [one["field"] for one in answer.get_json()["errors"]] == ["digests[0]", "digests[2]"]
     many = zoo.post(LOOKUP, json={"digests": ["x"] * 1000}).get_json()
-    assert len(many["errors"]) == 20
+    assert len(many["errors"]) == ERRORS_MAX
 
 
 def test_line_95_a_packed_body_is_refused(zoo: FlaskClient, document: dict[str, Any]) -> None:
@@ -157,7 +158,7 @@ def test_a_name_that_is_not_served_is_refused_in_json(zoo: FlaskClient, document
 
 
 def test_a_misspelt_parameter_is_told_the_right_one(zoo: FlaskClient) -> None:
-    assert "did you mean limit?" in zoo.get("/api/v1/organs?limt=3").get_json()["error"]
+    assert "did you mean limit?" in zoo.get("/api/v1/organs?limt=3").get_json()["detail"]
 
 
 def test_a_hostile_name_of_a_parameter_is_cut(zoo: FlaskClient) -> None:
@@ -197,4 +198,4 @@ def test_line_108_any_text_anywhere_is_answered_without_a_fault_of_ours(
         return  # a dot or a slash led out of the API
     assert answer.status_code < 500 or (told.writes and answer.status_code == 503)  # the queue may be full
     if answer.status_code != told.status:
-        assert faults(document, "Error", answer.get_json()) == []
+        assert faults(document, "Problem", answer.get_json()) == []

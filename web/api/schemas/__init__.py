@@ -1,19 +1,23 @@
 """What answers look like, as JSON Schemas: each by the name that the OpenAPI document gives it.
 
-values       JSON Schemas of single values, and what schemas are put together with
-organs       schemas of organs: at their places, by digest, and how a search's findings are spread
-models       schemas of models, their lineage, and two of them side by side
-reports      schemas of the registry as a whole: its figures, its reports; and of what is refused
-chimeras     schemas of chimeras: recipes, plans, findings
-asking       schemas of what is asked for in the bodies of requests
-jobs         schemas of jobs
-accounts     schemas of contributors, accounts and tokens
-admin        schemas of what administrators are told
-uploads      schemas of uploads
-submissions  schemas of submissions
-published    schemas of what becomes of a model after it was published
+values    single values, and what schemas are put together with
+organs    organs, placements, facets
+models    models, lineage, comparisons
+reports   the registry as a whole
+chimeras  plans and chimeras
+asking    bodies of requests
+jobs      what waits in the queue
+accounts  contributors, accounts and tokens
+admin     what administrators are told
+uploads   bytes on their way in
+submissions   models on their way in
+
+Schemas of entities, such as problem documents, are generated from their classes.
 """
 
+import msgspec
+
+from organs.registry.entities.problem import Problem
 from organs.web.api.schemas.accounts import ACCOUNT_SCHEMAS
 from organs.web.api.schemas.admin import ADMIN_SCHEMAS
 from organs.web.api.schemas.asking import ASKING_SCHEMAS
@@ -25,14 +29,16 @@ from organs.web.api.schemas.published import PUBLISHED_SCHEMAS
 from organs.web.api.schemas.reports import REPORT_SCHEMAS
 from organs.web.api.schemas.submissions import SUBMISSION_SCHEMAS
 from organs.web.api.schemas.uploads import UPLOAD_SCHEMAS
-from organs.web.api.schemas.values import Schema
+from organs.web.api.schemas.values import REF_TEMPLATE, Schema
 
+_, _ENTITY_SCHEMAS = msgspec.json.schema_components([Problem], ref_template=REF_TEMPLATE)
 _GROUPS = (
     *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, JOB_SCHEMAS, ACCOUNT_SCHEMAS),
     UPLOAD_SCHEMAS,
     ADMIN_SCHEMAS,
     PUBLISHED_SCHEMAS,
     SUBMISSION_SCHEMAS,
+    _ENTITY_SCHEMAS,
 )
 SCHEMAS: dict[str, Schema] = {name: schema for group in _GROUPS for name, schema in sorted(group.items())}
 

@@ -1,4 +1,4 @@
-"""Schemas of the registry as a whole: its figures, its reports; and of what is refused."""
+"""Schemas of the registry as a whole: its figures and its reports."""
 
 from __future__ import annotations
 
@@ -28,11 +28,6 @@ _COLUMN: dict[str, Schema] = {
     "kind": _KIND,
     "data_only": described(FLAG, "Whether people are not shown it."),
 }
-_ERROR: dict[str, Schema] = {
-    "field": described(nullable(TEXT), "The parameter or member that it is about; null for the whole request."),
-    "sentence": TEXT,
-}
-
 REPORT_SCHEMAS: dict[str, Schema] = {
     "Root": record(
         "What answers here.",
@@ -85,17 +80,6 @@ REPORT_SCHEMAS: dict[str, Schema] = {
             "kinds": values_by_name("How each reads.", _KIND),
             "after": list_of(TEXT),
         },
-    ),
-    "Error": record(
-        "What is wrong. The same shape for every refusal.",
-        {
-            "ok": {"type": "boolean", "const": False},
-            "error": described(TEXT, "One sentence for a person."),
-            "errors": list_of(record("One thing that is wrong.", _ERROR)),
-            "status": {"type": "integer", "minimum": 400, "maximum": 599},
-            "code": described(TEXT, "Its kind for programs, where the status does not say it: `too-costly`."),
-        },
-        optional=("code",),
     ),
     "Document": {"type": "object", "description": "This document.", "required": ["openapi", "info", "paths"]},
 }

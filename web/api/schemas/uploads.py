@@ -56,16 +56,10 @@ UPLOAD_SCHEMAS: dict[str, Schema] = {
         {"items": list_of(ref("Upload")), "next": described(nullable(TEXT), "Always null: they are one page.")},
     ),
     "UploadAsked": record("What is going to be sent.", {**_WANTED, **_MORE}, optional=_MORE),
-    "UploadRefused": record(
-        "What is wrong, and how far the upload is.",
-        {
-            "ok": {"type": "boolean", "const": False},
-            "error": described(TEXT, "One sentence for a person."),
-            "errors": list_of(record("One thing that is wrong.", {"field": nullable(TEXT), "sentence": TEXT})),
-            "status": {"type": "integer", "const": 416},
-            **_UPLOAD,
-        },
-    ),
+    "UploadProblem": {
+        "description": "What is wrong, as in Problem, and how far the upload is.",
+        "allOf": [ref("Problem"), {"type": "object", "properties": _UPLOAD, "required": list(_UPLOAD)}],
+    },
     "DigestsKnown": record(
         "Which digests need not be sent.",
         {"known": list_of(DIGEST, "Of pieces that are here already, for all that the asker may know.")},

@@ -10,6 +10,7 @@ from organs.registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
 Schema = dict[str, Any]
 """A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
 
+REF_TEMPLATE = "#/components/schemas/{name}"
 DIGEST_PATTERN = "^[0-9a-f]{64}$"
 SHAPE_PATTERN = "^[0-9]+(x[0-9]+){0,3}$"
 MODEL_PATTERN = "^[^/@]+/[^/@]+@[0-9]+$"
@@ -66,7 +67,7 @@ def described(schema: Schema, description: str | None) -> Schema:
 
 def ref(name: str) -> Schema:
     """The schema of that name among the components."""
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": REF_TEMPLATE.format(name=name)}
 
 
 TEXT: Schema = {"type": "string"}

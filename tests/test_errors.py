@@ -1,0 +1,282 @@
+"""Errors: one table of codes, statuses and exit codes, and the way over HTTP and back into the same class."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from flask import Flask
+from werkzeug.serving import make_server
+
+from organs.cli.main import EXIT_CODES, organ
+from organs.ingest.contributions.inspection import (
+    Refused,
+    Stopped,
+)
+from organs.ingest.contributions.manifest import BadManifest
+from organs.ingest.contributions.uploads import BytesLost, WrongOffset
+from organs.registry.catalog.tables import Upload
+from organs.registry.client.connection import PROBLEM_MAX_BYTES, Connection
+from organs.registry.entities.problem import ERRORS_MAX, INTERNAL, data_of, encoded, error_of, plain_problem, problem_of
+from organs.registry.errors import (
+    DETAIL_MAX_LENGTH,
+    ERRORS,
+    BadDirectory,
+    BadGguf,
+    BadInput,
+    BadQuery,
+    BadRecipe,
+    BadRequest,
+    BadSplit,
+    BadToken,
+    Conflict,
+    CorruptBlob,
+    NameTaken,
+    NoSandbox,
+    NotAssemblable,
+    NotComposable,
+    NotFound,
+    OrganError,
+    QueueFull,
+    Removed,
+    TooCostly,
+    TooMany,
+    TooSlow,
+    Unreachable,
+)
+from organs.registry.registry import Registry
+from organs.registry.validation.runtime import NoRuntime
+from organs.web.app import create_app
+from organs.web.hub import RevisionRemoved
+from tests.client.scripted import Answer, scripted
+from tests.test_house import PRODUCT, ROOT, modules, tree
+
+WORDS = "it happened to 'Größe', \N{ROCKET}"
+
+
+def all_errors() -> dict[str, type[OrganError]]:
+    """Return the table with every class of the product: their modules are found by their source, then imported."""
+    for path in modules(*PRODUCT):
+        classes = (node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef))
+        if any(keyword.arg == "code" for node in classes for keyword in node.keywords):
+            importlib.import_module(".".join(("organs", *path.with_suffix("").parts)))
+    return dict(sorted(ERRORS.items()))
+
+
+TABLE = all_errors()
+SAMPLES: tuple[OrganError, ...] = (
+    BadGguf("a.gguf", "n_tensors", 1 << 40, "too many"),
+    BadSplit("a", ["shard 2 is missing", "shard 3 is missing"]),
+    BadDirectory("folder", ["no manifest"]),
+    BadQuery("limit", "a whole number"),
+    BadRecipe("recipe", [("grafts[1].blocks", "not a block"), ("", "no base")]),
+    BadRequest("pieces[3]", "not a piece", [(None, "too many"), ("name", "no name")]),
+    BadManifest([("files[0]", "no pieces"), ("", "no files")]),
+    TooCostly(12.5, 10.0, "too many models"),
+    Removed("ada/tiny@1", "it was a mistake", "2026-01-31"),
+    RevisionRemoved("ada/tiny@1", "it was a mistake", None),
+    TooMany(WORDS, 61.5),
+    QueueFull(100),
+    NameTaken("ada/tiny", "ada/tiny@1", 2),
+    TooSlow(2.5),
+    NotAssemblable("ada/tiny@1", ["a shard is missing", "a header is missing"]),
+    NotComposable(["other widths", "other heads"], ["strangers", "licence-differs"]),
+    WrongOffset(Upload(received_bytes=5)),
+    BytesLost(),
+    NoSandbox(["no namespaces"]),
+    CorruptBlob("/home/registry/blobs/ab", "a bit is wrong"),
+    NoRuntime("llama.cpp is missing", "validate"),
+    Stopped("it took too long", is_limit=True),
+    Refused("bad-gguf", "it is none"),
+)
+"""Errors of the classes with constructors of their own."""
+
+
+def sample(code: str) -> OrganError:
+    found = {type(one).code: one for one in SAMPLES}
+    return found.get(code) or TABLE[code](WORDS)
+
+
+@pytest.fixture(scope="module")
+def raising(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """A connection to a catalog that raises the sample of a code at `/api/v1/raise/<code>`."""
+    with Registry.open(tmp_path_factory.mktemp("raising")) as registry:
+        app = create_app(registry)
+
+        def fail(code: str) -> None:
+            raise sample(code)
+
+        app.add_url_rule("/api/v1/raise/<code>", "fail", fail)
+        with served(app) as url:
+            connection = Connection(url, tries=1)
+            yield connection
+            connection.close()
+
+
+@contextmanager
+def served(app: Flask) -> Iterator[str]:
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("code", [code for code, kind in TABLE.items() if kind.status != INTERNAL])
+def test_an_error_raised_in_a_view_comes_back_as_the_same_class_with_the_same_data(
+    code: str, raising: Connection
+) -> None:
+    due = sample(code)
+    with pytest.raises(OrganError) as caught:
+        raising.get(f"/api/v1/raise/{code}")
+    error = caught.value
+    assert type(error) is type(due) is TABLE[code]
+    assert (str(error), error.detail, error.code, error.status) == (str(due), due.detail, code, due.status)
+    assert data_of(error) == data_of(due)
+    assert error.errors == due.errors or (not due.errors and {one.code for one in error.errors} == {code})
+    for name in ("reasons", "refusals", "unaccepted", "missing"):
+        assert getattr(error, name, None) == getattr(due, name, None)
+
+
+@pytest.mark.parametrize("code", [code for code, kind in TABLE.items() if kind.status == INTERNAL])
+def test_an_error_of_the_server_itself_tells_nothing_of_its_inside(code: str, raising: Connection) -> None:
+    with pytest.raises(Unreachable, match="because of an error of its own") as caught:
+        raising.get(f"/api/v1/raise/{code}")
+    assert sample(code).detail not in str(caught.value)
+    assert (type(caught.value), caught.value.errors) == (Unreachable, ())
+
+
+def test_every_class_with_data_or_a_constructor_of_its_own_has_a_sample() -> None:
+    own = {code for code, kind in TABLE.items() if "__init__" in vars(kind) and kind is not OrganError}
+    assert own <= {type(one).code for one in SAMPLES}
+
+
+def test_two_classes_cannot_have_one_code() -> None:
+    with pytest.raises(TypeError, match="'not-found' of NotFound"):
+        type("Again", (OrganError,), {}, code="not-found")
+    with pytest.raises(TypeError, match="code"):
+        type("Without", (OrganError,), {})
+
+
+def test_a_class_has_the_status_and_the_exit_code_of_its_parent_unless_it_says_otherwise() -> None:
+    assert (Removed.status, Removed.exit_code) == (410, NotFound.exit_code)
+    assert (BadToken.status, BadToken.exit_code) == (401, 4)
+
+
+def answered(body: Any, status: int) -> OrganError:
+    """Return the error that a client raises where that is answered."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with scripted(lambda _: Answer(status, data)) as server, pytest.raises(OrganError) as caught:
+        Connection(server.url, tries=1).get("/x")
+    return caught.value
+
+
+PLAIN: dict[str, Any] = {
+    "type": "about:blank",
+    "title": "Conflict",
+    "status": 409,
+    "detail": "no",
+    "code": "conflict",
+    "errors": [],
+}
+
+
+def test_an_unknown_code_falls_back_to_the_status_and_keeps_the_sentence_and_the_fields() -> None:
+    listed = [{"field": "name", "code": "from-the-future", "detail": "too new"}]
+    error = answered(PLAIN | {"code": "from-the-future", "errors": listed, "more": {"a": [1]}}, 409)
+    assert (type(error), str(error), error.errors[0].code) == (Conflict, "no", "from-the-future")
+
+
+def test_a_code_that_does_not_belong_to_the_status_is_not_believed() -> None:
+    assert type(answered(PLAIN | {"code": "bad-token", "status": 409}, 409)) is Conflict
+    for code in ("corrupt-blob", "disk-full", "bad-setting"):
+        assert type(answered(PLAIN | {"code": code, "status": 500}, 500)) is Unreachable
+
+
+HOSTILE: dict[str, Any] = {
+    "a long sentence": PLAIN | {"detail": "x" * (DETAIL_MAX_LENGTH + 1)},
+    "a long code": PLAIN | {"code": "x" * 100},
+    "a code with a control character": PLAIN | {"code": "conflict\x1b[31m"},
+    "many errors": PLAIN | {"errors": [{"code": "a", "detail": "b"}] * (ERRORS_MAX + 1)},
+    "a number for a sentence": PLAIN | {"detail": 7},
+    "a text for errors": PLAIN | {"errors": "none"},
+    "an error that is none": PLAIN | {"errors": [7]},
+    "no code": {key: value for key, value in PLAIN.items() if key != "code"},
+    "deep": b'{"more": ' + b"[" * 100_000,
+    "huge": json.dumps(PLAIN).encode() + b" " * PROBLEM_MAX_BYTES,
+    "a list": [PLAIN],
+    "no JSON": b"<html>",
+    "no UTF-8": b'{"detail": "\xff\xfe"}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_problem_is_an_error_by_its_status_and_nothing_of_it_is_kept(name: str) -> None:
+    error = answered(HOSTILE[name], 409)
+    assert type(error) is Conflict
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+ answered 409", str(error))
+    assert error.errors == ()
+
+
+@pytest.mark.parametrize("seconds", [-1, 1e300, "7", None, [7]])
+def test_data_out_of_bounds_are_not_taken(seconds: object) -> None:
+    error = error_of(429, json.dumps(PLAIN | {"code": "too-many-requests", "seconds": seconds}).encode(), "x", 3.0)
+    assert isinstance(error, TooMany)
+    assert error.seconds == 3.0
+
+
+def test_what_is_too_long_or_cannot_be_encoded_is_cut_before_it_is_sent() -> None:
+    error = BadRecipe("\ud800", [("f" * 1000, "x" * 5000)] * 100)
+    body = encoded(problem_of(error), data_of(error))
+    assert len(body) < PROBLEM_MAX_BYTES
+    back = error_of(400, body, "x")
+    assert isinstance(back, BadRecipe)
+    assert (len(back.errors), len(back.detail), back.where) == (ERRORS_MAX, DETAIL_MAX_LENGTH, "?")
+
+
+def test_what_http_itself_refuses_has_the_standard_phrase_as_title_and_code() -> None:
+    problems = [plain_problem(status, "") for status in (405, 414, 421, 429)]
+    assert [(problem.title, problem.code) for problem in problems] == [
+        ("Method not allowed", "method-not-allowed"),
+        ("URI too long", "uri-too-long"),
+        ("Misdirected request", "misdirected-request"),
+        ("Too many requests", "too-many-requests"),
+    ]
+
+
+def test_the_page_of_errors_has_every_class_with_its_status_and_exit_code() -> None:
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| (\d+) \| (\d) \| `(\w+)` \| (.+) \|$", text, re.MULTILINE)
+    due = [
+        (code, str(kind.status), str(kind.exit_code), kind.__name__, (inspect.getdoc(kind) or "").partition("\n\n")[0])
+        for code, kind in TABLE.items()
+    ]
+    assert rows == due
+
+
+def test_every_exit_code_is_explained_by_the_help_of_the_command_and_the_guide() -> None:
+    used = {0, 2, *(kind.exit_code for kind in TABLE.values())}
+    assert used == set(EXIT_CODES)
+    guide = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    for number, meaning in EXIT_CODES.items():
+        assert f"  {number}  {meaning}\n" in (organ.help or "")
+        assert f"| {number} | {meaning} |" in guide
+
+
+def test_a_bad_input_that_is_a_bad_name_is_400_to_programs_and_404_on_a_page(registry: Registry) -> None:
+    client = create_app(registry).test_client()
+    assert client.get("/api/v1/models/local/..%5cx").status_code == 400
+    assert client.get("/models/.../x").status_code == 404
+    assert issubclass(TABLE["bad-name"], BadInput)
