@@ -22,7 +22,6 @@ from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.administration import removal_values, submitted_values, waiting_values
-from organs.registry.present.events import events_values
 from organs.registry.present.text import count_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.registry.sandbox.protections import Protection, kernel, protections
@@ -173,16 +172,13 @@ def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -
     """List who did what, newest first."""
     with folder_registry() as registry, registry.catalog.reading() as session:
         page = newest_events(session, limit, after, by, action)
-        values = events_values(page)
     if as_json:
-        print_json(values)
+        print_json(page)
         return
-    if not values["items"]:
+    if not page.items:
         click.echo("No such events.", err=True)
         return
-    rows = [
-        (one["at"][:19].replace("T", " "), one["contributor"], one["action"], one["text"]) for one in values["items"]
-    ]
+    rows = [(f"{event.at:%Y-%m-%d %H:%M:%S}", event.contributor, event.action, event.text) for event in page]
     print_table(("at (UTC)", "who", "did", "to"), rows)
     if page.next is not None:
         narrowed = [*(["--by", by] if by else []), *(["--action", action] if action else [])]

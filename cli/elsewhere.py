@@ -71,16 +71,6 @@ def report_there(remote: RemoteRegistry, model: str | None, limit: int | None) -
     return asked_report(remote.connection, None if model is None else parse_model_name(model), limit)
 
 
-def jobs_there(remote: RemoteRegistry, limit: int, after: str | None, cancel: int | None, show: int | None) -> Values:
-    """The job that is cancelled or shown, or a page of jobs."""
-    from organs.registry.client.shown import jobs_page, one_job
-
-    job = show if cancel is None else cancel
-    if job is None:
-        return jobs_page(remote.connection, limit, after)
-    return one_job(remote.connection, job, cancel=cancel is not None)
-
-
 def validated_there(remote: RemoteRegistry, chimera: str, tokens: int, say: Callable[[str], None]) -> Values:
     """The verdict on a chimera that is run there; `say` is told what is done."""
     from organs.registry.client.shown import validated

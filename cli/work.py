@@ -1,4 +1,4 @@
-"""`organ work` and `organ jobs`: do what waits in the queue, and look at it."""
+"""`organ work` runs the jobs of the queue; `organ jobs` lists and cancels them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -18,12 +18,10 @@ from organs.cli.arguments import (
     remote_registry,
 )
 from organs.cli.console import plain, print_json, print_table
-from organs.cli.elsewhere import jobs_there
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.search.cursor import PAGE_MAX
-from organs.registry.present.jobs import job_values, jobs_values
-from organs.registry.present.values import Values
+from organs.registry.entities.job import Job, JobPage, JobSummary
 
 PARENT_SECONDS = 0.5
 """Between two looks whether the server is still there."""
@@ -34,13 +32,13 @@ _NUMBERS = ("job", "progress")
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="End when nothing waits any more.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but errors.")
+@click.option("--once", is_flag=True, help="Exit when the queue is empty.")
+@click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.option("--with-parent", type=click.IntRange(1), hidden=True, help="End when the process of this id does.")
 def work(once: bool, quiet: bool, with_parent: int | None) -> None:
-    """Do the jobs that wait in the queue, one of each lane at a time, until interrupted.
+    """Run the jobs that wait in the queue, one of each lane at a time, until interrupted.
 
-    `organ serve` does so by itself. Ctrl-C and SIGTERM put what is being done back into the queue.
+    `organ serve` does this by itself. Ctrl-C and SIGTERM put running jobs back into the queue.
     """
     from organs.ingest.jobs.runner import Runner, Told  # all that jobs do: `organ jobs` needs none of it
 
@@ -67,56 +65,76 @@ def work(once: bool, quiet: bool, with_parent: int | None) -> None:
 
 @click.command()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Jobs on a page.")
-@click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
-@click.option("--cancel", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Cancel that job; what has ended stays.")
-@click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="That job alone, with its result, as JSON.")
+@click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
+@click.option(
+    "--cancel",
+    type=click.IntRange(1, ID_MAX),
+    metavar="JOB",
+    help="Cancel this job. A job that has ended does not change.",
+)
+@click.option("--show", type=click.IntRange(1, ID_MAX), metavar="JOB", help="Print this job with its result as JSON.")
 @click.option("--json", "as_json", is_flag=True, help="The list as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as_json: bool, quiet: bool) -> None:
     """List the jobs, newest first, or cancel one."""
     if cancel is not None and show is not None:
         raise click.UsageError("--cancel and --show exclude each other")
-    values = _asked(limit, after, cancel, show)
     if cancel is not None:
-        click.echo(f"job {cancel} is {plain(values['state'])}", err=True)
+        click.echo(f"job {cancel} is {plain(_cancelled(cancel).state)}", err=True)
         return
-    if as_json or show is not None:
-        print_json(values)
+    if show is not None:
+        print_json(_job(show))
+        return
+    page = _page(limit, after)
+    if as_json:
+        print_json(page)
         return
     if quiet:
-        for job in values["items"]:
-            click.echo(job["id"])
+        for job in page:
+            click.echo(job.id)
     else:
-        _print_jobs(values["items"])
-    if values["next"] is not None:
-        print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], values["next"])
+        _print_jobs(page.items)
+    if page.next is not None:
+        print_more("jobs", "", [*(["-q"] if quiet else []), "--limit", str(limit)], page.next)
 
 
-def _asked(limit: int, after: str | None, cancel: int | None, show: int | None) -> Values:
-    """The job to be cancelled or shown, or a page of them."""
+def _page(limit: int, after: str | None) -> JobPage:
     remote = remote_registry()
     if remote is not None:
         with remote:
-            return jobs_there(remote, limit, after, cancel, show)
-    with folder_registry() as registry:
-        if cancel is not None:
-            with registry.catalog.writing() as session:
-                return {"state": cancel_job(session, cancel).state}
-        with registry.catalog.reading() as session:
-            if show is not None:
-                return job_values(*job_by_id(session, show))
-            return jobs_values(newest_jobs(session, limit, after))
+            return remote.jobs(limit, after)
+    with folder_registry() as registry, registry.catalog.reading() as session:
+        return newest_jobs(session, limit, after)
 
 
-def _print_jobs(found: list[Values]) -> None:
+def _job(job: int) -> Job:
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            return remote.job(job)
+    with folder_registry() as registry, registry.catalog.reading() as session:
+        return job_by_id(session, job)
+
+
+def _cancelled(job: int) -> Job:
+    remote = remote_registry()
+    if remote is not None:
+        with remote:
+            return remote.cancel_job(job)
+    with folder_registry() as registry, registry.catalog.writing() as session:
+        cancel_job(session, job)
+        return job_by_id(session, job)
+
+
+def _print_jobs(found: Sequence[JobSummary]) -> None:
     if not found:
         click.echo("No jobs.", err=True)
         return
     rows = [
-        (job["id"], job["kind"], job["state"], f"{job['progress']:.0%}", job["created_at"][:16], job["note"])
+        (job.id, job.kind, job.state, f"{job.progress:.0%}", f"{job.created_at:%Y-%m-%d %H:%M}", job.note)
         for job in found
     ]
-    print_table(("job", "kind", "state", "progress", "asked for", "note"), rows, _NUMBERS)
+    print_table(("job", "kind", "state", "progress", "requested", "note"), rows, _NUMBERS)
 
 
 @contextmanager

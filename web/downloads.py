@@ -12,7 +12,7 @@ from flask.blueprints import BlueprintSetupState
 from organs.ingest.jobs.extract import pack_file
 from organs.registry.catalog.queries.blobs import BlobRow
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
-from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.catalog.queries.jobs import file_of_job
 from organs.registry.catalog.queries.models import files_of, model_by_name
 from organs.registry.chimera.layout import first_header
 from organs.registry.compose.lock import lock_of
@@ -20,7 +20,6 @@ from organs.registry.digest import parse_prefix
 from organs.registry.errors import NotFound, StoreError
 from organs.registry.names import parse_model_name
 from organs.registry.present.chimera import chimera_values
-from organs.registry.present.jobs import PACK, job_result
 from organs.web.contents import (
     FULL_DIGEST_LENGTH,
     chosen_organ,
@@ -137,12 +136,12 @@ def job_file(job: str, file: str) -> Response:
     """A file that a job has left."""
     whose = whose_jobs()
     with reading(settings().search_seconds) as session:
-        result = job_result(job_by_id(session, parsed_job(job), whose)[0]) or {}
-    path = pack_file(registry().settings.home, result.get(PACK), result.get("file"))
-    if path is None or result["file"] != file:
+        left = file_of_job(session, parsed_job(job), whose)
+    path = None if left is None else pack_file(registry().settings.home, left.pack, left.name)
+    if left is None or path is None or left.name != file:
         raise NotFound(f"job {job} has no such file here: what a job leaves is kept for a day")
-    size_bytes, sha256 = result["size_bytes"], result["sha256"]
-    return hand_out(Content(file, size_bytes, sha256, lambda begin, end: _Stretch(path, begin, end), sha256))
+    digest = left.sha256
+    return hand_out(Content(file, left.size_bytes, digest, lambda begin, end: _Stretch(path, begin, end), digest))
 
 
 class _Stretch:

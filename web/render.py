@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -174,6 +175,14 @@ def number_text(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
+_MOMENT_LENGTHS = {"days": 10, "minutes": 16, "seconds": 19}
+
+
+def moment_text(moment: datetime | None, to: str = "days") -> str:
+    """Return a time in UTC as `2026-01-31`, `2026-01-31 12:00` (`minutes`) or `2026-01-31 12:00:59` (`seconds`)."""
+    return "–" if moment is None else moment.isoformat(" ")[: _MOMENT_LENGTHS[to]]
+
+
 def short_digest(digest: str) -> str:
     """As much of a digest as people compare."""
     return digest[:12]
@@ -244,6 +253,7 @@ FILTERS: Mapping[str, Callable[..., Any]] = {
     "kind_mark": kind_mark,
     "markdown": markdown,
     "model_address": model_address,
+    "moment": moment_text,
     "number": number_text,
     "organ_address": organ_address,
     "outside_link": outside_link,

@@ -3,6 +3,7 @@
     /organs?q=type:organ         the page
     /organs.csv?q=type:organ     the list of a page that has one
     /organs.json?q=type:organ    redirects to the resource of the API, `/api/v1/organs?q=type:organ`
+    /jobs.json                   the same entity as the resource of the API, for the session of a browser
 
 HTML and JSON carry a strong ETag of their bytes, and answer 304 to a client that has them.
 """
@@ -20,7 +21,7 @@ from flask import Blueprint, Response, current_app, redirect, render_template, r
 from sqlalchemy.orm import Session
 from werkzeug.wrappers import Response as BaseResponse
 
-from organs.registry.entities.base import encode
+from organs.registry.entities.base import Entity, encode
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
 from organs.registry.reports.document import Cell
@@ -53,6 +54,9 @@ class Page:
     next: str | None = None
     """The `after` of the next page of a list."""
     status: int = 200
+    entity: Entity | None = None
+    """The body of the JSON twin, where the page depends on the session of the browser: the API ignores sessions, so
+    such a twin is no redirect. It is the entity that the API answers."""
 
 
 View = Callable[..., Page]
@@ -105,7 +109,7 @@ def respond(page: Page) -> Response:
         answer = current_app.response_class(sheet(listed.keys, listed.rows), mimetype="text/csv")
         answer.headers["Content-Disposition"] = f'attachment; filename="{request.path.rpartition("/")[2]}"'
     elif wants_json(request.path):
-        answer = json_answer(page.values)
+        answer = json_answer(page.values if page.entity is None else page.entity)
     else:
         answer = current_app.response_class(render_template(page.template, **page.values, **page.extra()))
     if page.next is not None:

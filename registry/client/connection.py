@@ -208,8 +208,20 @@ class Connection:
 
     def post(self, kind: type[E], path: str, body: object, **query: Any) -> E:
         """Return the entity that answers `body`, an entity or plain values, which is sent as JSON; raises as `read`."""
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        with self._asked("POST", path + _query(query), encode(body), headers) as response:
+        return self._write("POST", kind, path + _query(query), body)
+
+    def put(self, kind: type[E], path: str, body: object = None) -> E:
+        """Return the entity that answers `body`, which is sent as JSON unless it is None; raises as `read`."""
+        return self._write("PUT", kind, path, body)
+
+    def delete(self, kind: type[E], path: str) -> E:
+        """Return the entity that answers the removal of the resource at `path`; raises as `read`."""
+        return self._write("DELETE", kind, path, None)
+
+    def _write(self, method: str, kind: type[E], path: str, body: object) -> E:
+        data = None if body is None else encode(body)
+        headers = {"Accept": "application/json"} | ({} if data is None else {"Content-Type": "application/json"})
+        with self._asked(method, path, data, headers) as response:
             return self._entity(response, kind)
 
     def _entity(self, response: BaseHTTPResponse, kind: type[E]) -> E:

@@ -20,6 +20,7 @@ from organs.registry.client.names import file_path, gguf_path, model_path, told_
 from organs.registry.client.shape import Maybe, Members, Values, check, digest, text, whole
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.entities.job import Job, JobPage
 from organs.registry.errors import BadReply, NotAssemblable
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.settings import TOKEN_VARIABLE
@@ -110,6 +111,18 @@ class RemoteRegistry:
         """The model called `name`, or that has the digest `sha256:...`, with its organs and relatives."""
         values = self.model_values(name)
         return answers.registered_model(values, values["placements"])
+
+    def jobs(self, limit: int = 50, after: str | None = None) -> JobPage:
+        """Return a page of jobs, newest first; raises NotFound without an account."""
+        return self.connection.read(JobPage, f"{API}/jobs", limit=limit, after=after)
+
+    def job(self, job: int) -> Job:
+        """Return a job with its result; raises NotFound."""
+        return self.connection.read(Job, f"{API}/jobs/{job}")
+
+    def cancel_job(self, job: int) -> Job:
+        """Cancel a job and return it; one that has ended does not change. Raises NotFound."""
+        return self.connection.delete(Job, f"{API}/jobs/{job}")
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """The models that have organs which fit the model called `base`. As `Registry.fitting`."""

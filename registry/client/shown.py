@@ -1,4 +1,4 @@
-"""What a registry elsewhere shows, as plain values that are checked: organs, chimeras, what fits, jobs, verdicts."""
+"""What a registry elsewhere shows, as plain values that are checked: organs, chimeras, what fits, verdicts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from organs.registry.client.answers import FITTING
 from organs.registry.client.connection import API, Connection
-from organs.registry.client.jobs import JOB, ONE_JOB, Tell, done
+from organs.registry.client.jobs import Tell, done
 from organs.registry.client.names import model_path
 from organs.registry.client.planned import CHANGE, FINDINGS, PARENTS
 from organs.registry.client.shape import (
@@ -155,20 +155,6 @@ def fitting(connection: Connection, base: str, limit: int) -> Values:
     """Models that have organs which fit `base`; raises as `compatibility`."""
     values = connection.get(f"{API}/fitting", base=base, limit=limit)
     check(values, FITTING, "fitting")
-    return values
-
-
-def jobs_page(connection: Connection, limit: int, after: str | None) -> Values:
-    """A page of jobs; raises NotFound where they are not shown to who asks."""
-    values = connection.get(f"{API}/jobs", limit=limit, after=after)
-    check(values, {"items": Each(JOB), "next": Maybe(text)}, "jobs")
-    return values
-
-
-def one_job(connection: Connection, job: int, *, cancel: bool = False) -> Values:
-    """A job with its result, which is cancelled first if so asked; raises NotFound."""
-    values = connection.send("DELETE" if cancel else "GET", f"{API}/jobs/{job}")
-    check(values, ONE_JOB, "job")
     return values
 
 

@@ -8,4 +8,6 @@ classes.
     problem  errors as problem documents (RFC 9457), and back to classes
     finding  findings about a composition, or about a model and its relatives
     lineage  the edges between a model and others, and families of models
+    event    the event log: who did what
+    job      jobs: work that takes longer than a request
 """

@@ -7,7 +7,7 @@ names are ignored when JSON is decoded: a newer registry may send more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
@@ -66,6 +66,10 @@ class Entity(msgspec.Struct, frozen=True, kw_only=True):
     """A value that crosses a border."""
 
 
+class Request(Entity, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The body of a request. Members with a default may be left out."""
+
+
 E = TypeVar("E", bound=Entity)
 Item = TypeVar("Item")
 
@@ -104,10 +108,11 @@ def decode(data: bytes | bytearray, kind: type[E]) -> E:
 def schemas(kinds: list[type[Entity]], template: str = "#/components/schemas/{name}") -> dict[str, Schema]:
     """Return the schemas of `kinds` and of everything in them, by name.
 
-    A value that this program sends has every member, so all are required, and none that is not named.
+    A value that this program sends has every member, unless its entity leaves out defaults, and no other.
     """
     _, found = msgspec.json.schema_components(kinds, ref_template=template)
-    return {name: _closed(schema) for name, schema in sorted(found.items())}
+    partial = {kind.__name__ for kind in _descendants(Entity) if kind.__struct_config__.omit_defaults}
+    return {name: _closed(schema, name in partial) for name, schema in sorted(found.items())}
 
 
 def schema_name(kind: type[Entity]) -> str:
@@ -115,14 +120,23 @@ def schema_name(kind: type[Entity]) -> str:
     return kind.__name__
 
 
-def _closed(schema: Schema) -> Schema:
+def _descendants(kind: type[Entity]) -> Iterator[type[Entity]]:
+    for child in kind.__subclasses__():
+        yield child
+        yield from _descendants(child)
+
+
+def _closed(schema: Schema, is_partial: bool) -> Schema:
+    """Return `schema` without defaults and members that it does not name; all are required unless `is_partial`."""
     if schema.get("type") != "object" or "properties" not in schema:
         return schema
-    properties: Mapping[str, Schema] = schema["properties"]
-    for member in properties.values():
-        member.pop("default", None)
+    properties: dict[str, Schema] = {
+        name: {key: value for key, value in member.items() if key != "default"}
+        for name, member in schema["properties"].items()
+    }
     return {
         **{name: value for name, value in schema.items() if name != "title"},
-        "required": list(properties),
+        "properties": properties,
+        "required": schema.get("required", []) if is_partial else list(properties),
         "additionalProperties": False,
     }

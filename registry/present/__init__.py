@@ -19,12 +19,10 @@ compatibility   whether the organs of one model fit into another, type by type, 
 composing       what is shown while a chimera is put together, as plain values
 script          a recipe as lines of Python, step by step
 usage           how to use a chimera: a Modelfile, the line for llama.cpp
-jobs            jobs as plain values: a line of a list, and one with all that is known of it
 values          the shape of everything that is shown
 text            numbers as people read them, for those who show rows
 accounts        contributors, their accounts and their tokens as plain values
 administration  what administrators are shown, as plain values
-events          the event log as plain values
 published       what became of a model after it was published, as plain values
 submissions     submissions as plain values, for their contributors
 uploads         uploads as plain values, for their contributor

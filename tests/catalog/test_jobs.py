@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, select, update
+from sqlalchemy.orm import undefer
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, job_by_id, newest_jobs
+from organs.registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, newest_jobs
 from organs.registry.catalog.register.jobs import (
     DIED,
     DIED_TWICE,
@@ -63,7 +64,7 @@ def state_of(registry: Registry, job_id: int) -> str:
 
 def row(registry: Registry, job_id: int) -> Job:
     with registry.catalog.reading() as session:
-        return job_by_id(session, job_id)[0]
+        return session.get_one(Job, job_id, options=[undefer(Job.arguments), undefer(Job.result)])
 
 
 def let_lease_end(registry: Registry) -> None:
@@ -259,7 +260,7 @@ def test_pages_of_jobs_are_newest_first_and_meet_without_gap(registry: Registry)
         with registry.catalog.reading() as session:
             assert has_jobs(session)
             page = newest_jobs(session, 3, after)
-        found += [job.id for job, _ in page.items]
+        found += [job.id for job in page]
         if page.next is None:
             break
         after = page.next

@@ -12,12 +12,13 @@ import pytest
 from organs.registry.client import answers, shown
 from organs.registry.client.compared import COMPARISON
 from organs.registry.client.connection import API
-from organs.registry.client.jobs import ONE_JOB
 from organs.registry.client.names import told_file, told_name
 from organs.registry.client.planned import PLANNED, check_planned, findings, planned_organs, prediction
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.reported import told_report
 from organs.registry.client.shape import Shape, check
+from organs.registry.entities.base import Entity, decode
+from organs.registry.entities.job import Job
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.registry import Registry
 from organs.registry.reports.document import Column, Kind, Report, Table
@@ -47,6 +48,18 @@ def shown_report(values: Any) -> None:
     assert markdown(told_report(values))
 
 
+def decoded(kind: type[Entity]) -> Callable[[Any], None]:
+    """Decode values as the client does."""
+
+    def take(values: Any) -> None:
+        try:
+            decode(json.dumps(values).encode(), kind)
+        except ValueError as error:
+            raise BadReply(str(error)) from error
+
+    return take
+
+
 def shaped(shape: Shape) -> Callable[[Any], None]:
     return lambda values: check(values, shape, "it")
 
@@ -72,7 +85,7 @@ def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
             "figures": (ask.get(f"{API}/reports/figures"), shown_report),
             "table": (Report("A", ("B",), (TABLE,), ("C",), "t").values(), shown_report),
             "plan": (ask.send("POST", f"{API}/plans", recipe), shown_plan),
-            "job": (ask.send("POST", f"{API}/reports", {"limit": 1}), shaped(ONE_JOB)),
+            "job": (ask.send("POST", f"{API}/reports", {"limit": 1}), decoded(Job)),
         }
     return {name: (shortened(values), take) for name, (values, take) in found.items()}
 

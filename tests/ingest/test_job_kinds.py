@@ -32,13 +32,13 @@ from organs.ingest.jobs.runner import Runner
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.catalog.queries.chimeras import verdicts_of
-from organs.registry.catalog.queries.jobs import active_jobs, job_by_id
+from organs.registry.catalog.queries.jobs import active_jobs, file_of_job, job_by_id
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Placement
 from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, BadRecipe, NotComposable, NotFound, OrganError, StoreUnwritable
 from organs.registry.names import parse_model_name
-from organs.registry.present.jobs import job_result, job_values
 from organs.registry.registry import Registry
 from tests.homes import Homes, three_models
 from tests.trips import row_counts
@@ -57,22 +57,21 @@ def kin(registry: Registry, homes: Homes) -> Registry:
     return registry
 
 
-def done(registry: Registry, kind: str, arguments: Values) -> Values:
+def done(registry: Registry, kind: str, arguments: Values) -> Job:
     """What became of a job of that kind."""
     job_id = ask_for(registry, kind, arguments)
     Runner(registry, Event()).run(once=True)
     with registry.catalog.reading() as session:
-        return job_values(*job_by_id(session, job_id))
+        return job_by_id(session, job_id)
 
 
 def result(registry: Registry, kind: str, arguments: Values) -> Values:
     job = done(registry, kind, arguments)
-    assert job["state"] == "finished", job["note"]
+    assert job.state == "finished", job.note
+    assert job.result is not None
     with registry.catalog.reading() as session:
-        found = job_result(job_by_id(session, job["id"])[0])
-    assert found is not None
-    assert job["result"] == {key: value for key, value in found.items() if key != "pack"}
-    return found
+        file = file_of_job(session, job.id)
+    return job.result if file is None else job.result | {"pack": file.pack}
 
 
 def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: Registry) -> None:

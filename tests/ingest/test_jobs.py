@@ -20,12 +20,12 @@ from sqlalchemy import update
 from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell, Values
 from organs.ingest.jobs.queue import KINDS, ask_for
 from organs.ingest.jobs.runner import Held, Runner, Told
+from organs.registry.catalog import tables
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
-from organs.registry.catalog.tables import Job
+from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, NotFound
-from organs.registry.present.jobs import job_values
 from organs.registry.registry import Registry
 from organs.registry.settings import DATABASE_VARIABLE, HOME_VARIABLE
 from tests.trips import ingest_file, little_model
@@ -44,9 +44,9 @@ def kind_of(run: Run, lane: str = WORK, name: str = "odd") -> dict[str, JobKind]
     return {name: JobKind(name, lane, lambda arguments: arguments, run_for)}
 
 
-def values_of(registry: Registry, job_id: int) -> Values:
+def job_of(registry: Registry, job_id: int) -> Job:
     with registry.catalog.reading() as session:
-        return job_values(*job_by_id(session, job_id))
+        return job_by_id(session, job_id)
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -62,7 +62,7 @@ def run_once(registry: Registry, run: Run, arguments: Values | None = None) -> V
     kinds = kind_of(run)
     job_id = ask_for(registry, "odd", arguments or {}, kinds=kinds)
     assert Runner(registry, threading.Event(), kinds=kinds).run(once=True)
-    return values_of(registry, job_id)
+    return job_of(registry, job_id)
 
 
 @contextmanager
@@ -85,8 +85,8 @@ def test_a_job_is_done_and_its_result_is_kept(registry: Registry) -> None:
         return {"twice": 2 * arguments["number"]}
 
     job = run_once(registry, run, {"number": 21})
-    assert (job["state"], job["result"], job["progress"], job["note"]) == ("finished", {"twice": 42}, 1.0, "")
-    assert job["created_at"] <= job["started_at"] <= job["finished_at"]
+    assert (job.state, job.result, job.progress, job.note) == ("finished", {"twice": 42}, 1.0, "")
+    assert job.created_at <= job.started_at <= job.finished_at
 
 
 def test_a_report_is_a_job(registry: Registry, tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ def test_a_report_is_a_job(registry: Registry, tmp_path: Path) -> None:
     gone = ask_for(registry, "report", {"model": "local/nothing"})
     told: list[Told] = []
     Runner(registry, threading.Event(), tell=told.append).run(once=True)
-    assert values_of(registry, whole)["result"]["report"]["title"] == "Report on the registry"
-    assert values_of(registry, one)["result"]["model"] == "local/little@1"
-    failed = values_of(registry, gone)
-    assert (failed["state"], failed["note"][:31]) == ("failed", "no model is registered as local")
+    assert job_of(registry, whole).result["report"]["title"] == "Report on the registry"
+    assert job_of(registry, one).result["model"] == "local/little@1"
+    failed = job_of(registry, gone)
+    assert (failed.state, failed.note[:31]) == ("failed", "no model is registered as local")
     assert [(one.id, one.became) for one in told if one.became != "running"] == [
         (whole, "finished"),
         (one, "finished"),
@@ -140,7 +140,7 @@ def test_a_job_that_is_refused_says_why(registry: Registry) -> None:
         raise NotFound("there is nothing of the kind")
 
     job = run_once(registry, run)
-    assert (job["state"], job["note"], job["result"]) == ("failed", "there is nothing of the kind", None)
+    assert (job.state, job.note, job.result) == ("failed", "there is nothing of the kind", None)
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), MemoryError("odd"), SystemExit("odd"), RecursionError("odd")])
@@ -157,9 +157,9 @@ def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
     good = ask_for(registry, "odd", {"bad": False}, kinds=kinds)
     with caplog.at_level(logging.ERROR):
         Runner(registry, threading.Event(), kinds=kinds).run(once=True)
-    broken = values_of(registry, bad)
-    assert (broken["state"], broken["note"]) == ("failed", f"an error of ours ({type(error).__name__})")
-    assert values_of(registry, good)["state"] == "finished"
+    broken = job_of(registry, bad)
+    assert (broken.state, broken.note) == ("failed", f"an error of ours ({type(error).__name__})")
+    assert job_of(registry, good).state == "finished"
     assert f"job {bad} (odd) broke" in caplog.text
     assert "Traceback" in caplog.text
 
@@ -167,8 +167,8 @@ def test_a_job_that_breaks_is_our_error_and_the_next_one_has_its_turn(
 @pytest.mark.parametrize("result", [{"a": float("nan")}, {"a": b"x"}, {"a": "x" * 2_000_000}])
 def test_a_result_that_cannot_be_kept_is_told_in_words(result: Values, registry: Registry) -> None:
     job = run_once(registry, lambda *_: result)
-    assert job["state"] == "failed"
-    assert "the result of a job" in job["note"]
+    assert job.state == "failed"
+    assert "the result of a job" in job.note
 
 
 def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: Registry) -> None:
@@ -184,16 +184,16 @@ def test_a_job_that_runs_is_left_when_it_is_cancelled(registry: Registry) -> Non
     job_id = ask_for(registry, "odd", {}, kinds=kinds)
     with running(registry, kinds):
         assert begun.wait(PATIENCE_SECONDS)
-        assert values_of(registry, job_id)["note"] == "round and round"
+        assert job_of(registry, job_id).note == "round and round"
         with registry.catalog.writing() as session:
             cancel_job(session, job_id)
         until(lambda: _lease(registry, job_id) is None)
-        assert values_of(registry, job_id)["state"] == "cancelled"
+        assert job_of(registry, job_id).state == "cancelled"
 
 
 def _lease(registry: Registry, job_id: int) -> object:
     with registry.catalog.reading() as session:
-        return job_by_id(session, job_id)[0].lease_expires_at
+        return session.get_one(tables.Job, job_id).lease_expires_at
 
 
 def test_a_runner_that_ends_puts_its_job_back(registry: Registry) -> None:
@@ -209,8 +209,8 @@ def test_a_runner_that_ends_puts_its_job_back(registry: Registry) -> None:
     job_id = ask_for(registry, "odd", {}, kinds=kinds)
     with running(registry, kinds):
         assert begun.wait(PATIENCE_SECONDS)
-    job = values_of(registry, job_id)
-    assert (job["state"], job["progress"]) == ("queued", 0.0)
+    job = job_of(registry, job_id)
+    assert (job.state, job.progress) == ("queued", 0.0)
 
 
 def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_nothing_then(registry: Registry) -> None:
@@ -232,10 +232,10 @@ def test_a_job_that_does_not_hear_that_the_runner_ends_is_put_back_and_changes_n
     stop.set()
     thread.join(PATIENCE_SECONDS)
     assert ended == [False]
-    assert values_of(registry, job_id)["state"] == "queued"
+    assert job_of(registry, job_id).state == "queued"
     go_on.set()
     until(lambda: len(told) == 2)
-    assert values_of(registry, job_id)["state"] == "queued"
+    assert job_of(registry, job_id).state == "queued"
 
 
 def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Registry) -> None:
@@ -260,7 +260,7 @@ def test_the_lanes_do_not_wait_for_each_other_and_validations_do(registry: Regis
     kinds = kind_of(runs("slow"), WORK, "slow") | kind_of(runs("check"), VALIDATE, "check")
     ids = [ask_for(registry, name, {"meets": number == 0}, kinds=kinds) for number in range(4) for name in kinds]
     with running(registry, kinds), running(registry, kinds):
-        until(lambda: all(values_of(registry, one)["state"] == "finished" for one in ids))
+        until(lambda: all(job_of(registry, one).state == "finished" for one in ids))
     assert most["check"] == 1
 
 
@@ -273,10 +273,10 @@ def test_progress_is_written_once_a_second_at_most_and_cancelling_is_still_heard
         held.tell(0.1, "first")
         for _ in range(1000):
             held.tell(0.9, "too soon")
-        assert (values_of(registry, job_id)["progress"], values_of(registry, job_id)["note"]) == (0.1, "first")
+        assert (job_of(registry, job_id).progress, job_of(registry, job_id).note) == (0.1, "first")
     with Held(registry, claim, threading.Event(), told_seconds=0) as held:
         held.tell(7.0, "beyond the end")
-        assert values_of(registry, job_id)["progress"] == 1.0
+        assert job_of(registry, job_id).progress == 1.0
         version = registry.catalog.version()
         held.tell(7.0, "beyond the end")
         assert registry.catalog.version() == version, "nothing new was written"
@@ -291,7 +291,7 @@ def test_a_held_job_is_kept_while_it_says_nothing_and_hears_that_it_is_lost(regi
         job_id = enqueue_job(session, "odd", {})
         claim = claim_job(session, ["odd"])
         assert claim is not None
-        session.execute(update(Job).values(lease_expires_at=now() - timedelta(seconds=5)))
+        session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=5)))
     with Held(registry, claim, threading.Event(), renewed_seconds=0.02) as held:
         until(lambda: str(_lease(registry, job_id)) > str(now()))
         assert not held.is_lost
@@ -317,8 +317,8 @@ def test_two_runners_at_once_never_do_a_job_twice(registry: Registry, tmp_path: 
         thread.start()
     for thread in runners:
         thread.join(PATIENCE_SECONDS)
-    jobs = [values_of(registry, one) for one in ids]
-    assert [(job["state"], job["note"]) for job in jobs] == [("finished", "")] * 60
+    jobs = [job_of(registry, one) for one in ids]
+    assert [(job.state, job.note) for job in jobs] == [("finished", "")] * 60
 
 
 HANGING = """
@@ -344,18 +344,20 @@ def test_the_job_of_a_runner_that_is_killed_is_done_by_another_and_given_up_afte
     environment = os.environ | {HOME_VARIABLE: str(settings.home), DATABASE_VARIABLE: settings.database_url}
     for kill in range(2):
         process = subprocess.Popen([sys.executable, "-c", HANGING], cwd=ROOT, env=environment)
-        until(lambda: values_of(registry, first)["note"] == "at it")
+        until(lambda: job_of(registry, first).note == "at it")
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
         Runner(registry, threading.Event(), kinds=kinds if kill else {}).run(once=True)
-        assert values_of(registry, first)["state"] == "running", "nobody may have it before its lease has run out"
+        assert job_of(registry, first).state == "running", "nobody may have it before its lease has run out"
         with registry.catalog.writing() as session:
             session.execute(
-                update(Job).where(Job.id == first).values(lease_expires_at=now() - timedelta(seconds=1), note="killed")
+                update(tables.Job)
+                .where(tables.Job.id == first)
+                .values(lease_expires_at=now() - timedelta(seconds=1), note="killed")
             )
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
-    assert (values_of(registry, first)["state"], values_of(registry, first)["note"]) == ("failed", DIED_TWICE)
-    assert values_of(registry, second)["state"] == "finished"
+    assert (job_of(registry, first).state, job_of(registry, first).note) == ("failed", DIED_TWICE)
+    assert job_of(registry, second).state == "finished"
 
 
 def test_a_job_that_was_left_once_is_finished_by_the_next_runner(registry: Registry) -> None:
@@ -363,6 +365,6 @@ def test_a_job_that_was_left_once_is_finished_by_the_next_runner(registry: Regis
     job_id = ask_for(registry, "odd", {}, kinds=kinds)
     with registry.catalog.writing() as session:
         assert claim_job(session, ["odd"]) is not None
-        session.execute(update(Job).values(lease_expires_at=now() - timedelta(seconds=1)))
+        session.execute(update(tables.Job).values(lease_expires_at=now() - timedelta(seconds=1)))
     Runner(registry, threading.Event(), kinds=kinds).run(once=True)
-    assert values_of(registry, job_id)["result"] == {"by": os.getpid()}
+    assert job_of(registry, job_id).result == {"by": os.getpid()}

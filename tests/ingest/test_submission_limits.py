@@ -98,7 +98,7 @@ def test_what_was_only_looked_at_is_published_when_it_is_asked_for_again(registr
     assert asked_for(registry, "ann/tiny", [sent]) == looked_at
     assert found(registry, looked_at).row.state == "publishing"
     with registry.catalog.reading() as session:
-        assert job_by_id(session, found(registry, looked_at).row.job_id or 0)[0].kind == "publish"
+        assert job_by_id(session, found(registry, looked_at).row.job_id or 0).kind == "publish"
     assert attended(registry, looked_at).row.state == "published"
 
 

@@ -22,7 +22,6 @@ from organs.registry.catalog.register.submissions import add_submission, add_upl
 from organs.registry.catalog.tables import Job, Model
 from organs.registry.digest import digest_of
 from organs.registry.names import parse_model_name
-from organs.registry.present.jobs import PACK
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.auth import COOKIE
@@ -105,7 +104,9 @@ def _put_jobs(registry: Registry) -> None:
         enqueue_job(session, "report", {}, "ada")
         row = session.get_one(Job, enqueue_job(session, "extract", {"model": f"{VISIBLE}@1"}, "ada"))
         row.state, row.progress, row.started_at, row.ended_at = "finished", 1.0, now(), now()
-        row.result = json.dumps({PACK: PACK_KEY, "file": PACK_FILE, "size_bytes": len(SENT), "sha256": digest_of(SENT)})
+        row.result = json.dumps(
+            {"pack": PACK_KEY, "file": PACK_FILE, "size_bytes": len(SENT), "sha256": digest_of(SENT)}
+        )
 
 
 class Askers:

@@ -338,7 +338,7 @@ def test_the_button_queues_one_validation_and_the_page_shows_it(
     assert answer.status_code == 303
     with registry.catalog.reading() as session:
         (job,) = active_jobs(session, "validate")
-        assert json.loads(job.arguments)["chimera"] == "local/mixed@1"
+        assert job.arguments["chimera"] == "local/mixed@1"
     assert answer.headers["Location"].endswith(f"/jobs/{job.id}")
     html = writer.get(address).text
     assert f"/jobs/{job.id}" in parsed(html).links()

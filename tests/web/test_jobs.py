@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from flask import Flask
+from flask import Flask, Response
 from flask.testing import FlaskClient
 
 from organs.registry.catalog.register.jobs import (
@@ -36,9 +36,12 @@ from organs.web.app import create_app
 from organs.web.downloads import downloads
 from organs.web.pages import pages
 from organs.web.pages.jobs import (
+    Difference,
+    Outcome,
     outcome,
     result_links,
 )
+from organs.web.responses import json_answer
 from organs.web.server import RunnerProcess
 from organs.web.settings import WebSettings
 from tests.web.conftest import HOSTILE
@@ -131,11 +134,11 @@ def test_what_is_no_name_becomes_no_link(result: dict[str, Any]) -> None:
 def said_of(kind: str, result: dict[str, Any], lock: str | None = None) -> tuple[list[tuple[str, str, str]], list[str]]:
     """The facts, each with where it leads, and the addresses of the links of an outcome."""
     found = outcome_in_catalog(kind, result, lock)
-    facts = [(one["label"], one["text"], one["address"] or "") for one in found["facts"]]
-    return facts, [one["address"] for one in found["links"]]
+    facts = [(one.label, one.text, one.address or "") for one in found.facts]
+    return facts, [one.address for one in found.links]
 
 
-def outcome_in_catalog(kind: str, result: dict[str, Any], lock: str | None) -> dict[str, Any]:
+def outcome_in_catalog(kind: str, result: dict[str, Any], lock: str | None) -> Outcome:
     app = Flask("web")
     for blueprint in (pages, downloads):
         app.register_blueprint(blueprint)
@@ -170,7 +173,7 @@ def test_a_measurement_shows_its_largest_differences_and_a_report_leads_to_its_p
     one = {"difference": 0.25, "tensor": "output.weight"}
     result = {"model": "a/b@1", "measured": 1200, "differences": {"spectral_signal": one, "theta": None, "x": 5}}
     found = outcome_in_catalog("measure", result, None)
-    assert found["differences"] == [{"number": "spectral signal", **one}]
+    assert found.differences == (Difference("spectral signal", 0.25, "output.weight"),)
     facts = [("model", "a/b@1", "/models/a/b@1"), ("organs measured", "1,200", "")]
     assert said_of("measure", result) == (facts, [])
     facts, _ = said_of("report", {"report": {}, "model": "a/b@1"})
@@ -183,7 +186,7 @@ def test_a_measurement_shows_its_largest_differences_and_a_report_leads_to_its_p
 def test_a_result_of_any_form_has_an_outcome(kind: str, thing: object) -> None:
     names = ("model", "models", "lock", "verdict", "reason", "size_bytes", "measured", "differences", "report")
     found = outcome_in_catalog(kind, dict.fromkeys(names, thing), None)
-    assert all(len(one["text"]) <= 3000 for one in found["facts"])
+    assert all(len(one.text) <= 3000 for one in found.facts)
 
 
 def test_a_long_result_is_cut_on_the_page_and_whole_in_its_twin(client: FlaskClient, registry: Registry) -> None:
@@ -226,8 +229,8 @@ def test_cancelling_over_the_api_answers_the_job_as_it_is_then(client: FlaskClie
 
 def test_a_queue_that_is_full_is_503_with_a_time_to_come_back(client: FlaskClient, registry: Registry) -> None:
     @client.application.get("/api/v1/fill")
-    def fill() -> dict[str, Any]:
-        return queued("report", {})
+    def fill() -> Response:
+        return json_answer(queued("report", {}))
 
     for _ in range(QUEUED_MAX):
         assert client.get("/api/v1/fill").get_json()["state"] == "queued"

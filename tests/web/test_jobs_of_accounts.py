@@ -25,9 +25,9 @@ from organs.registry.catalog.register.accounts import LOCAL, add_contributor, cr
 from organs.registry.catalog.register.jobs import QUEUED_MAX, WAITING_MAX, enqueue_job
 from organs.registry.catalog.register.states import hide_model, show_model
 from organs.registry.catalog.tables import Contributor, Model
+from organs.registry.entities.job import Job
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.jobs import job_values
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app
@@ -64,9 +64,9 @@ class Shelf:
         client.set_cookie(COOKIE, secret)
         return client
 
-    def job(self, job_id: int) -> dict[str, Any]:
+    def job(self, job_id: int) -> Job:
         with self.registry.catalog.reading() as session:
-            return job_values(*job_by_id(session, job_id))
+            return job_by_id(session, job_id)
 
     def run(self) -> None:
         Runner(self.registry, Event(), lanes=("work",)).run(once=True)
@@ -119,10 +119,10 @@ def test_a_chimera_belongs_to_who_asked_for_it_and_stands_in_their_namespace(she
         assert shelf.asked("ada", "POST", "/grafts", recipe).status_code == 202
         shelf.run()
         job = shelf.job(number)
-        assert (job["state"], job["contributor"]) == ("finished", "ada"), job["note"]
-        assert job["result"]["model"].startswith(registered)
+        assert (job.state, job.contributor) == ("finished", "ada"), job.note
+        assert job.result["model"].startswith(registered)
         with shelf.registry.catalog.reading() as session:
-            model = model_by_name(session, parse_model_name(job["result"]["model"]))
+            model = model_by_name(session, parse_model_name(job.result["model"]))
             assert session.get_one(Contributor, model.contributor_id).name == "ada"
     planned = {"base": GRAFT["base"], "grafts": [{"from": GRAFT["donor"], "type": "organ"}]}
     assert shelf.asked("ada", "POST", "/plans", planned).get_json()["plan"]["name"].startswith("ada/")
@@ -149,7 +149,7 @@ def test_the_page_says_so_beside_the_recipe(shelf: Shelf) -> None:
     assert "bob is not your namespace" in answer.text
     assert 'value="bob/mine"' in answer.text
     assert browser.post("/compose", data={**asked, "form_token": token, "name": "mine"}).status_code == 303
-    assert shelf.job(1)["contributor"] == "ada"
+    assert shelf.job(1).contributor == "ada"
 
 
 def test_a_namespace_of_somebody_else_is_refused_when_the_job_runs_too(shelf: Shelf) -> None:
@@ -157,7 +157,7 @@ def test_a_namespace_of_somebody_else_is_refused_when_the_job_runs_too(shelf: Sh
     with shelf.registry.catalog.writing() as session:
         enqueue_job(session, "compose", COMPOSE.check({"recipe": recipe}), "ada")
     shelf.run()
-    assert (shelf.job(1)["state"], shelf.job(1)["note"][:24]) == ("failed", "bob is not your namespac")
+    assert (shelf.job(1).state, shelf.job(1).note[:24]) == ("failed", "bob is not your namespac")
     with shelf.registry.catalog.reading() as session, pytest.raises(NotFound):
         model_by_name(session, parse_model_name("bob/mine"))
 
@@ -168,8 +168,8 @@ def test_whoever_works_at_this_machine_may_use_any_namespace(shelf: Shelf) -> No
             recipe = GRAFT | ({} if name is None else {"name": name})
             assert client.post("/api/v1/grafts", json=recipe).status_code == 202
             shelf.run()
-            assert shelf.job(job_id)["result"]["model"].startswith(name or "local/")
-            assert shelf.job(job_id)["contributor"] == LOCAL
+            assert shelf.job(job_id).result["model"].startswith(name or "local/")
+            assert shelf.job(job_id).contributor == LOCAL
 
 
 def test_a_contributor_sees_and_cancels_its_own_jobs_and_an_administrator_all(shelf: Shelf) -> None:
@@ -191,7 +191,7 @@ def test_a_contributor_sees_and_cancels_its_own_jobs_and_an_administrator_all(sh
             refused, absent = (shelf.asked(name, method, f"/jobs/{one}") for one in (job_id, ABSENT))
             assert refused.status_code == absent.status_code == (401 if method == "DELETE" and name is None else 404)
             assert refused.get_json()["detail"] == absent.get_json()["detail"].replace(str(ABSENT), str(job_id))
-        assert shelf.job(job_id)["state"] == "queued"
+        assert shelf.job(job_id).state == "queued"
     with shelf.registry.catalog.writing() as session:
         root = session.query(Contributor).filter_by(name="root").one()
         shelf.tokens["root"] = create_token(session, root.id, ["admin"], "for reviewing").text
@@ -211,15 +211,15 @@ def test_a_browser_cancels_its_own_jobs_alone_and_home_leads_to_them(shelf: Shel
     with shelf.registry.catalog.writing() as session:
         enqueue_job(session, "report", {}, "bob")
     assert bob.post("/jobs/1/cancel", data={"form_token": form_token(bob, "/jobs/2")}).status_code == 404
-    assert shelf.job(1)["state"] == "queued"
+    assert shelf.job(1).state == "queued"
     assert ada.post("/jobs/1/cancel", data={"form_token": form_token(ada, "/jobs/1")}).status_code == 303
-    assert shelf.job(1)["state"] == "cancelled"
+    assert shelf.job(1).state == "cancelled"
 
 
 def test_what_a_job_has_left_is_handed_to_who_asked_for_it(shelf: Shelf) -> None:
     assert shelf.asked("ada", "POST", "/extractions", {"model": "local/base"}).status_code == 202
     shelf.run()
-    file = shelf.job(1)["result"]["file"]
+    file = shelf.job(1).result["file"]
     for name, status in (("ada", 200), ("root", 200), ("bob", 404)):
         assert shelf.browser(name).get(f"/jobs/1/files/{file}").status_code == status
     assert shelf.app.test_client().get(f"/jobs/1/files/{file}").status_code == 404
@@ -312,8 +312,8 @@ def test_what_went_into_quarantine_while_a_job_waited_is_not_used(shelf: Shelf) 
         hide_model(session, model_by_name(session, parse_model_name(HIDDEN)), "quarantined", "a test", LOCAL)
     Runner(shelf.registry, Event()).run(once=True)
     ended = [shelf.job(one) for one in range(1, 7)]
-    assert {job["state"] for job in ended} == {"failed"}, [(job["state"], job["note"]) for job in ended]
-    assert ended[5]["note"].startswith("the base of local/child@1 is not here any more")
+    assert {job.state for job in ended} == {"failed"}, [(job.state, job.note) for job in ended]
+    assert ended[5].note.startswith("the base of local/child@1 is not here any more")
 
 
 def test_a_yanked_model_may_still_be_named_by_its_version(shelf: Shelf) -> None:

@@ -190,7 +190,7 @@ def test_a_server_that_only_reads_has_no_forms_and_refuses_what_writes(
         assert "only reads" in answer.text
         assert answer.headers["Cache-Control"] == "no-store"
     with registry.catalog.reading() as session:
-        assert job_by_id(session, 1)[0].state == "queued"
+        assert job_by_id(session, 1).state == "queued"
 
 
 @pytest.mark.parametrize("host", ["elsewhere.example", "localhost.elsewhere.example"])

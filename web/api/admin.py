@@ -9,10 +9,10 @@ from flask import request
 from organs.registry.catalog.queries.administration import all_contributors, waiting_submissions
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.entities.event import EventPage
 from organs.registry.errors import BadRequest
 from organs.registry.names import parse_model_name
 from organs.registry.present.administration import accounts_values, waiting_values
-from organs.registry.present.events import events_values
 from organs.registry.present.values import Values
 from organs.web import administration
 from organs.web.api.blueprint import ROOT
@@ -135,16 +135,16 @@ def remove_model(namespace: str, name: str) -> Values:
     group=GROUP,
     summary="Who did what, newest first",
     parameters=(LIMIT, AFTER, BY, ACTION),
-    answer="Events",
+    answer=EventPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/events?limit=1",
 )
-def events() -> Values:
-    """The event log. Nothing in it is ever changed or removed."""
+def events() -> EventPage:
+    """The event log. Its entries are never changed or removed."""
     limit, after = asked_limit(), asked_after()
     contributor, action = request.args.get("contributor", ""), request.args.get("action", "")
     with reading(settings().search_seconds) as session:
-        return events_values(newest_events(session, limit, after, contributor, action))
+        return newest_events(session, limit, after, contributor, action)
 
 
 @operation(

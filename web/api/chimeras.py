@@ -5,6 +5,7 @@ from __future__ import annotations
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.digest import parse_prefix
+from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
 from organs.registry.errors import BadDigest, BadName, BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
 from organs.registry.present.chimeras import chimera_page, chimeras_values
@@ -69,12 +70,12 @@ def chimera(lock: str) -> Values:
     group=GROUP,
     summary="Compose a chimera",
     body="RecipeGiven",
-    answer="Job",
+    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example=RECIPE_EXAMPLE,
 )
-def compose() -> Values:
+def compose() -> Job:
     """Make and register what a recipe describes, as a job. What is wrong with it is told at once: 400 for what means
     nothing, 409 for what is refused, and for warnings that it does not accept.
     """
@@ -85,48 +86,47 @@ def compose() -> Values:
     "/grafts",
     group=GROUP,
     summary="Graft organs of one model into another",
-    body="GraftRequest",
-    answer="Job",
+    body=GraftRequest,
+    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example='{"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}',
 )
-def graft() -> Values:
+def graft() -> Job:
     """A recipe with one graft and nothing else."""
-    return queued("graft", json_body(("base", "donor", "type", "slot", "blocks", "name", "accept")))
+    return queued("graft", json_body(GraftRequest))
 
 
 @writing_operation(
     "/purifications",
     group=GROUP,
     summary="Purify organs of a model",
-    body="PurificationRequest",
-    answer="Job",
+    body=PurificationRequest,
+    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example='{"model": "local/Zoo-A-2M-v1.0-F16", "method": "fractal", "type": "organ", "blocks": 3}',
 )
-def purify() -> Values:
+def purify() -> Job:
     """A recipe with one purification and nothing else: a chimera of one model."""
-    members = ("model", "method", "keep", "where", "type", "slot", "blocks", "name", "encode", "accept")
-    return queued("purify", json_body(members))
+    return queued("purify", json_body(PurificationRequest))
 
 
 @writing_operation(
     "/validations",
     group=GROUP,
     summary="Validate a chimera",
-    body="ValidationRequest",
-    answer="Job",
+    body=ValidationRequest,
+    answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
     example=f'{{"chimera": "sha256:{EXAMPLE_LOCK}", "tokens": 32}}',
 )
-def validate() -> Values:
+def validate() -> Job:
     """Run it in llama.cpp beside its base, its donors and its control, one chimera at a time. The job's result is the
     verdict with all that it rests on, which is kept with the chimera.
     """
-    return queued("validate", json_body(("chimera", "tokens", "texts")))
+    return queued("validate", json_body(ValidationRequest))
 
 
 @operation(

@@ -20,6 +20,7 @@ from organs.registry.catalog.search import MODELS
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
+from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.entities.lineage import ModelLineage
 from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
 from organs.registry.names import ModelName, parse_model_name
@@ -184,34 +185,34 @@ def model_lineage(namespace: str, name: str) -> ModelLineage:
     "/measurements",
     group=GROUP,
     summary="Measure a model anew",
-    body="ModelRequest",
-    answer="Job",
+    body=ModelRequest,
+    answer=Job,
     status=ACCEPTED,
     refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
 )
-def measure() -> Values:
+def measure() -> Job:
     """Every organ from its stored bytes, as a job. Its result has the numbers, and the largest difference of each to
     what is recorded; nothing that is recorded changes.
     """
-    return queued("measure", json_body(("model",)))
+    return queued("measure", json_body(ModelRequest))
 
 
 @writing_operation(
     "/extractions",
     group=GROUP,
     summary="Take a model apart into files",
-    body="ModelRequest",
-    answer="Job",
+    body=ModelRequest,
+    answer=Job,
     status=ACCEPTED,
     refusals=(404, 410),
     example=f'{{"model": "{EXAMPLE}"}}',
 )
-def extract() -> Values:
+def extract() -> Job:
     """An organ directory as one uncompressed tar, as a job. It is at `/jobs/<job>/files/<file>`, by the result's
     `file`, for a day.
     """
-    return queued("extract", json_body(("model",)))
+    return queued("extract", json_body(ModelRequest))
 
 
 @operation(

@@ -12,6 +12,7 @@ from flask import abort, request
 from organs.registry.catalog.search import MODELS, ORGANS, Vocabulary
 from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
 from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH
+from organs.registry.entities.base import Request
 from organs.registry.errors import BadRequest
 from organs.registry.present.values import Values
 from organs.registry.reports.dissection import ORGANS_DEFAULT
@@ -28,11 +29,14 @@ BRACKETS_MAX = 250_000
 _BRACKETS = re.compile(r"[\[\]{}]")
 
 
-def json_body(members: Sequence[str] | None = None) -> Values:
+def json_body(members: type[Request] | Sequence[str] | None = None) -> Values:
     """Return the body, an object with some of `members` and no others; with None the caller checks its members.
 
-    Raises BadRequest (400); answers 415 for what is no JSON by its type or is packed, 413 for what is too large.
+    With a class, `members` are those of that request; their values are for the caller to check. Raises BadRequest;
+    answers 415 for a body that is packed or not JSON by its type, 413 for one that is too large.
     """
+    if isinstance(members, type):
+        members = members.__struct_encode_fields__
     check_json()
     value = _parsed(request.get_data(cache=False))
     if not isinstance(value, dict):

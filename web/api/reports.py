@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.entities.job import Job, ReportRequest
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
@@ -90,14 +91,14 @@ def report_on_model(namespace: str, name: str) -> Values:
     "/reports",
     group=GROUP,
     summary="Keep a report",
-    body="ReportRequest",
-    answer="Job",
+    body=ReportRequest,
+    answer=Job,
     status=ACCEPTED,
     example='{"limit": 2}',
 )
-def keep_report() -> Values:
+def keep_report() -> Job:
     """The report on the registry, or with `model` on that one, as a job whose result it is."""
-    return queued("report", json_body(("model", "limit")))
+    return queued("report", json_body(ReportRequest))
 
 
 def _registry_report() -> Report:

@@ -1,8 +1,8 @@
 """A route of the API that writes or runs something, together with its description.
 
-    @writing_operation("/reports", group="Reports", answer="Job", status=202, body="ReportRequest", ...)
-    def ask_for_report() -> Values:
-        return queued("report", json_body(("model", "limit")))
+    @writing_operation("/reports", group="Reports", answer=Job, status=202, body=ReportRequest, ...)
+    def keep_report() -> Job:
+        return queued("report", json_body(ReportRequest))
 
 It wants a token that is good for its scope, `upload` unless told otherwise: 401 without one, 403 with another. On a
 server of one's own the machine's own programs and pages need none (`web.auth`). With a body, that is JSON by its
@@ -19,7 +19,7 @@ from flask import Response
 
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.entities.base import Entity
-from organs.registry.present.jobs import job_values
+from organs.registry.entities.job import Details, Job
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT, api
 from organs.web.api.operation import (
@@ -106,15 +106,15 @@ def writing_operation(
     return register
 
 
-def queued(kind: str, arguments: Values) -> Values:
-    """Put a job of that kind into the queue, with arguments from outside; the job, as an answer.
+def queued(kind: str, arguments: Details) -> Job:
+    """Put a job of that kind into the queue, with arguments from outside, and return it.
 
     Raises BadInput for what the kind does not take, QueueFull (503) when too many wait, TooMany (429) when too many of
     the asker's do.
     """
     job_id = ask(kind, arguments)
     with reading() as session:
-        return job_values(*job_by_id(session, job_id))
+        return job_by_id(session, job_id)
 
 
 def _serve(told: Operation, view: View) -> Callable[..., Response]:

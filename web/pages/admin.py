@@ -12,10 +12,11 @@ from organs.registry.catalog.queries.administration import (
 )
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
+from organs.registry.entities.event import Event
 from organs.registry.errors import BadInput
 from organs.registry.present.administration import accounts_values, numbers_values, waiting_values
-from organs.registry.present.events import EVENT_KEYS, events_values
 from organs.registry.present.values import Values
+from organs.registry.reports.document import Cell
 from organs.web import administration
 from organs.web.administration import admitted
 from organs.web.auth import ADMIN
@@ -37,6 +38,8 @@ from organs.web.responses import (
 
 EVENTS_SHOWN = 10
 """On the first page."""
+EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")
+"""Of the event log as CSV."""
 FIELD_MAX = 4096
 """Characters of a form's field; what is longer is cut, and refused for its length further in."""
 
@@ -47,7 +50,7 @@ def admin() -> Page:
     admitted()
     with reading(settings().search_seconds) as session:
         values = numbers_values(numbers_for_administrators(session))
-        values["events"] = events_values(newest_events(session, EVENTS_SHOWN))["items"]
+        values["events"] = newest_events(session, EVENTS_SHOWN).items
     return Page("admin.html", values)
 
 
@@ -60,7 +63,7 @@ def admin_quarantine() -> Page:
         values = waiting_values(session, waiting_submissions(session, limit, after))
     decided = administration.decided(request.args.get("decided", ""))
     around = {"decided": decided}
-    return Page("admin_quarantine.html", values, extra=lambda: _around(values) | around, next=values["next"])
+    return Page("admin_quarantine.html", values, extra=lambda: _around(values["next"]) | around, next=values["next"])
 
 
 @writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
@@ -84,14 +87,15 @@ def admin_events() -> Page:
     limit, after = asked_limit(), asked_after()
     contributor, action = request.args.get("contributor", "").strip(), request.args.get("action", "").strip()
     with reading(settings().search_seconds) as session:
-        values = events_values(newest_events(session, limit, after, contributor, action))
+        page = newest_events(session, limit, after, contributor, action)
     narrowed = {"contributor": contributor, "action": action}
     return Page(
         "admin_events.html",
-        values,
-        extra=lambda: _around(values, narrowed) | {"narrowed": narrowed, "actions": list(Action)},
-        sheet=lambda: Sheet(EVENT_KEYS, [[one[key] for key in EVENT_KEYS] for one in values["items"]]),
-        next=values["next"],
+        {"items": page.items},
+        extra=lambda: _around(page.next, narrowed) | {"narrowed": narrowed, "actions": list(Action)},
+        sheet=lambda: Sheet(EVENT_COLUMNS, [_event_row(event) for event in page]),
+        next=page.next,
+        entity=page,
     )
 
 
@@ -103,7 +107,7 @@ def admin_contributors() -> Page:
     with reading(settings().search_seconds) as session:
         page = all_contributors(session, limit, after)
         values = accounts_values(session, page, registry().settings.quota_bytes)
-    return Page("admin_contributors.html", values, extra=lambda: _around(values), next=values["next"])
+    return Page("admin_contributors.html", values, extra=lambda: _around(values["next"]), next=values["next"])
 
 
 @writing_form(pages, "/admin/contributors/<contributor>/state", scope=ADMIN)
@@ -128,11 +132,15 @@ def _field(name: str) -> str:
     return request.form.get(name, "")[:FIELD_MAX]
 
 
-def _around(values: Values, narrowed: dict[str, str] | None = None) -> Values:
+def _event_row(event: Event) -> list[Cell]:
+    return [event.id, event.at.isoformat(), event.contributor, event.action, event.model, event.text]
+
+
+def _around(following: str | None, narrowed: dict[str, str] | None = None) -> Values:
     kept = dict(narrowed or {})
     limit = request.args.get("limit", "")
     around: Values = {
-        "following": values["next"] and with_parameters(request.path, {**kept, "after": values["next"]}, limit=limit),
+        "following": following and with_parameters(request.path, {**kept, "after": following}, limit=limit),
         "first": with_parameters(request.path, kept, limit=limit) if request.args.get("after") else None,
     }
     if narrowed is not None:

@@ -82,7 +82,7 @@ def validate(lock: str) -> str:
     with reading(settings().search_seconds) as session:
         name = chimeras_by_lock(session, lock)[0].full_name
         active = under_way(session, name)
-    job_id = active[0]["id"] if active else ask(KIND, {"chimera": name})
+    job_id = active[0].id if active else ask(KIND, {"chimera": name})
     return url_for("pages.job", job=job_id)
 
 

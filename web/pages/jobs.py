@@ -1,17 +1,18 @@
-"""Jobs: how far each is, and what came of it."""
+"""The list of jobs, and one job with its progress and its result."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from flask import g, request, url_for
 
 from organs.ingest.jobs.extract import pack_file
-from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
+from organs.registry.catalog.queries.jobs import JobFile, file_of_job, job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.entities.job import Details, Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.present.chimeras import lock_of_name
-from organs.registry.present.jobs import ACTIVE, PACK, job_result, job_values, jobs_values
 from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
 from organs.web.auth import ANY
@@ -37,13 +38,48 @@ LINKS_MAX = 100
 TEXT_MAX = 2000
 
 
-def outcome(kind: str, result: Values, lock: str | None = None) -> Values:
-    """`facts` (label, text, address), `differences` and `links` of the result of a job of that kind.
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A link to a page or a file."""
 
-    `lock` is that of the chimera which the result speaks of, where it is known otherwise.
+    label: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A line of the result of a job."""
+
+    label: str
+    text: str
+    address: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The largest difference of a measure to what is recorded."""
+
+    number: str
+    difference: float
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a job, as its page shows it."""
+
+    facts: tuple[Fact, ...] = ()
+    differences: tuple[Difference, ...] = ()
+    links: tuple[Link, ...] = ()
+
+
+def outcome(kind: str, result: Details, lock: str | None = None) -> Outcome:
+    """Return what the page shows of the result of a job of that kind.
+
+    `lock` is the digest of the lock of the chimera that the result is about, where the result does not have it.
     """
-    facts: list[Values] = []
-    differences: list[Values] = []
+    facts: list[Fact] = []
+    differences: list[Difference] = []
     if kind == "validate":
         facts = _validated(result, lock)
     elif _text(result, "lock"):
@@ -52,88 +88,84 @@ def outcome(kind: str, result: Values, lock: str | None = None) -> Values:
         facts, differences = _measured(result)
     elif kind == "report":
         facts = _reported(result)
-    said = {fact["text"] for fact in facts if fact["address"] is not None} | {fact["address"] for fact in facts}
-    links = [link for link in result_links(result) if not said & {link["label"], link["address"]}]
-    return {"facts": facts, "differences": differences, "links": links}
+    shown = {fact.text for fact in facts if fact.address is not None} | {fact.address for fact in facts}
+    links = [link for link in result_links(result) if not shown & {link.label, link.address}]
+    return Outcome(tuple(facts), tuple(differences), tuple(links))
 
 
-def result_links(result: Values) -> list[Values]:
-    """The pages of the models and organs that a result names, under `model`, `models`, `organ` and `organs`; and of the
-    chimera whose `lock` it has."""
+def result_links(result: Details) -> list[Link]:
+    """Return links to the models and organs that a result names under `model`, `models`, `organ` and `organs`, and to
+    the chimera whose `lock` it has."""
     models = [name for name in _texts(result, "model") if _is_name(name)]
     organs = [digest for digest in _texts(result, "organ") if digest.isalnum()]
     locks = [digest for digest in _texts(result, "lock") if digest.isalnum()]
-    links = [{"label": "the chimera", "address": url_for("pages.chimera", lock=digest)} for digest in locks]
-    links += [{"label": name, "address": model_address(name)} for name in models]
-    links += [{"label": digest[:12], "address": organ_address(digest)} for digest in organs]
-    return list({link["address"]: link for link in links}.values())[:LINKS_MAX]
+    links = [Link("the chimera", url_for("pages.chimera", lock=digest)) for digest in locks]
+    links += [Link(name, model_address(name)) for name in models]
+    links += [Link(digest[:12], organ_address(digest)) for digest in organs]
+    return list({link.address: link for link in links}.values())[:LINKS_MAX]
 
 
-def _validated(result: Values, lock: str | None) -> list[Values]:
+def _validated(result: Details, lock: str | None) -> list[Fact]:
     verdict, reason, name = (_text(result, key) for key in ("verdict", "reason", "model"))
     meaning = f": {MEANINGS[verdict]}" if verdict in MEANINGS else ""
     return [
-        *([_fact("verdict", f"{verdict}{meaning}")] if verdict else []),
-        *([_fact("reason", reason)] if reason else []),
+        *([Fact("verdict", f"{verdict}{meaning}")] if verdict else []),
+        *([Fact("reason", reason)] if reason else []),
         *_chimera(name, lock),
     ]
 
 
-def _composed(result: Values) -> list[Values]:
+def _composed(result: Details) -> list[Fact]:
     size, created = result.get("size_bytes"), result.get("created")
     return [
         *_chimera(_text(result, "model"), _text(result, "lock")),
-        *([_fact("size", size_text(size))] if isinstance(size, int) else []),
-        *([_fact("made", "before: the same recipe and organs stood here already")] if created is False else []),
+        *([Fact("size", size_text(size))] if isinstance(size, int) else []),
+        *([Fact("made", "before: the same recipe and organs stood here already")] if created is False else []),
     ]
 
 
-def _measured(result: Values) -> tuple[list[Values], list[Values]]:
+def _measured(result: Details) -> tuple[list[Fact], list[Difference]]:
     measured, found = result.get("measured"), result.get("differences")
     name = _text(result, "model")
-    facts = [_fact("model", name, model_address(name))] if _is_name(name) else []
-    facts += [_fact("organs measured", f"{measured:,}")] if isinstance(measured, int) else []
+    facts = [Fact("model", name, model_address(name))] if _is_name(name) else []
+    facts += [Fact("organs measured", f"{measured:,}")] if isinstance(measured, int) else []
     known = found.items() if isinstance(found, dict) else ()
     return facts, [
-        {"number": number.replace("_", " "), "difference": one["difference"], "tensor": one["tensor"]}
+        Difference(number.replace("_", " "), one["difference"], one["tensor"])
         for number, one in known
         if isinstance(one, dict) and isinstance(one.get("difference"), float) and _text(one, "tensor")
     ]
 
 
-def _reported(result: Values) -> list[Values]:
+def _reported(result: Details) -> list[Fact]:
     if "report" not in result:
         return []
     name = _text(result, "model")
     if not name:
-        return [_fact("report", "on all models", url_for("pages.reports"))]
-    return [_fact("report", f"on {name}", model_address(name, "pages.dissection"))] if _is_name(name) else []
+        return [Fact("report", "on all models", url_for("pages.reports"))]
+    return [Fact("report", f"on {name}", model_address(name, "pages.dissection"))] if _is_name(name) else []
 
 
-def _chimera(name: str, lock: str | None) -> list[Values]:
-    """The chimera of that name: its page, where its lock is known, else that of the model."""
+def _chimera(name: str, lock: str | None) -> list[Fact]:
+    """Return a link to the page of the chimera if its lock is known, else to that of the model."""
     if not _is_name(name):
         return []
     is_digest = lock is not None and lock.isalnum()
-    return [_fact("chimera", name, url_for("pages.chimera", lock=lock) if is_digest else model_address(name))]
-
-
-def _fact(label: str, text: str, address: str | None = None) -> Values:
-    return {"label": label, "text": text, "address": address}
+    return [Fact("chimera", name, url_for("pages.chimera", lock=lock) if is_digest else model_address(name))]
 
 
 def _is_name(text: str) -> bool:
     return 1 <= text.find("/") < len(text) - 1 and len(text) <= MODEL_TEXT_MAX_LENGTH
 
 
-def _text(result: Values, name: str) -> str:
-    """What stands under `name`, if it is short text; else nothing."""
+def _text(result: Details, name: str) -> str:
+    """Return the member `name` if it is a short text, else an empty text."""
     text = result.get(name)
     return text if isinstance(text, str) and len(text) <= TEXT_MAX else ""
 
 
-def _texts(result: Values, name: str) -> list[str]:
-    """What stands under `name` and its plural, as far as it is short text."""
+def _texts(result: Details, name: str) -> list[str]:
+    """Return the short texts in the member `name` and in its plural."""
     one, many = result.get(name), result.get(f"{name}s")
     found = [one, *(many if isinstance(many, list) else [])]
     return [text for text in found if isinstance(text, str) and len(text) <= MODEL_TEXT_MAX_LENGTH]
@@ -141,68 +173,67 @@ def _texts(result: Values, name: str) -> list[str]:
 
 VALIDATE = "validate"
 RESULT_SHOWN_CHARACTERS = 20_000
-"""Of a result as JSON; all of it is in the page's twin."""
+"""Of a result as JSON. The JSON twin of the page has all of it."""
 
 
 @paged(pages, "/jobs")
 def jobs() -> Page:
-    """The jobs that who asks may see, newest first; `after` and `limit` page through them."""
+    """Show the jobs that the user may see, newest first; `after` and `limit` page through them."""
     whose, limit, after = whose_jobs(), asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        values = jobs_values(newest_jobs(session, limit, after, whose))
-    return Page("jobs.html", values, extra=lambda: _around(values), next=values["next"])
+        page = newest_jobs(session, limit, after, whose)
+    return Page("jobs.html", {"items": page.items}, extra=lambda: _around(page), next=page.next, entity=page)
 
 
 @paged(pages, "/jobs/<job>")
 def job(job: str) -> Page:
-    """The job of that number."""
-    whose = whose_jobs()
+    """Show one job."""
+    job_id, whose = parsed_job(job), whose_jobs()
     with reading(settings().search_seconds) as session:
-        row, contributor = job_by_id(session, parsed_job(job), whose)
-        values, pack = job_values(row, contributor), (job_result(row) or {}).get(PACK)
-        lock = lock_of_name(session, (values["result"] or {}).get("model")) if values["kind"] == VALIDATE else None
-    return Page("job.html", values, extra=lambda: _shown(values, lock, pack))
+        found = job_by_id(session, job_id, whose)
+        left = file_of_job(session, job_id, whose)
+        model = (found.result or {}).get("model")
+        lock = lock_of_name(session, model) if found.kind == VALIDATE else None
+    return Page("job.html", {"job": found}, extra=lambda: _shown(found, lock, left), entity=found)
 
 
 @writing_form(pages, "/jobs/<job>/cancel", ANY)
 def cancel(job: str) -> str:
-    """Cancel it, and show it again: for whoever sees it."""
+    """Cancel a job, and show it again."""
     job_id, whose = parsed_job(job), whose_jobs()
     with registry().catalog.writing() as session:
         cancel_job(session, job_id, whose)
     return url_for("pages.job", job=job_id)
 
 
-def _around(values: Values) -> Values:
+def _around(page: JobPage) -> Values:
     path, limit = url_for("pages.jobs"), request.args.get("limit", "")
     return {
-        "is_active": any(one["state"] in ACTIVE for one in values["items"]),
-        "following": values["next"] and with_parameters(path, {"after": values["next"]}, limit=limit),
+        "is_active": any(one.is_active for one in page),
+        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
         "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
     }
 
 
-def _shown(values: Values, lock: str | None, pack: object) -> Values:
-    result = values["result"]
-    came = outcome(values["kind"], result or {}, lock)
-    text = "" if result is None else json.dumps(result, ensure_ascii=False, indent=2)
+def _shown(job: Job, lock: str | None, left: JobFile | None) -> Values:
+    came = outcome(job.kind, job.result or {}, lock)
+    text = "" if job.result is None else json.dumps(job.result, ensure_ascii=False, indent=2)
     return {
-        "is_active": values["state"] in ACTIVE,
-        "asked": json.dumps(values["arguments"], ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
+        "asked": json.dumps(job.arguments, ensure_ascii=False, indent=2)[:RESULT_SHOWN_CHARACTERS],
         "came": came,
-        "links": [*_file_links(values["id"], pack, result or {}), *came["links"]],
+        "links": [*_file_links(job.id, left), *came.links],
         "result_text": text[:RESULT_SHOWN_CHARACTERS],
         "is_cut": len(text) > RESULT_SHOWN_CHARACTERS,
     }
 
 
-def _file_links(job_id: int, pack: object, result: Values) -> list[Values]:
-    """What the job has left to be downloaded, as long as it is there."""
-    if pack is None:
+def _file_links(job_id: int, left: JobFile | None) -> list[Link]:
+    """Return a link to the file that the job has left, while it is there."""
+    if left is None:
         return []
-    g.unkept = True  # it goes without a word to the catalog
-    path = pack_file(registry().settings.home, pack, result.get("file"))
+    g.unkept = True  # the file is removed without a change of the catalog
+    path = pack_file(registry().settings.home, left.pack, left.name)
     if path is None:
         return []
     label = f"download {path.name}, {size_text(path.stat().st_size)}"
-    return [{"label": label, "address": url_for("made.job_file", job=job_id, file=path.name)}]
+    return [Link(label, url_for("made.job_file", job=job_id, file=path.name))]

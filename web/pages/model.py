@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from statistics import fmean
 
 from flask import abort, redirect, request, url_for
@@ -29,6 +30,7 @@ from organs.registry.catalog.search.parse import (
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.entities.job import Job
 from organs.registry.errors import BadQuery, Conflict
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.chimeras import chimera_brief
@@ -191,7 +193,7 @@ def _files(values: Values) -> list[Values]:
     ]
 
 
-def _as_chimera(brief: Values | None, jobs: list[Values]) -> Values:
+def _as_chimera(brief: Values | None, jobs: Sequence[Job]) -> Values:
     """What was predicted and found of a model that was composed here, and the validations under way."""
     verdict = brief["verdict"] if brief else None
     return {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from importlib import util
 
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.jobs import active_jobs
+from organs.registry.entities.job import Job
 from organs.registry.present.values import Values
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.registry.validation.verdict import (
@@ -91,14 +91,10 @@ def _number(value: float) -> str:
 KIND = "validate"
 
 
-def under_way(session: Session, name: str) -> list[Values]:
-    """The jobs that wait or run to validate the chimera of that name, as far as they are shown to who asks."""
-    jobs = active_jobs(session, KIND, whose_jobs()) if may_see_jobs() else []
-    return [
-        {"id": job.id, "state": job.state, "progress": job.progress, "note": job.note}
-        for job in jobs
-        if json.loads(job.arguments).get("chimera") == name
-    ]
+def under_way(session: Session, name: str) -> list[Job]:
+    """Return the jobs that wait or run to validate the chimera of that name, as far as the user may see them."""
+    jobs = active_jobs(session, KIND, whose_jobs()) if may_see_jobs() else ()
+    return [job for job in jobs if job.arguments.get("chimera") == name]
 
 
 def missing_runtime() -> str | None:

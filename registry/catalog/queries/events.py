@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog import tables
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from organs.registry.catalog.tables import Contributor, Event, Model
+from organs.registry.catalog.tables import Contributor, Model
 from organs.registry.catalog.vocabulary import Action
+from organs.registry.entities.event import Event, EventPage
 
 _SEEN = (Action.PUBLISH, Action.RESTORE, Action.YANK, Action.QUARANTINE)
 """Of these there is one to each model that was registered in quarantine and has left it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventPage:
-    """One page of events, each with the name of who did it, and of the model that it was done to, if it was one."""
-
-    items: tuple[Row[Event, str, str | None, str | None, int | None], ...]
-    next: str | None
-
-
 def newest_events(
     session: Session, limit: int, after: str | None = None, contributor: str = "", action: str = ""
 ) -> EventPage:
-    """The next `limit` events behind `after`, newest first; of a contributor and of an action, where they are given.
+    """Return the next `limit` events after the place `after`, newest first, of a contributor and an action if given.
 
-    Both are compared without regard to capitals; a contributor or an action that there is not has no events. Raises
-    BadQuery.
+    Both are compared without regard to case; an unknown contributor or action has no events. Raises BadQuery.
     """
     check_limit(limit)
     asked = f"events\n{contributor.lower()}\n{action.lower()}"  # a place in the list of one is none in another's
-    columns: tuple[Any, ...] = (Event, Contributor.name, Model.namespace, Model.name, Model.version)
+    columns: tuple[Any, ...] = (tables.Event, Contributor.name, Model.namespace, Model.name, Model.version)
     statement = (
         select(*columns)
-        .join(Contributor, Contributor.id == Event.contributor_id)
-        .outerjoin(Model, Model.id == Event.model_id)
+        .join(Contributor, Contributor.id == tables.Event.contributor_id)
+        .outerjoin(Model, Model.id == tables.Event.model_id)
     )
     if after is not None:
-        statement = statement.where(Event.id < parse_cursor(asked, after).id)
+        statement = statement.where(tables.Event.id < parse_cursor(asked, after).id)
     if contributor:
         statement = statement.where(func.lower(Contributor.name) == _without_nul(contributor).lower())
     if action:
-        statement = statement.where(func.lower(Event.action) == _without_nul(action).lower())
-    rows = session.execute(statement.order_by(Event.id.desc()).limit(limit + 1)).all()
-    shown = tuple(rows[:limit])
+        statement = statement.where(func.lower(tables.Event.action) == _without_nul(action).lower())
+    rows = session.execute(statement.order_by(tables.Event.id.desc()).limit(limit + 1)).all()
+    items = tuple(_event(*row) for row in rows[:limit])
     more = len(rows) > limit
-    return EventPage(shown, cursor_text(asked, Cursor(None, shown[-1][0].id)) if more else None)
+    return EventPage(items=items, next=cursor_text(asked, Cursor(None, items[-1].id)) if more else None)
+
+
+def _event(row: tables.Event, contributor: str, namespace: str | None, name: str | None, version: int | None) -> Event:
+    return Event(
+        id=row.id,
+        at=row.at,
+        contributor=contributor,
+        action=row.action,
+        model=None if namespace is None else f"{namespace}/{name}@{version}",
+        text=row.text,
+    )
 
 
 def _without_nul(text: str) -> str:
@@ -59,7 +62,7 @@ def _without_nul(text: str) -> str:
 
 def was_done(*actions: Action) -> ColumnElement[bool]:
     """Whether one of `actions` was ever done to the Model of the statement around it."""
-    return select(Event.id).where(Event.model_id == Model.id, Event.action.in_(actions)).exists()
+    return select(tables.Event.id).where(tables.Event.model_id == Model.id, tables.Event.action.in_(actions)).exists()
 
 
 def was_seen() -> ColumnElement[bool]:
@@ -69,6 +72,6 @@ def was_seen() -> ColumnElement[bool]:
 
 def yanked_by(session: Session, model_id: int) -> str | None:
     """The name of who yanked a model last, by the event log."""
-    statement = select(Contributor.name).join(Event, Event.contributor_id == Contributor.id)
-    yanks = statement.where(Event.model_id == model_id, Event.action == Action.YANK)
-    return session.scalar(yanks.order_by(Event.id.desc()).limit(1))
+    statement = select(Contributor.name).join(tables.Event, tables.Event.contributor_id == Contributor.id)
+    yanks = statement.where(tables.Event.model_id == model_id, tables.Event.action == Action.YANK)
+    return session.scalar(yanks.order_by(tables.Event.id.desc()).limit(1))

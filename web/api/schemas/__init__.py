@@ -6,7 +6,6 @@ models    models, lineage, comparisons
 reports   the registry as a whole
 chimeras  plans and chimeras
 asking    bodies of requests
-jobs      what waits in the queue
 accounts  contributors, accounts and tokens
 admin     what administrators are told
 uploads   bytes on their way in
@@ -22,7 +21,6 @@ from organs.web.api.schemas.accounts import ACCOUNT_SCHEMAS
 from organs.web.api.schemas.admin import ADMIN_SCHEMAS
 from organs.web.api.schemas.asking import ASKING_SCHEMAS
 from organs.web.api.schemas.chimeras import CHIMERA_SCHEMAS
-from organs.web.api.schemas.jobs import JOB_SCHEMAS
 from organs.web.api.schemas.models import MODEL_SCHEMAS
 from organs.web.api.schemas.organs import ORGAN_SCHEMAS
 from organs.web.api.schemas.published import PUBLISHED_SCHEMAS
@@ -33,7 +31,7 @@ from organs.web.api.schemas.values import REF_TEMPLATE, Schema
 
 _, _ENTITY_SCHEMAS = msgspec.json.schema_components([Problem], ref_template=REF_TEMPLATE)
 _GROUPS = (
-    *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, JOB_SCHEMAS, ACCOUNT_SCHEMAS),
+    *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, ACCOUNT_SCHEMAS),
     UPLOAD_SCHEMAS,
     ADMIN_SCHEMAS,
     PUBLISHED_SCHEMAS,

@@ -92,18 +92,6 @@ ADMIN_SCHEMAS: dict[str, Schema] = {
             "chimeras": list_of(MODEL_NAME, "That have organs of it, or it as their base; they keep these."),
         },
     ),
-    "Event": record(
-        "Something that was done.",
-        {
-            "id": _ID,
-            "at": described(TIME, "In UTC."),
-            "contributor": described(TEXT, "Who did it; `local` is whoever works at the registry's machine."),
-            "action": described(TEXT, "A few words: `yank`."),
-            "model": nullable(MODEL_NAME),
-            "text": described(TEXT, "To what, and why. Never a token, never an address."),
-        },
-    ),
-    "Events": record("A page of the event log, newest first.", {"items": list_of(ref("Event")), "next": _NEXT}),
     "ContributorAccount": record(
         "A contributor, as administrators see them.",
         {

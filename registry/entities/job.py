@@ -1,0 +1,133 @@
+"""Jobs: work that takes longer than a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from organs.registry.entities.base import (
+    ITEMS_MAX,
+    WHOLE_MAX,
+    E,
+    Entity,
+    Page,
+    Request,
+    Share,
+    Text,
+    Texts,
+    Time,
+    Word,
+)
+
+ACTIVE = ("queued", "running")
+"""States that change by themselves."""
+
+JobId = Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
+Details = Annotated[dict[str, Any], Meta(max_length=ITEMS_MAX, extra_json_schema={"additionalProperties": {}})]
+"""Members that depend on the kind of the job."""
+
+
+class JobSummary(Entity, frozen=True, kw_only=True):
+    """A job as a line of a list."""
+
+    id: JobId
+    kind: Annotated[Word, Meta(description="What it does: `report`. More kinds may be added.")]
+    state: Annotated[Word, Meta(description="`queued`, `running`, `finished`, `failed` or `cancelled`.")]
+    progress: Annotated[Share, Meta(description="From 0 to 1.")]
+    note: Annotated[Text, Meta(description="What it is doing now, or why it failed.")]
+    contributor: Annotated[Word, Meta(description="Who requested it.")]
+    created_at: Annotated[Time, Meta(description="When it was requested, in UTC.")]
+    started_at: Annotated[Time, Meta(description="When it was started last.")] | None
+    finished_at: Annotated[Time, Meta(description="When it ended, in any state.")] | None
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job waits or runs."""
+        return self.state in ACTIVE
+
+
+class Job(JobSummary, frozen=True, kw_only=True):
+    """A job with its arguments and its result."""
+
+    arguments: Annotated[Details, Meta(description="What was requested.")]
+    result: Annotated[Details, Meta(description="Its members depend on the kind of the job.")] | None
+    """None unless the job has finished."""
+
+    def result_as(self, kind: type[E]) -> E:
+        """Return the result as an entity; raises ValueError where it is none."""
+        return msgspec.convert(self.result, kind)
+
+
+class JobPage(Page[JobSummary], frozen=True, kw_only=True):
+    """A page of jobs, newest first."""
+
+
+Choice = Annotated[Text | Texts, Meta(description="One word, or a list of words.")]
+Blocks = Annotated[
+    int | Text | Annotated[tuple[int | Text, ...], Meta(max_length=ITEMS_MAX)],
+    Meta(description="A block, a range such as `2-5`, or a list of both."),
+]
+NewName = Annotated[Text, Meta(description="Its name in your own namespace. By default it is formed from the parents.")]
+Accepted = Annotated[Texts, Meta(description="Codes of warnings that you accept.")]
+
+
+BuiltInTexts = Annotated[
+    tuple[Word, ...], Meta(min_length=1, max_length=ITEMS_MAX, description="Names of built-in texts, by default all.")
+]
+
+
+class GraftRequest(Request, frozen=True, kw_only=True):
+    """Organs of a donor to graft into a base, selected as in a recipe."""
+
+    base: Text
+    donor: Text
+    type: Choice = ()
+    slot: Choice = ()
+    blocks: Blocks = ()
+    name: NewName = ""
+    accept: Accepted = ()
+
+
+class PurificationRequest(Request, frozen=True, kw_only=True):
+    """Organs of a model to purify, selected as in a recipe."""
+
+    model: Text
+    method: Annotated[Text, Meta(description="`spectral` or `fractal`.")]
+    keep: Annotated[float, Meta(description="The share of the energy that spectral keeps, at most 1.")] = 1.0
+    where: Annotated[Text, Meta(description="A query that narrows the selection by the measures of the organs.")] = ""
+    type: Choice = ()
+    slot: Choice = ()
+    blocks: Blocks = ()
+    name: NewName = ""
+    encode: Annotated[
+        Text, Meta(description="The dtype to write when an organ's own dtype cannot be written: `Q8_0`, `F16`.")
+    ] = ""
+    accept: Accepted = ()
+
+
+class ValidationRequest(Request, frozen=True, kw_only=True):
+    """A chimera to run."""
+
+    chimera: Annotated[Text, Meta(description="Its name, or `sha256:` and the digest of its lock.")]
+    tokens: Annotated[int, Meta(ge=32, le=512, description="Of each text.")] | None = None
+    texts: (
+        Annotated[
+            tuple[Word, ...], Meta(min_length=1, max_length=ITEMS_MAX, description="Built-in texts, default all.")
+        ]
+        | None
+    ) = None
+
+
+class ModelRequest(Request, frozen=True, kw_only=True):
+    """A registered model."""
+
+    model: Annotated[Text, Meta(description="`namespace/name`, with or without `@version`.")]
+
+
+class ReportRequest(Request, frozen=True, kw_only=True):
+    """Which report to make."""
+
+    model: Annotated[Text, Meta(description="The model; by default the report is about the registry.")] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000, description="Rows of a list.")] | None = None
