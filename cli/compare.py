@@ -7,19 +7,17 @@ from contextlib import ExitStack
 
 import click
 
-from organs.cli.arguments import folder_registry, remote_registry
+from organs.cli.arguments import any_registry, folder_registry, remote_registry
 from organs.cli.composing import print_findings
 from organs.cli.console import plain, print_json, print_sentence, print_table
-from organs.cli.elsewhere import comparison_there, fits_there, fitting_there
+from organs.cli.elsewhere import fits_there, fitting_there
 from organs.cli.files import InputModels, is_file
 from organs.registry.catalog.queries.composing import model_by_text
 from organs.registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
-from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.compose.findings import Severity
+from organs.registry.entities.comparison import Comparison
 from organs.registry.lineage import CLOSE, RELATED, Kinship
-from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.comparison import comparison, registered_model
 from organs.registry.present.compatibility import compatibility_values
 from organs.registry.present.composing import fitting_values
 from organs.registry.present.text import share_text, theta_text
@@ -38,118 +36,105 @@ _NUMBERS = ("θ first", "θ second", "difference", "alike", "compared", "block")
 def compare(first: str, second: str, as_json: bool) -> None:
     """Show two models side by side: how alike their weights are, by type and block, and what changed.
 
-    Alike is the mean correlation of the weights of matrices that have one shape and one place in both: 1 for the same
-    weights, 0 for strangers. It is estimated from fingerprints of 256 values an organ, and does not say which of the
-    two was there first, nor which is better.
+    The likeness is the mean correlation of the weights of matrices that have the same place and shape in both: 1 for
+    the same weights, 0 for unrelated models. It is estimated from fingerprints of 256 values of each organ, and does
+    not say which model was first, or which is better.
     """
-    values = _compared(parse_model_name(first), parse_model_name(second))
+    with any_registry() as registry:
+        result = registry.compare(first, second)
     if as_json:
-        print_json(values)
+        print_json(result)
         return
-    print_sentence(values["sentence"])
-    if not values["same_bytes"] and values["kinship"] != Kinship.INCOMPARABLE:
-        _print_header(values)
-        _print_types(values)
-        _print_blocks(values)
-        if values["kinship"] != Kinship.UNRELATED:  # of strangers nothing was changed into the other
-            _print_changed(values)
-        _print_left_out(values)
-        _print_differences(values)
+    print_sentence(result.sentence)
+    if result.is_comparable:
+        _print_header(result)
+        _print_types(result)
+        _print_blocks(result)
+        if result.kinship != Kinship.UNRELATED:  # neither of two strangers was made from the other
+            _print_changed(result)
+        _print_left_out(result)
+        _print_differences(result)
 
 
-def _compared(first: ModelName, second: ModelName) -> Values:
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            return comparison_there(remote, first, second)
-    with folder_registry() as registry, registry.catalog.reading() as session:
-        sides = [registered_model(session, model_by_name(session, name)) for name in (first, second)]
-    return comparison(*sides)
-
-
-def _print_header(values: Values) -> None:
-    organs = values["organs"]
-    matrices = organs["first_matrices"]
-    if organs["second_matrices"] != matrices:
-        matrices = f"{matrices} and {organs['second_matrices']}"
+def _print_header(result: Comparison) -> None:
+    organs = result.organs
+    matrices = _both(organs.first_matrices, organs.second_matrices)
     print_sentence(
-        f"Alike: {share_text(values['likeness'])}, the mean correlation over {organs['compared']} of {matrices} "
-        f"matrices. 1 is the same weights; quantisations down to 4 bits and light fine-tunes have {CLOSE} and more; "
-        f"below {RELATED} nothing is called related."
+        f"Alike: {share_text(result.likeness)}, the mean correlation over {organs.compared} of {matrices} matrices. "
+        f"1 means the same weights; quantisations down to 4 bits and light fine-tunes have {CLOSE} or more; models "
+        f"below {RELATED} are not related."
     )
-    organ_counts = str(organs["first"])
-    if organs["second"] != organs["first"]:
-        organ_counts += f" and {organs['second']}"
-    most = max(organs["first"], organs["second"])
-    if organs["compared"] and most < 2 * organs["identical"] < 2 * most:
-        return  # the first sentence says how many organs are the same
-    print_sentence(f"Same to the last byte: {organs['identical']} of {organ_counts} organs, vectors among them.")
+    if not result.is_mostly_identical:  # then the first sentence says how many
+        print_sentence(
+            f"Same to the last byte: {organs.identical} of {_both(organs.first, organs.second)} organs, with vectors."
+        )
 
 
-def _print_types(values: Values) -> None:
+def _both(first: int, second: int) -> str:
+    return str(first) if first == second else f"{first} and {second}"
+
+
+def _print_types(result: Comparison) -> None:
     click.echo()
     print_sentence(
-        f"By type: the mean θ of {values['first']} and of {values['second']} (0° noise, 90° signal), and how alike "
-        "their matrices are; vectors are not compared, because strangers have similar ones."
+        f"By type: the mean θ of {result.first} and of {result.second}, and how alike their matrices are. Vectors are "
+        "not compared: unrelated models have similar ones."
     )
     rows = [
         (
-            kind["type"],
-            theta_text(kind["first_theta"]),
-            theta_text(kind["second_theta"]),
-            "–" if kind["difference"] is None else f"{kind['difference']:+.1f}°",
-            share_text(kind["likeness"]),
-            kind["compared"],
+            kind.type,
+            theta_text(kind.first_theta),
+            theta_text(kind.second_theta),
+            "–" if kind.difference is None else f"{kind.difference:+.1f}°",
+            share_text(kind.likeness),
+            kind.compared,
         )
-        for kind in values["types"]
+        for kind in result.types
     ]
     print_table(("type", "θ first", "θ second", "difference", "alike", "compared"), rows, _NUMBERS)
 
 
-def _print_blocks(values: Values) -> None:
-    lowest = "" if values["kinship"] == Kinship.UNRELATED else "; the lowest changed most"
+def _print_blocks(result: Comparison) -> None:
+    lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
     click.echo()
     print_sentence(f"By block: the mean over the block's matrices{lowest}.")
-    rows = [(_block_label(block), share_text(block["likeness"]), block["compared"]) for block in values["blocks"]]
+    rows = [(block.label, share_text(block.likeness), block.compared) for block in result.blocks]
     print_table(("block", "alike", "compared"), rows[:BLOCKS_SHOWN], _NUMBERS)
     if len(rows) > BLOCKS_SHOWN:
         click.echo(f"… and {len(rows) - BLOCKS_SHOWN} more blocks, all of them with --json")
 
 
-def _block_label(block: Values) -> str:
-    label = "outside" if block["block"] is None else str(block["block"])
-    return label if block["tower"] == "text" else f"{block['tower']} {label}"
-
-
-def _print_changed(values: Values) -> None:
-    changed = [organ for organ in values["changed"] if not organ["identical"]]
-    if not changed:
+def _print_changed(result: Comparison) -> None:
+    if not result.unequal:
         return
     click.echo()
     print_sentence(
-        "Changed most: the matrices that are least alike. One organ's number is uncertain, by 0.07 near 0 and by far "
-        "less near 1."
+        "Changed most: the matrices that are least alike. The number of one organ is uncertain, by 0.07 near 0 and by "
+        "much less near 1."
     )
     rows = [
-        (organ["name"], organ["type"], share_text(organ["likeness"]), *map(theta_text, _thetas(organ)))
-        for organ in changed[:CHANGED_SHOWN]
+        (
+            *(organ.name, organ.type, share_text(organ.likeness)),
+            *(theta_text(organ.first_theta), theta_text(organ.second_theta)),
+        )
+        for organ in result.unequal[:CHANGED_SHOWN]
     ]
     print_table(("tensor", "type", "alike", "θ first", "θ second"), rows, _NUMBERS)
 
 
-def _thetas(organ: Values) -> tuple[float | None, float | None]:
-    return organ["first_theta"], organ["second_theta"]
-
-
-def _print_left_out(values: Values) -> None:
-    for side in ("first", "second"):
-        _print_names(f"Only in {values[side]}", values[f"only_{side}"])
-    differ = [f"{one['name']} ({one['first']}, {one['second']})" for one in values["shapes_differ"]]
+def _print_left_out(result: Comparison) -> None:
+    _print_names(f"Only in {result.first}", result.only_first)
+    _print_names(f"Only in {result.second}", result.only_second)
+    differ = [f"{one.name} ({_shape(one.first)}, {_shape(one.second)})" for one in result.shapes_differ]
     _print_names("Other shapes", differ)
 
 
-def _print_differences(values: Values) -> None:
-    rows = [(one["what"], one["first"] or "–", one["second"] or "–") for one in values["differs"]]
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
+
+
+def _print_differences(result: Comparison) -> None:
+    rows = [(one.what, one.first or "–", one.second or "–") for one in result.differs]
     if rows:
         click.echo()
         print_sentence("What else differs.")

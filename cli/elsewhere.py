@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from organs.registry.digest import Digest, looks_like_prefix
 from organs.registry.errors import BadName, NotFound
-from organs.registry.names import ModelName, parse_model_name
+from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
 
 if TYPE_CHECKING:
@@ -55,13 +55,6 @@ def fitting_there(remote: RemoteRegistry, base: str, limit: int) -> tuple[str, F
 
     values = fitting(remote.connection, base, limit)
     return values["base"], fitting_models(values)
-
-
-def comparison_there(remote: RemoteRegistry, first: ModelName, second: ModelName) -> Values:
-    """Two models side by side."""
-    from organs.registry.client.compared import compared
-
-    return compared(remote.connection, first, second)
 
 
 def report_there(remote: RemoteRegistry, model: str | None, limit: int | None) -> Report:

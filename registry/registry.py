@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from organs.registry.compose.api import Composition
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
+    from organs.registry.entities.comparison import Comparison
     from organs.registry.present.registered import RegisteredModel
     from organs.registry.store import BlobStore
 
@@ -146,6 +147,18 @@ class Registry:
 
         with self.catalog.reading() as session:
             return fitting_models(session, model_by_text(session, base).id, limit)
+
+    def compare(self, first: str, second: str) -> Comparison:
+        """Return the models called `first` and `second` side by side: how alike they are, and what else differs.
+
+        Raises what `model` does.
+        """
+        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.relatives.comparison import compare_models, registered_model
+
+        with self.catalog.reading() as session:
+            sides = [registered_model(session, model_by_text(session, name)) for name in (first, second)]
+        return compare_models(*sides)
 
     def assemble(self, name: str, path: str | Path) -> Digest:
         """Write the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.

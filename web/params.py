@@ -13,6 +13,7 @@ from organs.web.responses import wants_csv
 
 LIMIT_DEFAULT = 50
 JOB_MAX = 2**63 - 1
+PLACE_MAX = 1_000_000
 
 
 def asked_query(vocabulary: Vocabulary, default_sort: str | None = None) -> Query:
@@ -31,6 +32,14 @@ def asked_limit(default: int = LIMIT_DEFAULT, most: int = PAGE_MAX) -> int:
 def asked_after() -> str | None:
     """Where the page before ended."""
     return request.args.get("after") or None
+
+
+def requested_place() -> int:
+    """Return how many items precede the requested page, of a list whose `next` is a number; raises BadQuery."""
+    text = asked_after() or "0"
+    if not (text.isascii() and text.isdigit() and len(text) <= 7 and int(text) <= PLACE_MAX):
+        raise BadQuery("after", "a whole number, the `next` of the previous page")
+    return int(text)
 
 
 def asked_choice(name: str, choices: Sequence[str]) -> str:

@@ -17,9 +17,8 @@ from functools import partial, wraps
 from typing import Any
 from urllib.parse import urlencode
 
-from flask import Blueprint, Response, current_app, redirect, render_template, request, url_for
+from flask import Blueprint, Response, current_app, render_template, request, url_for
 from sqlalchemy.orm import Session
-from werkzeug.wrappers import Response as BaseResponse
 
 from organs.registry.entities.base import Entity, encode
 from organs.registry.present.values import Values
@@ -93,12 +92,13 @@ def paged(blueprint: Blueprint, address: str, *, csv: bool = False, api: str | N
     return register
 
 
-def _to_api(operation: str, **arguments: Any) -> BaseResponse:
+def _to_api(operation: str, **arguments: Any) -> Response:
     """Redirect to an operation of the API, with the query parameters that it knows."""
     known = _parameters[operation]
     query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
     address = url_for(f"api.{operation}", **arguments)
-    return redirect(f"{address}?{urlencode(query)}" if query else address)
+    location = f"{address}?{urlencode(query)}" if query else address
+    return current_app.response_class(status=302, headers={"Location": location}, mimetype="text/plain")
 
 
 def respond(page: Page) -> Response:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from organs.registry.catalog.queries.fitting import FittingModels
     from organs.registry.client.composing import RemoteComposition
     from organs.registry.compose.recipe import Recipe
+    from organs.registry.entities.comparison import Comparison
     from organs.registry.present.registered import RegisteredModel
 
 ORGANS_MAX = 200_000
@@ -130,6 +131,13 @@ class RemoteRegistry:
 
         check_limit(limit)
         return answers.fitting_models(fitting(self.connection, base, limit))
+
+    def compare(self, first: str, second: str) -> Comparison:
+        """Return the models called `first` and `second` side by side. As `Registry.compare`; raises Busy too."""
+        from organs.registry.entities.comparison import Comparison
+
+        names = {"first": str(self.resolved(first)), "second": str(self.resolved(second))}
+        return self.connection.read(Comparison, f"{API}/compare", **names)
 
     def assemble(self, name: str, path: str | Path, progress: Progress | None = None) -> Digest:
         """Fetch the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.

@@ -6,6 +6,7 @@ classes.
 
     base     what all entities have in common: types with their limits, pages of lists
     problem  errors as problem documents (RFC 9457), and back to classes
+    comparison  two models side by side
     finding  findings about a composition, or about a model and its relatives
     lineage  the edges between a model and others, and families of models
     event    the event log: who did what

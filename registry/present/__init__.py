@@ -6,10 +6,7 @@ organs          organs as plain values
 search          searches as plain values
 lookup          many organs at once as plain values: by digest, and those of a model in pages
 meanings        what each reading means, for whoever meets it for the first time
-comparison      two models side by side as plain values
-kinship         families of models as plain values
 depth           θ along the depth of a model as plain values
-facts           what a header and its organs say of a model, as short texts
 card            a model as a README for those who download it
 changes         what plans and chimeras have in common as plain values
 plan            a plan as plain values

@@ -14,6 +14,7 @@ from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import (
     composed_among,
     dtype_counts,
+    facts_of,
     files_of,
     ingest_of,
     metadata_of,
@@ -34,7 +35,6 @@ from organs.registry.compose.metadata import LICENCE_KEY
 from organs.registry.compose.recipe import kept_recipe
 from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.entities.finding import Finding, Severity
-from organs.registry.present.facts import facts
 from organs.registry.present.values import Values
 from organs.registry.relatives.lineage import lineage_of
 
@@ -98,7 +98,7 @@ def model_page(session: Session, model: Model, limit: int | None = None) -> Valu
             {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
             for file in files_of(session, model.id)
         ],
-        "facts": facts(model, metadata, dtype_counts(session, model.id)),
+        "facts": facts_of(model, metadata, dtype_counts(session, model.id)),
         "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
         "placements": [placed_values(*row) for row in placements],
         **({} if limit is None else {"placements_left_out": model.tensors - len(placements)}),

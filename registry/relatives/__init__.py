@@ -3,6 +3,8 @@
 declared  the parents that a header names, and whether a registered model is meant
 resolve   find the relatives of a model: by its weights, and by the parents that headers declare
 findings  where what a model declares and what its weights show disagree
+comparison  two models side by side
+families  families of models: who descends from whom, who is alike
 lineage   the lineage of a model: declared, recorded and measured edges, with their findings
 """
 

@@ -41,10 +41,10 @@ def filled_with(organ: Organ, folder: Path, files: dict[str, bytes]) -> Organ:
 
 def test_two_models_side_by_side_with_a_sentence_to_every_table(kin: Organ) -> None:
     lines = kin.done("compare", "base", "tuned").lines
-    assert lines[0] == "Closely alike, as a model and its light fine-tune are, or two fine-tunes of one model."
+    assert lines[0] == "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model."
     assert lines[1].startswith("Alike: 0.99")
     assert "over 7 of 7 matrices" in lines[1]
-    assert lines[2] == "Same to the last byte: 0 of 10 organs, vectors among them."
+    assert lines[2] == "Same to the last byte: 0 of 10 organs, with vectors."
     for beginning in ("By type: the mean θ of local/base@1 and of local/tuned@1", "By block: ", "Changed most: "):
         assert any(line.startswith(beginning) for line in lines), beginning
     header = next(line for line in lines if line.startswith("type"))
@@ -82,11 +82,11 @@ def test_one_model_twice_is_one_sentence(kin: Organ) -> None:
 
 def test_models_with_nothing_in_common_are_one_sentence(kin: Organ) -> None:
     assert kin.done("compare", "base", "other").out == (
-        "local/base@1 and local/other@1 cannot be compared: they have no matrix of one shape at one place "
-        "whose values can be read.\n"
+        "local/base@1 and local/other@1 cannot be compared: no matrix that can be read has the same place and "
+        "shape in both.\n"
     )
     values = kin.done("compare", "other", "base", "--json").values
-    assert values["shapes_differ"] == [{"name": "blk.0.attn_q.weight", "first": "32x64", "second": "64x64"}]
+    assert values["shapes_differ"] == [{"name": "blk.0.attn_q.weight", "first": [32, 64], "second": [64, 64]}]
     assert len(values["only_second"]) == 9
 
 
@@ -94,7 +94,7 @@ def test_models_with_nothing_in_common_are_one_sentence(kin: Organ) -> None:
     ("second", "beginning"),
     [
         ("twin", "Every organ is the same to the last byte: "),
-        ("quantised", "The same weights in two encodings, as far as can be told: "),
+        ("quantised", "Very likely the same weights in two encodings: "),
         ("stranger", "Not related, "),
     ],
 )
@@ -114,7 +114,7 @@ def test_that_most_organs_are_the_same_is_said_first(organ: Organ, tmp_path: Pat
     filled_with(organ, tmp_path, {"base": FILES["base"], "edited": kin_file("Edited", edited)})
     lines = organ.done("compare", "base", "edited").lines
     assert "Same to the last byte" not in "".join(lines), "once is enough"
-    assert lines[0].startswith("9 of 10 organs are the same to the last byte. Kin: ")
+    assert lines[0].startswith("9 of 10 organs are the same to the last byte. Related, but far apart: ")
 
 
 def test_strangers_have_no_table_of_changes(kin: Organ) -> None:
@@ -125,7 +125,10 @@ def test_strangers_have_no_table_of_changes(kin: Organ) -> None:
 
 def test_an_adapter_is_not_compared_and_that_is_one_sentence(kin: Organ) -> None:
     ended = kin.done("compare", "adapter", "base")
-    assert ended.out == "local/adapter@1 is an adapter: adapters are not weights of a model; they are not compared.\n"
+    assert (
+        ended.out
+        == "local/adapter@1 is an adapter: adapters are not compared, because they are not the weights of a model.\n"
+    )
     values = kin.done("compare", "base", "adapter", "--json").values
     assert (values["likeness"], values["kinship"], values["changed"], values["blocks"]) == (
         None,

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from organs.registry.client import answers, shown
-from organs.registry.client.compared import COMPARISON
 from organs.registry.client.connection import API
 from organs.registry.client.names import told_file, told_name
 from organs.registry.client.planned import PLANNED, check_planned, findings, planned_organs, prediction
@@ -18,6 +17,7 @@ from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.reported import told_report
 from organs.registry.client.shape import Shape, check
 from organs.registry.entities.base import Entity, decode
+from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.registry import Registry
@@ -81,7 +81,7 @@ def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
             "organ": (ask.get(f"{API}/organs/{first.organs[0].digest}"), shaped(shown.ORGAN)),
             "chimera": (ask.get(f"{API}/chimeras/{first.lock_id}"), shaped(shown.CHIMERA)),
             "fits": (ask.get(f"{API}/compatibility", base="base", donor="tuned"), shaped(shown.COMPATIBILITY)),
-            "comparison": (ask.get(f"{API}/compare", first="base", second="tuned"), shaped(COMPARISON)),
+            "comparison": (ask.get(f"{API}/compare", first="base", second="tuned"), decoded(Comparison)),
             "figures": (ask.get(f"{API}/reports/figures"), shown_report),
             "table": (Report("A", ("B",), (TABLE,), ("C",), "t").values(), shown_report),
             "plan": (ask.send("POST", f"{API}/plans", recipe), shown_plan),

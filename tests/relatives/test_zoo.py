@@ -15,7 +15,6 @@ from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize
 from organs.registry.lineage import FINGERPRINT_ROUNDING, NOISE, Slot
 from organs.registry.names import parse_model_name
-from organs.registry.present.comparison import comparison, registered_model
 from organs.registry.present.models import model_page
 from organs.registry.registry import Registry
 from tests.homes import Homes, shipped
@@ -43,12 +42,6 @@ def zoo(homes: Homes, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Regi
 def page(zoo: Registry, name: str) -> dict[str, Any]:
     with zoo.catalog.reading() as session:
         return model_page(session, model_by_name(session, parse_model_name(name)))
-
-
-def compared(zoo: Registry, first: str, second: str) -> dict[str, Any]:
-    with zoo.catalog.reading() as session:
-        sides = [registered_model(session, model_by_name(session, parse_model_name(name))) for name in (first, second)]
-    return comparison(*sides)
 
 
 def values_of(name: str) -> dict[Slot, np.ndarray[Any, np.dtype[np.float32]]]:
@@ -79,15 +72,15 @@ def test_similarities_are_those_of_the_whole_tensors_within_the_noise(zoo: Regis
     for name in (QUANTISED, CODE, PROSE, EARLY, MIDDLE, BRANCH, B):
         other = values_of(name)
         whole = float(np.mean([np.corrcoef(base[slot], other[slot])[0, 1] for slot in base]))
-        found = compared(zoo, A, name)
-        assert found["organs"]["compared"] == len(base) == MATRICES
+        found = zoo.compare(A, name)
+        assert found.organs.compared == len(base) == MATRICES
         # An estimate from 256 values scatters by (1 - r²) / 16; four deviations of the mean of 29 are granted.
         tolerance = 4 * NOISE * (1 - whole**2) / MATRICES**0.5 + FINGERPRINT_ROUNDING
-        assert found["likeness"] == pytest.approx(whole, abs=tolerance), name
+        assert found.likeness == pytest.approx(whole, abs=tolerance), name
 
 
 def test_the_order_of_kinship_is_the_true_one(zoo: Registry) -> None:
-    scores = {name: compared(zoo, A, name)["likeness"] for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
+    scores = {name: zoo.compare(A, name).likeness for name in (QUANTISED, CODE, PROSE, MIDDLE, BRANCH, EARLY, B)}
     assert scores[QUANTISED] > 0.999
     assert min(scores[CODE], scores[PROSE]) > 0.98
     assert 0.75 < scores[MIDDLE] < 0.9
@@ -115,10 +108,10 @@ def test_findings_say_where_declared_and_measured_disagree(zoo: Registry) -> Non
 
 
 def test_other_shapes_cannot_be_compared(zoo: Registry) -> None:
-    found = compared(zoo, A, C)
-    assert (found["likeness"], found["kinship"]) == (None, "incomparable")
-    assert len(found["shapes_differ"]) == 38
-    assert found["only_second"] == ["output.weight"]
+    found = zoo.compare(A, C)
+    assert (found.likeness, found.kinship) == (None, "incomparable")
+    assert len(found.shapes_differ) == 38
+    assert found.only_second == ("output.weight",)
 
 
 def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: Registry) -> None:
@@ -134,7 +127,7 @@ def test_a_model_is_told_by_its_facts_and_compared_by_them(zoo: Registry) -> Non
         "vocabulary": "2,048",
         "tokenizer": "gpt2, gpt-2",
     }
-    differs = {one["what"]: (one["first"], one["second"]) for one in compared(zoo, A, C)["differs"]}
+    differs = {one.what: (one.first, one.second) for one in zoo.compare(A, C).differs}
     assert differs["embedding length"] == ("192", page(zoo, C)["facts"]["embedding length"])
     assert "licence" not in differs
 

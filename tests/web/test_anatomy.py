@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from organs.registry.entities.comparison import OrganChange
 from organs.registry.present.values import Values
 from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
 
@@ -61,7 +62,7 @@ def test_blocks_are_counted_a_tower_at_a_time_and_gaps_stay_empty() -> None:
 
 def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
     one = organ("ffn_up")
-    changes = {("text", 0, "ffn_up"): {"theta_change": -1.5, "likeness": 0.9, "identical": False}}
+    changes = {("text", 0, "ffn_up"): OrganChange(theta_change=-1.5, likeness=0.9, identical=False)}
     cells = {
         by: anatomy([one], by, changes)["rows"][0]["cells"][0]
         for by in ("theta", "spectral", "size", "change", "alike")
@@ -73,7 +74,7 @@ def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
 
 
 def test_the_same_bytes_have_not_changed() -> None:
-    changes = {("text", 0, "ffn_up"): {"theta_change": 0.0, "likeness": 1.0, "identical": True}}
+    changes = {("text", 0, "ffn_up"): OrganChange(theta_change=0.0, likeness=1.0, identical=True)}
     cell = anatomy([organ("ffn_up"), organ("ffn_down")], "change", changes)["rows"][0]["cells"]
     assert (cell[0]["number"], cell[0]["tone"]) == ("=", "d4")
     assert (cell[1]["number"], cell[1]["tone"]) == ("–", "tn")

@@ -20,6 +20,7 @@ from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.comparison import OrganChange
 from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import (
@@ -225,10 +226,10 @@ def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]
 
 
 def test_the_graph_draws_and_names_every_recorded_edge(client: FlaskClient) -> None:
-    values = client.get("/lineage.json").get_json()
+    values = client.get("/api/v1/families").get_json()
     recorded = {
         (edge["child"], edge["parent"], edge["relation"])
-        for family in values["families"]
+        for family in values["items"]
         for edge in family["edges"]
         if edge["evidence"] == "recorded"
     }
@@ -419,5 +420,5 @@ def test_letters_go_on_behind_z() -> None:
     assert "mark" not in cell
     places = [{"tower": "text", "block": 0, "slot": str(n), "name": str(n)} for n in (0, 99)]
     became = changes(places, parts)
-    assert became["text", 0, "0"] == {"theta_change": None, "likeness": None, "identical": False}
-    assert became["text", 0, "99"]["identical"] is True
+    assert became["text", 0, "0"] == OrganChange(theta_change=None, likeness=None, identical=False)
+    assert became["text", 0, "99"].identical is True

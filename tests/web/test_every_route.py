@@ -194,8 +194,9 @@ def test_every_page_has_a_title_a_language_one_heading_and_labels(answers: list[
 
 
 def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
-    addresses = ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/compare", "/lineage", "/reports")
+    addresses = ("/", "/organs?q=type:norm", "/models", "/models/local/tuned", "/lineage", "/reports")
     composing = (
+        "/compare?first=local/base&second=local/tuned",
         "/compose",
         "/compose?base=local/base&graft=from:local/tuned&accept=likely-degraded&accept=unrelated-lineage",
         "/compose/fits",
@@ -204,7 +205,7 @@ def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
         page = little.get(address).text
         twin = re.search(r'<a href="([^"]+)">this page as JSON</a>', page)
         assert twin is not None, address
-        answer = little.get(unescape(twin[1]))
+        answer = little.get(unescape(twin[1]), follow_redirects=True)
         assert (answer.status_code, answer.mimetype) == (200, "application/json"), twin[1]
 
 
@@ -232,7 +233,7 @@ def test_every_link_of_every_page_leads_somewhere(little: FlaskClient) -> None:
     waiting = ["/"]
     while waiting and len(seen) < 400:
         address = waiting.pop(0)
-        with little.get(address) as answer:
+        with little.get(address, follow_redirects=True) as answer:
             assert answer.status_code == 200, address
             if answer.mimetype != "text/html":
                 continue

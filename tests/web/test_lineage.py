@@ -14,9 +14,10 @@ from sqlalchemy import select
 
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.tables import Lineage, Model
-from organs.registry.present import kinship
-from organs.registry.present.values import Values
+from organs.registry.entities.base import decode
+from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.registry import Registry
+from organs.registry.relatives import families as relatives_families
 from organs.web.app import create_app
 from organs.web.charts.kin import (
     BOX_HEIGHT,
@@ -35,9 +36,9 @@ from tests.web.conftest import HOSTILE
 from tests.web.pages import Parsed, parsed
 
 
-def families(client: FlaskClient, address: str = "/lineage.json") -> list[Values]:
-    found: list[Values] = client.get(address).get_json()["families"]
-    return found
+def families(client: FlaskClient, address: str = "/lineage.json") -> tuple[Family, ...]:
+    """The families of the API that the JSON address of the page leads to."""
+    return decode(client.get(address, follow_redirects=True).data, FamilyPage).items
 
 
 def joined(registry: Registry, folder: Path, names: list[str]) -> dict[str, int]:
@@ -67,10 +68,10 @@ def add_edges(registry: Registry, *edges: tuple[int, int | None, str, str, float
 
 def test_a_family_has_its_models_edges_and_generations(little: FlaskClient) -> None:
     (family,) = families(little)
-    assert family["count"] == 2
-    assert family["left_out"] == 0
-    assert [(one["name"], one["generation"]) for one in family["models"]] == [("local/base@1", 0), ("local/tuned@1", 1)]
-    assert {(one["child"], one["parent"], one["evidence"]) for one in family["edges"]} == {
+    assert family.count == 2
+    assert family.left_out == 0
+    assert [(one.name, one.generation) for one in family.models] == [("local/base@1", 0), ("local/tuned@1", 1)]
+    assert {(one.child, one.parent, one.evidence) for one in family.edges} == {
         ("local/tuned@1", "local/base@1", "declared"),
         ("local/tuned@1", "local/base@1", "measured"),
     }
@@ -95,7 +96,7 @@ def test_the_same_stands_there_as_a_list(little: FlaskClient) -> None:
 def test_a_model_without_relatives_has_a_page_that_says_so(little: FlaskClient) -> None:
     assert "No relatives are known" in little.get("/lineage?model=local/stranger").text
     (family,) = families(little, "/lineage.json?model=local/stranger")
-    assert [one["name"] for one in family["models"]] == ["local/stranger@1"]
+    assert [one.name for one in family.models] == ["local/stranger@1"]
 
 
 def test_a_models_page_lists_its_relatives_and_findings(registry: Registry, tmp_path: Path) -> None:
@@ -119,22 +120,22 @@ def test_a_parent_that_is_not_here_joins_those_who_name_it_and_is_only_text(regi
         ingest_bytes(registry, tmp_path, name, kin_file(name, kin_tensors(seed), parent_entries(HOSTILE)))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
-        assert [one["generation"] for one in family["models"]] == [1, 1]
-        (missing,) = family["missing"]
-        assert HOSTILE in missing["text"]
-        assert missing["children"] == ["local/one@1", "local/two@1"]
+        assert [one.generation for one in family.models] == [1, 1]
+        (missing,) = family.missing
+        assert HOSTILE in missing.text
+        assert missing.children == ("local/one@1", "local/two@1")
         page = parsed(client.get("/lineage").text)
         assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
         assert len([one for one in page.named("rect") if "absent" in (one.attributes.get("class") or "")]) == 2
         assert "<script>" in page.text
-        assert "(named, not here)" in page.text
+        assert "(named, not registered)" in page.text
 
 
 def test_hidden_models_are_in_no_family(registry: Registry, tmp_path: Path, little: FlaskClient) -> None:
     with registry.catalog.writing() as session:
         model = session.scalars(select(Model).where(Model.name == "tuned")).one()
         model.state = "quarantined"
-    assert families(little) == []
+    assert families(little) == ()
     assert "No two models here are known to be related" in little.get("/lineage").text
     assert little.get("/lineage?model=local/tuned").status_code == 404
 
@@ -142,39 +143,41 @@ def test_hidden_models_are_in_no_family(registry: Registry, tmp_path: Path, litt
 def test_families_come_by_size_a_page_at_a_time(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lineage, "FAMILIES_SHOWN", 2)
+    monkeypatch.setattr(lineage, "FAMILIES_DEFAULT", 2)
     ids = joined(registry, tmp_path, ["a", "b", "c", "d", "e", "f", "g", "h"])
     pairs = [("a", "b"), ("c", "d"), ("e", "f"), ("f", "g")]
     add_edges(registry, *((ids[child], ids[parent], "", "recorded", None) for child, parent in pairs))
     with create_app(registry).test_client() as client:
-        first = client.get("/lineage.json").get_json()
-        assert [one["count"] for one in first["families"]] == [3, 2]
-        assert first["count"] == 3
-        rest = client.get(f"/lineage.json?after={first['next']}").get_json()
-        assert [one["name"] for one in rest["families"]] == ["local/c@1"]
-        assert rest["next"] is None
-        assert "first page" in client.get(f"/lineage?after={first['next']}").text
+        first = decode(client.get("/api/v1/families?limit=2").data, FamilyPage)
+        assert [one.count for one in first] == [3, 2]
+        assert first.count == 3
+        rest = decode(client.get(f"/api/v1/families?limit=2&after={first.next}").data, FamilyPage)
+        assert [one.name for one in rest] == ["local/c@1"]
+        assert rest.next is None
+        assert "first page" in client.get(f"/lineage?after={first.next}").text
+        assert families(client, f"/lineage.json?after={first.next}") == rest.items
 
 
 def test_of_a_large_family_those_with_most_ties_are_told_and_the_others_counted(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kinship, "DRAWN_MAX", 3)
+    monkeypatch.setattr(relatives_families, "MEMBERS_MAX", 3)
     ids = joined(registry, tmp_path, ["hub", "a", "b", "c", "d", "e"])
     add_edges(registry, *((ids[name], ids["hub"], "", "declared", None) for name in "abcde"))
     add_edges(registry, (ids["d"], ids["e"], "", "measured", 0.9))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
-        assert [one["name"] for one in family["models"]] == ["local/hub@1", "local/d@1", "local/e@1"]
-        assert (family["count"], family["left_out"]) == (6, 3)
+        assert [one.name for one in family.models] == ["local/hub@1", "local/d@1", "local/e@1"]
+        assert (family.count, family.left_out) == (6, 3)
         assert "3 more members are not drawn" in client.get("/lineage").text
         (own,) = families(client, "/lineage.json?model=local/a")
-        assert "local/a@1" in [one["name"] for one in own["models"]]
+        assert "local/a@1" in [one.name for one in own.models]
 
 
 @pytest.mark.parametrize("place", ["x", "-1", "99999999", "²", "1.5"])
 def test_a_place_that_is_none_is_refused(little: FlaskClient, place: str) -> None:
-    assert little.get(f"/lineage?after={place}").status_code == 400
+    for address in ("/lineage", "/lineage.csv", "/api/v1/families"):
+        assert little.get(address, query_string={"after": place}).status_code == 400
 
 
 @pytest.mark.parametrize("name", ["local/nothing", HOSTILE, "a/b/c", "\x00"])
@@ -184,31 +187,39 @@ def test_an_unknown_name_stays_on_the_page_with_the_form(little: FlaskClient, na
     page: Parsed = parsed(answer.text)
     assert len([one for one in page.named("p") if one.attributes.get("role") == "alert"]) == 1
     assert [one.attributes.get("src") for one in page.named("script")] == ["/static/catalog.js"]
-    assert little.get("/lineage.json", query_string={"model": name}).status_code == 404
+    assert little.get("/lineage.csv", query_string={"model": name}).status_code == 404
 
 
 def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> None:
     with create_app(registry).test_client() as client:
         assert "organ ingest FILE.gguf" in client.get("/lineage").text
-        assert families(client) == []
+        assert families(client) == ()
 
 
-def family_values(names: list[str], edges: list[tuple[int, int, str, float | None]], missing: int = 0) -> Values:
-    """A family as plain values, each model's generation by its place."""
-    models = [
-        {"name": name, "title": None, "kind": "model", "state": "visible", "mean_theta": 40.0, "generation": place % 3}
-        for place, name in enumerate(names)
-    ]
-    told = [
-        {"child": names[child], "parent": names[parent], "relation": "finetune", "evidence": evidence, "score": score}
-        for child, parent, evidence, score in edges
-    ]
-    absent = [{"text": f"absent {one}", "children": [names[0]], "relation": "finetune"} for one in range(missing)]
-    return {"name": names[0], "count": len(names), "left_out": 0, "models": models, "edges": told, "missing": absent}
+def family_of(names: list[str], edges: list[tuple[int, int, str, float | None]], missing: int = 0) -> Family:
+    """A family, each model's generation by its place."""
+    return Family(
+        name=names[0],
+        count=len(names),
+        left_out=0,
+        models=tuple(
+            FamilyMember(name=name, title=None, kind="model", state="visible", mean_theta=40.0, generation=place % 3)
+            for place, name in enumerate(names)
+        ),
+        edges=tuple(
+            FamilyEdge(
+                child=names[child], parent=names[parent], relation="finetune", evidence=evidence, likeness=likeness
+            )
+            for child, parent, evidence, likeness in edges
+        ),
+        missing=tuple(
+            MissingParent(text=f"absent {one}", children=(names[0],), relation="finetune") for one in range(missing)
+        ),
+    )
 
 
 @st.composite
-def any_family(draw: Callable[..., object]) -> Values:
+def any_family(draw: Callable[..., object]) -> Family:
     count = int(draw(st.integers(2, 12)))  # type: ignore[call-overload]
     chance = random.Random(int(draw(st.integers(0, 10**6))))  # type: ignore[call-overload]
     kinds = ("declared", "recorded", "measured")
@@ -216,16 +227,16 @@ def any_family(draw: Callable[..., object]) -> Values:
         (*chance.choices(range(count), k=2), chance.choice(kinds), chance.random())
         for _ in range(chance.randint(0, 30))
     ]
-    return family_values([f"local/m{one}@1" for one in range(count)], edges, chance.randint(0, 3))  # type: ignore[arg-type]
+    return family_of([f"local/m{one}@1" for one in range(count)], edges, chance.randint(0, 3))  # type: ignore[arg-type]
 
 
 @given(any_family())
-def test_whatever_the_edges_are_everybody_is_drawn_once_and_nobody_on_another(family: Values) -> None:
+def test_whatever_the_edges_are_everybody_is_drawn_once_and_nobody_on_another(family: Family) -> None:
     tree = family_tree(family)
     trees = branches(tree)
     assert sorted(branch.member for branch, _ in walk(trees)) == list(range(len(tree.members)))
     graph = kin_graph(tree, trees)
-    assert len(graph.boxes) == len(family["models"]) + len(family["missing"])
+    assert len(graph.boxes) == len(family.models) + len(family.missing)
     places = {(box.x, box.y) for box in graph.boxes}
     assert len(places) == len(graph.boxes)
     for box in graph.boxes:
@@ -237,19 +248,19 @@ def test_whatever_the_edges_are_everybody_is_drawn_once_and_nobody_on_another(fa
 
 @given(any_family())
 def test_every_declared_edge_is_drawn_and_of_the_measured_those_that_hold_all_together(
-    family: Values,
+    family: Family,
 ) -> None:
     tree = family_tree(family)
-    said = [one for one in family["edges"] if one["evidence"] != "measured" and one["child"] != one["parent"]]
+    said = [one for one in family.edges if one.evidence != "measured" and one.child != one.parent]
     drawn = [tie for tie in tree.ties if tie.evidence != "measured"]
-    assert len(drawn) == len(said) + len(family["missing"])
+    assert len(drawn) == len(said) + len(family.missing)
     assert len(tree.ties) - len(drawn) <= len(tree.members) - 1
 
 
 def test_the_strongest_likenesses_are_drawn() -> None:
     edges = [(1, 0, "measured", 0.5), (2, 0, "measured", 0.9), (2, 1, "measured", 0.8)]
-    tree = family_tree(family_values(["a/a@1", "a/b@1", "a/c@1"], edges))
-    assert [tie.score for tie in tree.ties] == [0.9, 0.8]
+    tree = family_tree(family_of(["a/a@1", "a/b@1", "a/c@1"], edges))
+    assert [tie.likeness for tie in tree.ties] == [0.9, 0.8]
     assert tree.measured_undrawn == 1
 
 
@@ -259,7 +270,7 @@ def test_parents_in_a_circle_are_drawn_and_end(registry: Registry, tmp_path: Pat
     add_edges(registry, *((ids[child], ids[parent], "", "declared", None) for child, parent in circle))
     with create_app(registry).test_client() as client:
         (family,) = families(client)
-        assert [one["generation"] for one in family["models"]] == [0, 1, 2]
+        assert [one.generation for one in family.models] == [0, 1, 2]
         assert client.get("/lineage").text.count('class="descent"') == 3 + 1
 
 

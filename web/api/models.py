@@ -20,21 +20,24 @@ from organs.registry.catalog.search import MODELS
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import parse_digest, parse_prefix
+from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job, ModelRequest
-from organs.registry.entities.lineage import ModelLineage
+from organs.registry.entities.lineage import FamilyPage, ModelLineage
 from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.comparison import PAGE_TENSORS_MAX, comparison, registered_model
 from organs.registry.present.lookup import organs_of_model
 from organs.registry.present.models import model_page, model_summary, models_values
 from organs.registry.present.published import descendants_values, published_values, versions_values
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
+from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, registered_model
+from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, families, family_of
 from organs.registry.relatives.lineage import lineage_of
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import operation
 from organs.web.api.params import (
     AFTER,
+    FAMILIES,
     FIRST,
     HEADER,
     LIMIT,
@@ -42,6 +45,8 @@ from organs.web.api.params import (
     MODEL_QUERY,
     NAME,
     NAMESPACE,
+    OF_MODEL,
+    PLACE,
     RANKED,
     SECOND,
     json_body,
@@ -56,6 +61,7 @@ from organs.web.params import (
     asked_limit,
     asked_query,
     asked_switch,
+    requested_place,
 )
 from organs.web.permissions import (
     is_shown_all,
@@ -181,6 +187,26 @@ def model_lineage(namespace: str, name: str) -> ModelLineage:
         return lineage_of(session, _model(session, namespace, name))
 
 
+@operation(
+    "/families",
+    group=GROUP,
+    summary="Families of models",
+    parameters=(OF_MODEL, FAMILIES, PLACE),
+    answer=FamilyPage,
+    refusals=(404, 410),
+    example=f"{ROOT}/families?limit=1",
+)
+def model_families() -> FamilyPage:
+    """Models that descend from each other or are alike, the largest family first; with `model` the family of that
+    model, even if it is alone. A family comes with at most 60 members: those with the most edges."""
+    limit, first = asked_limit(FAMILIES_DEFAULT, FAMILIES_MAX), requested_place()
+    name = _asked_model("model") if request.args.get("model") else None
+    with reading(settings().search_seconds) as session:
+        if name is None:
+            return families(session, first, limit)
+        return FamilyPage(items=(family_of(session, model_by_name(session, name)),), count=1)
+
+
 @writing_operation(
     "/measurements",
     group=GROUP,
@@ -220,16 +246,16 @@ def extract() -> Job:
     group=GROUP,
     summary="Compare two models",
     parameters=(FIRST, SECOND),
-    answer="Comparison",
+    answer=Comparison,
     refusals=(404, 410),
     example=f"{ROOT}/compare?first={EXAMPLE}&second=local/Zoo-A-2M-Prose-v1.0-Q8_0",
 )
-def compare() -> Values:
-    """How alike their weights are at equal places, by type, by block, by organ; and what else differs."""
+def compare() -> Comparison:
+    """How alike their weights are at equal places: by type, by block, by organ; and what else differs."""
     first, second = _asked_model("first"), _asked_model("second")
     with reading(settings().search_seconds) as session:
         sides = [registered_model(session, model_by_name(session, name), PAGE_TENSORS_MAX) for name in (first, second)]
-    return comparison(*sides)
+    return compare_models(*sides)
 
 
 def _model(session: Session, namespace: str, name: str) -> Model:

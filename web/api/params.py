@@ -15,6 +15,7 @@ from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH
 from organs.registry.entities.base import Request
 from organs.registry.errors import BadRequest
 from organs.registry.present.values import Values
+from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
 from organs.registry.reports.dissection import ORGANS_DEFAULT
 from organs.registry.reports.overview import ROWS_DEFAULT
 from organs.web.api.operation import Parameter
@@ -135,6 +136,18 @@ AFTER = Parameter(
     {"type": "string", "maxLength": CURSOR_MAX_LENGTH},
     "",
 )
+PLACE = Parameter(
+    "after",
+    "How many items precede the page: the `next` of the previous one.",
+    {"type": "string", "pattern": "^[0-9]{1,7}$"},
+    "",
+)
+FAMILIES = Parameter(
+    "limit",
+    f"Families on a page, from 1 to {FAMILIES_MAX}.",
+    {"type": "integer", "minimum": 1, "maximum": FAMILIES_MAX, "default": FAMILIES_DEFAULT},
+    "2",
+)
 COUNTS = Parameter("counts", "1 to have the facets beside the page.", _SWITCH, "1")
 EVERY_PART = Parameter(
     "every_part", "1 to have every organ of the result among `parts`, also those that stay.", _SWITCH, "0"
@@ -169,6 +182,7 @@ FIRST = Parameter(
 SECOND = Parameter(
     "second", "The model that it is compared with.", _FULL_NAME, "local/Zoo-B-2M-v1.0-Q8_0", required=True
 )
+OF_MODEL = Parameter("model", "A model: only its family is returned.", _FULL_NAME, "")
 MODEL_DIGEST = Parameter(
     "digest",
     "What the digest of a model, of its file or of its lock begins with, with or without `sha256:`.",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from organs.registry.entities.lineage import Family, FamilyEdge
 from organs.registry.lineage import Groups
-from organs.registry.present.values import Values
 from organs.web.render import theta_class
 
 MEASURED = "measured"
@@ -15,7 +15,7 @@ MEASURED = "measured"
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A model, or a parent that is named and not here."""
+    """A model, or a parent that is named and not registered."""
 
     name: str
     generation: int
@@ -27,24 +27,25 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """From parent to child by place among the members; a measured one has no direction."""
+    """A line from parent to child, by their places among the members; a measured one has no direction."""
 
     first: int
     second: int
     relation: str
     evidence: str
-    score: float | None
+    likeness: float | None
     in_tree: bool
+    """Whether it joins two parts of the family that no tie before it joins."""
 
     @property
     def words(self) -> str:
-        """What stands beside its line."""
-        score = "" if self.score is None else f"{self.score:.3f}"
-        return score if self.evidence == MEASURED else f"{self.relation} {score}".strip()
+        """The text beside its line."""
+        likeness = "" if self.likeness is None else f"{self.likeness:.3f}"
+        return likeness if self.evidence == MEASURED else f"{self.relation} {likeness}".strip()
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class FamilyTree:
     """Members by generation, the ties that are drawn, and how many measured ones are not."""
 
     members: tuple[Member, ...]
@@ -54,51 +55,64 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A member with those below it. `tie` is what it hangs on; None for the first."""
+    """A member with its descendants. `tie` joins it to the member above; None for the first."""
 
     member: int
     tie: Tie | None
     branches: list[Branch] = field(default_factory=list)
 
 
-def family_tree(family: Values) -> Family:
-    """`family` as `registry.present.kinship` gives it."""
+def family_tree(family: Family) -> FamilyTree:
+    """Return the members of `family`, missing parents among them, and the ties that are drawn between them."""
     members = [
-        Member(one["name"], one["generation"], True, one["mean_theta"], one["kind"], one["state"] == "yanked")
-        for one in family["models"]
+        Member(one.name, one.generation, True, one.mean_theta, one.kind, one.state == "yanked") for one in family.models
     ]
     places = {member.name: place for place, member in enumerate(members)}
-    ties, groups, scores = [], Groups(), _scores(family["edges"])
-    for edge in family["edges"]:
-        if edge["evidence"] != MEASURED and edge["child"] != edge["parent"]:
-            first, second = places[edge["parent"]], places[edge["child"]]
-            score = edge["score"] or scores.get(frozenset((edge["child"], edge["parent"])))
-            ties.append(Tie(first, second, edge["relation"], edge["evidence"], score, _joined(groups, first, second)))
-    for one in family["missing"]:
-        children = [places[name] for name in one["children"]]
+    groups = Groups()
+    ties = _descent(family, places, groups)
+    for one in family.missing:
+        children = [places[name] for name in one.children]
         generation = max(0, min(members[child].generation for child in children) - 1)
-        members.append(Member(one["text"], generation, False))
-        for child in children:
-            place = len(members) - 1
-            ties.append(Tie(place, child, one["relation"], "declared", None, _joined(groups, place, child)))
-    directed = {frozenset((tie.first, tie.second)) for tie in ties}
-    measured = [edge for edge in family["edges"] if edge["evidence"] == MEASURED]
-    undrawn = 0
-    for edge in sorted(measured, key=lambda edge: -(edge["score"] or 0.0)):
-        first, second = sorted((places[edge["parent"]], places[edge["child"]]))
+        members.append(Member(one.text, generation, False))
+        place = len(members) - 1
+        ties += [Tie(place, child, one.relation, "declared", None, _joined(groups, place, child)) for child in children]
+    measured, undrawn = _measured(family, places, groups, {frozenset((tie.first, tie.second)) for tie in ties})
+    return FamilyTree(tuple(members), (*ties, *measured), undrawn)
+
+
+def _descent(family: Family, places: Mapping[str, int], groups: Groups) -> list[Tie]:
+    """Return the declared and recorded ties, each with the likeness that was measured between the two."""
+    likenesses = _likenesses(family.edges)
+    ties = []
+    for edge in family.edges:
+        if edge.evidence != MEASURED and edge.child != edge.parent:
+            first, second = places[edge.parent], places[edge.child]
+            likeness = edge.likeness or likenesses.get(frozenset((edge.child, edge.parent)))
+            ties.append(Tie(first, second, edge.relation, edge.evidence, likeness, _joined(groups, first, second)))
+    return ties
+
+
+def _measured(
+    family: Family, places: Mapping[str, int], groups: Groups, directed: Collection[frozenset[int]]
+) -> tuple[list[Tie], int]:
+    """Return the strongest measured ties that hold the family together, and how many others there are."""
+    ties, undrawn = [], 0
+    measured = [edge for edge in family.edges if edge.evidence == MEASURED]
+    for edge in sorted(measured, key=lambda edge: -(edge.likeness or 0.0)):
+        first, second = sorted((places[edge.parent], places[edge.child]))
         if frozenset((first, second)) in directed:
             continue
         if _joined(groups, first, second):
-            ties.append(Tie(first, second, edge["relation"], MEASURED, edge["score"], True))
+            ties.append(Tie(first, second, edge.relation, MEASURED, edge.likeness, True))
         else:
             undrawn += 1
-    return Family(tuple(members), tuple(ties), undrawn)
+    return ties, undrawn
 
 
-def branches(family: Family) -> list[Branch]:
-    """The members as trees, each from its first generation on; who hangs on nothing is a tree of one.
+def branches(family: FamilyTree) -> list[Branch]:
+    """Return the members as trees, each from its first generation on; a member without ties is a tree of one.
 
-    A child hangs on its first parent, who has none on whom it is most like.
+    A child stands below its first parent; a member without parents below the most similar one.
     """
     around: dict[int, list[tuple[int, Tie]]] = {place: [] for place in range(len(family.members))}
     children: set[int] = set()
@@ -118,23 +132,23 @@ def branches(family: Family) -> list[Branch]:
 
 
 def walk(trees: Sequence[Branch], depth: int = 0) -> Iterator[tuple[Branch, int]]:
-    """Every branch with its depth, each before those below it."""
+    """Yield every branch with its depth, each before those below it."""
     for branch in trees:
         yield branch, depth
         yield from walk(branch.branches, depth + 1)
 
 
-def _scores(edges: Sequence[Values]) -> dict[frozenset[str], float]:
-    """How alike pairs were measured to be."""
+def _likenesses(edges: Sequence[FamilyEdge]) -> dict[frozenset[str], float]:
+    """Return the measured likeness of each pair of models."""
     return {
-        frozenset((edge["child"], edge["parent"])): edge["score"]
+        frozenset((edge.child, edge.parent)): edge.likeness
         for edge in edges
-        if edge["evidence"] == MEASURED and edge["score"] is not None
+        if edge.evidence == MEASURED and edge.likeness is not None
     }
 
 
 def _joined(groups: Groups, first: int, second: int) -> bool:
-    """Whether the two were apart until now; they are together from here on."""
+    """Join the groups of the two, and return whether they were apart."""
     if groups.leader(first) == groups.leader(second):
         return False
     groups.join(first, second)
@@ -205,7 +219,7 @@ class KinGraph:
     strokes: tuple[Stroke, ...]
 
 
-def kin_graph(family: Family, trees: Sequence[Branch]) -> KinGraph:
+def kin_graph(family: FamilyTree, trees: Sequence[Branch]) -> KinGraph:
     """Columns by generation; in each the order of the trees, one tree below the other, nobody above who it hangs on."""
     generations = sorted({member.generation for member in family.members})
     columns = {generation: column for column, generation in enumerate(generations)}

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from string import ascii_uppercase
 
 from organs.registry.anatomy import is_behind_blocks, reading_order
+from organs.registry.entities.comparison import OrganChange
 from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.web.render import (
@@ -69,7 +70,7 @@ def marked(grid: Values, by_name: Mapping[str, Values]) -> Values:
     return grid | ends | {"rows": rows, "lettered": True}
 
 
-def changes(placements: Iterable[Values], parts: Iterable[Values]) -> dict[Place, Values]:
+def changes(placements: Iterable[Values], parts: Iterable[Values]) -> dict[Place, OrganChange]:
     """What became of each organ of the base, for a grid that is coloured by it. Likeness is not known here."""
     changed = {part["name"]: part for part in parts}
     return {(one["tower"], one["block"], one["slot"]): _change(changed.get(one["name"])) for one in placements}
@@ -79,12 +80,12 @@ def _by_key(shown: Iterable[Values]) -> dict[tuple[str, ...], Values]:
     return {(line["model"], *line["acts"]): line for line in shown}
 
 
-def _change(part: Values | None) -> Values:
+def _change(part: Values | None) -> OrganChange:
     if part is None:
-        return {"theta_change": 0.0, "likeness": None, "identical": True}
+        return OrganChange(theta_change=0.0, likeness=None, identical=True)
     before, after = part["theta_before"], part["theta"]
     shift = None if before is None or after is None else after - before
-    return {"theta_change": shift, "likeness": None, "identical": False}
+    return OrganChange(theta_change=shift, likeness=None, identical=False)
 
 
 def _cell(cell: Values | None, by_name: Mapping[str, Values]) -> Values | None:
@@ -120,10 +121,10 @@ COMPARED = ("change", "alike")
 _SIDES = {"skeleton": 0, "norm": 1, "organ": 2}
 
 
-def anatomy(placements: Sequence[Values], by: str, changes: Mapping[tuple[str, int | None, str], Values]) -> Values:
+def anatomy(placements: Sequence[Values], by: str, changes: Mapping[Place, OrganChange]) -> Values:
     """The grid of `placements` (as on a model's page) coloured by a key of READINGS.
 
-    `changes` has `theta_change` in degrees, `likeness` and `identical` by tower, block and slot.
+    `changes` has what became of each organ, by its place, for the readings that compare two models.
     """
     inside = [one for one in placements if one["block"] is not None]
     outside = [one for one in placements if one["block"] is None]
@@ -153,7 +154,7 @@ def anatomy(placements: Sequence[Values], by: str, changes: Mapping[tuple[str, i
     }
 
 
-def _listed(placements: Sequence[Values], by: str, changes: Mapping[tuple[str, int | None, str], Values]) -> Values:
+def _listed(placements: Sequence[Values], by: str, changes: Mapping[Place, OrganChange]) -> Values:
     """What is too wide and too long for a grid, as a list that is cut."""
     painter = _Painter(placements, by, changes)
     return {
@@ -179,14 +180,12 @@ def _short_size(size: float) -> str:
 class _Painter:
     """Cells in the colours of one reading, scaled over a whole model."""
 
-    def __init__(
-        self, placements: Iterable[Values], by: str, changes: Mapping[tuple[str, int | None, str], Values]
-    ) -> None:
+    def __init__(self, placements: Iterable[Values], by: str, changes: Mapping[Place, OrganChange]) -> None:
         self.by = by
         self.changes = changes
         sizes = [one["size_bytes"] for one in placements]
         self.size_min, self.size_max = min(sizes, default=1), max(sizes, default=1)
-        shifts = [abs(one["theta_change"]) for one in changes.values() if one["theta_change"] is not None]
+        shifts = [abs(one.theta_change) for one in changes.values() if one.theta_change is not None]
         self.shift_max = max([*shifts, 0.1])
 
     def cell(self, one: Values) -> Values:
@@ -231,10 +230,10 @@ class _Painter:
         if change is None:
             return "–", "tn"
         if self.by == "alike":
-            return share_text(change["likeness"]), share_class(change["likeness"])
-        if change["identical"]:
+            return share_text(change.likeness), share_class(change.likeness)
+        if change.identical:
             return "=", change_class(0.0, self.shift_max)
-        shift = change["theta_change"]
+        shift = change.theta_change
         return ("–" if shift is None else f"{shift:+.1f}°"), change_class(shift, self.shift_max)
 
     def _size_share(self, size: int) -> float:

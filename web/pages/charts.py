@@ -12,10 +12,10 @@ from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.models import model_by_name, placements_of
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.names import parse_model_name
-from organs.registry.present.comparison import PAGE_TENSORS_MAX
 from organs.registry.present.depth import depth_values
 from organs.registry.present.models import placement_values
 from organs.registry.present.values import Values
+from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import depth, weights
 from organs.web.charts.drawing import POLICY
 from organs.web.charts.sampling import can_be_sampled, sampled_values

@@ -30,16 +30,18 @@ from organs.registry.catalog.search.parse import (
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadQuery, Conflict
+from organs.registry.lineage import Slot
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.chimeras import chimera_brief
-from organs.registry.present.comparison import PAGE_TENSORS_MAX, changes, registered_model
 from organs.registry.present.models import model_page, models_values
 from organs.registry.present.published import descendants_values, published_values, versions_values
 from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
+from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
 from organs.web.auth import (
     ANY,
     identity,
@@ -97,18 +99,17 @@ def model(namespace: str, name: str) -> Page:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         values = model_page(session, row, PAGE_TENSORS_MAX)
         against = _against(session, values) if not values["placements_left_out"] else None
-        values |= {"compared_with": against, "changes": []}
+        values |= {"compared_with": against}
         brief = chimera_brief(session, row)
         jobs = under_way(session, row.full_name) if brief else []
         values |= _since(session, row)
-        if by in COMPARED and against is not None:
-            values["changes"] = _changes(session, row, against)
+        changes = _changes(session, row, against) if by in COMPARED and against is not None else {}
     if by in COMPARED and against is None:
         by = READING_DEFAULT
     return Page(
         "model.html",
         values,
-        extra=lambda: _links(values, by) | _as_chimera(brief, jobs),
+        extra=lambda: _links(values, by, changes) | _as_chimera(brief, jobs),
         sheet=lambda: _organs_sheet(values),
     )
 
@@ -146,10 +147,10 @@ def _against(session: Session, values: Values) -> str | None:
     return next(iter([*parents, *relatives]), None)
 
 
-def _changes(session: Session, row: Model, against: str) -> list[Values]:
-    """What became of the organs of `against` in the model."""
+def _changes(session: Session, row: Model, against: str) -> dict[Slot, OrganChange]:
+    """Return how the organs of the model differ from those of `against`."""
     other = model_by_name(session, parse_model_name(against))
-    return changes(*(registered_model(session, one, PAGE_TENSORS_MAX) for one in (other, row)))
+    return organ_changes(*(registered_model(session, one, PAGE_TENSORS_MAX) for one in (other, row)))
 
 
 def _matrix_theta(placements: list[Values]) -> float | None:
@@ -223,15 +224,14 @@ def _pull_lines(values: Values) -> list[str]:
     return pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]]))
 
 
-def _links(values: Values, by: str) -> Values:
-    changed = {(one["tower"], one["block"], one["slot"]): one for one in values["changes"]}
+def _links(values: Values, by: str, changes: dict[Slot, OrganChange]) -> Values:
     asked = request.args.get("against", "")
     choices = [name for name in READINGS if name not in COMPARED or values["compared_with"] is not None]
     return {
         "by": by,
         "by_label": READINGS[by],
         "can_receive": values["kind"] == "model" and values["complete"] and not values["unassemblable"],
-        "grid": anatomy(values["placements"], by, changed),
+        "grid": anatomy(values["placements"], by, changes),
         "choices": [
             {
                 "label": READINGS[name],

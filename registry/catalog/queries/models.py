@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, Row, and_, func, or_, select, tuple_
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import count_text
 from organs.registry.catalog.queries.events import was_seen
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.catalog.tables import (
@@ -296,3 +298,54 @@ def ingest_of(session: Session, model_id: int) -> Ingest | None:
 def count_models(session: Session) -> int:
     """How many models are visible."""
     return session.scalar(select(func.count()).select_from(Model).where(Model.state == "visible")) or 0
+
+
+DTYPES_SHOWN = 6
+"""Dtypes that are listed among the facts of a model."""
+
+
+def facts_of(
+    model: Model, metadata: Iterable[ModelMetadata], dtypes: Iterable[str] | Mapping[str, int]
+) -> dict[str, str]:
+    """Return at most ten facts of a model as short texts, by what they are about and in the order of display.
+
+    `dtypes` has the name of the dtype of each tensor, or how many tensors there are of each dtype.
+    """
+    texts = {row.key: row.value for row in metadata}
+    prefix = f"{model.architecture}."
+    found = {
+        "kind": model.kind if model.complete else "partial",
+        "architecture": model.architecture,
+        "licence": model.license,
+        "parameters": count_text(model.parameters),
+        "dtypes": _counted(dtypes),
+        "blocks": texts.get(prefix + "block_count"),
+        "embedding length": _grouped(texts.get(prefix + "embedding_length")),
+        "context length": _grouped(texts.get(prefix + "context_length")),
+        "vocabulary": _grouped(_vocabulary(texts, prefix)),
+        "tokenizer": _tokenizer(texts),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _counted(dtypes: Iterable[str] | Mapping[str, int]) -> str:
+    """`29 Q8_0, 9 F32`, the most frequent first."""
+    counts = sorted(Counter(dtypes).items(), key=lambda pair: (-pair[1], pair[0]))
+    shown = [f"{count:,} {dtype}" for dtype, count in counts[:DTYPES_SHOWN]]
+    return ", ".join(shown + ["…"] * (len(counts) > DTYPES_SHOWN))
+
+
+def _vocabulary(texts: Mapping[str, str], prefix: str) -> str | None:
+    """Return how many tokens there are, or are declared. A list is stored as `[2048 × string]`."""
+    tokens = texts.get("tokenizer.ggml.tokens", "")
+    return tokens[1:].split(" ", 1)[0] if tokens.startswith("[") else texts.get(prefix + "vocab_size")
+
+
+def _tokenizer(texts: Mapping[str, str]) -> str:
+    kinds = (texts.get(f"tokenizer.ggml.{key}") for key in ("model", "pre"))
+    return ", ".join(dict.fromkeys(kind for kind in kinds if kind))
+
+
+def _grouped(text: str | None) -> str | None:
+    """Return a whole number with separators; anything else as it is."""
+    return f"{int(text):,}" if text is not None and text.isascii() and text.isdigit() else text

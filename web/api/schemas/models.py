@@ -4,23 +4,17 @@ from __future__ import annotations
 
 from organs.registry.catalog.search.fields import CHIMERA
 from organs.registry.catalog.vocabulary import MODEL_KINDS, REACHABLE_STATES
-from organs.registry.lineage import Kinship
 from organs.web.api.schemas.values import (
-    BLOCK,
     BYTES,
-    CHANGE,
     COUNT,
     DIGEST,
     FLAG,
-    LIKENESS,
     MODEL_NAME,
     ORGAN_TYPE,
-    SHAPE,
     SHARE,
     TEXT,
     THETA,
     TIME,
-    TOWER,
     Schema,
     described,
     list_of,
@@ -79,33 +73,6 @@ _LINEAGE: dict[str, Schema] = {
         "Where declared and measured disagree; parents that were yanked or removed.",
     ),
 }
-_COMPARED: dict[str, Schema] = {
-    "name": TEXT,
-    "type": ORGAN_TYPE,
-    "tower": TOWER,
-    "block": BLOCK,
-    "slot": TEXT,
-    "shape": SHAPE,
-    "likeness": LIKENESS,
-    "identical": described(FLAG, "Whether the bytes are the same."),
-    "first_theta": nullable(THETA),
-    "second_theta": nullable(THETA),
-    "first_digest": nullable(DIGEST),
-    "second_digest": nullable(DIGEST),
-}
-_COMPARED_TYPE: dict[str, Schema] = {
-    "type": ORGAN_TYPE,
-    "first_theta": nullable(THETA),
-    "second_theta": nullable(THETA),
-    "difference": nullable(CHANGE),
-    "likeness": nullable(LIKENESS),
-    "compared": COUNT,
-}
-_COMPARED_COUNTS = ("compared", "first_matrices", "second_matrices", "first", "second", "identical")
-_SHAPES_DIFFER: dict[str, Schema] = {"name": TEXT, "first": SHAPE, "second": SHAPE}
-_FACTS_DIFFER: dict[str, Schema] = {"what": TEXT, "first": nullable(TEXT), "second": nullable(TEXT)}
-_COMPARED_BLOCK: dict[str, Schema] = {"tower": TOWER, "block": BLOCK, "likeness": LIKENESS, "compared": COUNT}
-
 MODEL_SCHEMAS: dict[str, Schema] = {
     "ModelSummary": record("A model as a line of a list.", _SUMMARY),
     "Models": page_of(ref("ModelSummary"), "A page of models."),
@@ -139,25 +106,6 @@ MODEL_SCHEMAS: dict[str, Schema] = {
                 )
             ),
             **_LINEAGE,
-        },
-    ),
-    "Comparison": record(
-        "Two models side by side. Where both have an organ, names and types are those of the first.",
-        {
-            "first": MODEL_NAME,
-            "second": MODEL_NAME,
-            "same_bytes": FLAG,
-            "likeness": described(nullable(LIKENESS), "The mean over matrices at equal places; null with none."),
-            "kinship": {"type": "string", "enum": [one.value for one in Kinship]},
-            "sentence": described(TEXT, "The outcome for people."),
-            "organs": record("How many.", dict.fromkeys(_COMPARED_COUNTS, COUNT)),
-            "types": list_of(record("The organs of one type.", _COMPARED_TYPE)),
-            "blocks": list_of(record("The compared organs of one block.", _COMPARED_BLOCK)),
-            "changed": list_of(record("A compared organ; the least alike first.", _COMPARED)),
-            "only_first": list_of(TEXT),
-            "only_second": list_of(TEXT),
-            "shapes_differ": list_of(record("Both have it, in two shapes.", _SHAPES_DIFFER)),
-            "differs": list_of(record("What the headers say otherwise.", _FACTS_DIFFER)),
         },
     ),
 }

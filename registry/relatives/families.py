@@ -1,4 +1,4 @@
-"""Families of models as plain values: who descends from whom, who is alike, and which parents are not here."""
+"""Families of models: who descends from whom, who is alike, and which parents are not registered."""
 
 from __future__ import annotations
 
@@ -18,39 +18,47 @@ from organs.registry.catalog.queries.relatives import (
     unregistered_parents,
 )
 from organs.registry.catalog.tables import Model
+from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.lineage import Groups
-from organs.registry.present.values import Values
 
+FAMILIES_DEFAULT = 6
+"""Families of a page, unless another number is requested."""
+FAMILIES_MAX = 50
 FAMILY_MIN = 2
-"""Members from which on a family is listed."""
-DRAWN_MAX = 60
-"""Members of a family that are told; of the others there is the number."""
+"""Members of the smallest family that is listed."""
+MEMBERS_MAX = 60
+"""Members that a family is returned with; the others are counted."""
 MISSING_MAX = 20
-"""Unregistered parents of a family that are told."""
+"""Unregistered parents that a family is returned with."""
 TEXT_MAX_LENGTH = 200
-"""Of the name of a parent that is not here. Names that begin alike so far are taken for one."""
+"""Characters of the name of an unregistered parent. Names that are equal so far count as one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kin:
-    """All families of what may be shown, largest first, then by their oldest model: ids in rising order.
+    """All families of models that may be shown, largest first, then by their oldest model: ids in rising order.
 
-    `edges` counts the edges of each model: who has most is at the heart of a family.
+    `edges` counts the edges of each model.
     """
 
     families: Sequence[tuple[int, ...]]
     edges: Mapping[int, int]
 
 
-def families(session: Session, first: int, count: int) -> tuple[list[Values], int]:
-    """`count` families of two models and more from the one at place `first`, and how many there are."""
+def families(session: Session, first: int, count: int) -> FamilyPage:
+    """Return `count` families of two models or more, from place `first` on. `next` is the place of the next one."""
     kin = _kin(session)
     listed = [family for family in kin.families if len(family) >= FAMILY_MIN]
-    return [_family(session, family, kin.edges) for family in listed[first : first + count]], len(listed)
+    following = first + count
+    return FamilyPage(
+        items=tuple(_family(session, family, kin.edges) for family in listed[first:following]),
+        next=str(following) if following < len(listed) else None,
+        count=len(listed),
+    )
 
 
-def family_of(session: Session, model: Model) -> Values:
-    """The family of `model`, which is told whatever its size."""
+def family_of(session: Session, model: Model) -> Family:
+    """Return the family of `model`, which may be a family of one."""
     kin = _kin(session)
     family = next((family for family in kin.families if model.id in family), (model.id,))
     return _family(session, family, kin.edges, keep=model.id)
@@ -61,7 +69,7 @@ def _kin(session: Session) -> Kin:
 
 
 def _grouped(session: Session) -> Kin:
-    """Families by all edges, and by unregistered parents that two models name in the same words."""
+    """Group models by all edges, and by unregistered parents that two models name in the same words."""
     shown, groups, edges = shown_model_ids(session), Groups(), Counter[int]()
     for child, parents in joined_models(session):
         known = [parent for parent in parents if parent in shown] if child in shown else []
@@ -80,67 +88,63 @@ def _grouped(session: Session) -> Kin:
     return Kin(ordered, edges)
 
 
-def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], keep: int = 0) -> Values:
-    """A family: `models` by generation and age, `edges` between them, `missing` parents.
-
-    Of a large family the members with most edges are told, `keep` among them; `left_out` counts the others.
-    """
-    central = sorted(family, key=lambda one: (one != keep, -edges.get(one, 0), one))[:DRAWN_MAX]
+def _family(session: Session, family: Sequence[int], edges: Mapping[int, int], keep: int = 0) -> Family:
+    """Return a family with the members that have the most edges, the model `keep` among them."""
+    central = sorted(family, key=lambda one: (one != keep, -edges.get(one, 0), one))[:MEMBERS_MAX]
     models = models_by_id(session, central)
     rows = edges_from(session, models)
     between = [row for row in rows if row.child_id in models and row.parent_id in models]
-    open_ends = [row for row in rows if row.parent_id is None and row.parent_text is not None]
-    missing = _missing(open_ends, models)
-    generations = _generations(models, between, {name for one in missing for name in one["children"]})
+    missing = _missing([row for row in rows if row.parent_id is None and row.parent_text is not None], models)
+    generations = _generations(models, between, {name for one in missing for name in one.children})
     ordered = sorted(models.values(), key=lambda model: (generations[model.id], model.id))
-    return {
-        "name": models[min(models)].full_name if models else "",
-        "count": len(family),
-        "left_out": len(family) - len(models),
-        "models": [
-            {
-                "name": model.full_name,
-                "title": model.title,
-                "kind": model.kind,
-                "state": model.state,
-                "mean_theta": model.mean_theta,
-                "generation": generations[model.id],
-            }
+    return Family(
+        name=models[min(models)].full_name if models else "",
+        count=len(family),
+        left_out=len(family) - len(models),
+        models=tuple(
+            FamilyMember(
+                name=model.full_name,
+                title=model.title,
+                kind=model.kind,
+                state=model.state,
+                mean_theta=model.mean_theta,
+                generation=generations[model.id],
+            )
             for model in ordered
-        ],
-        "edges": [_edge(row, models) for row in between],
-        "missing": missing,
-    }
+        ),
+        edges=tuple(_edge(row, models) for row in between),
+        missing=missing,
+    )
 
 
-def _edge(row: Edge, models: Mapping[int, Model]) -> Values:
-    """`child` and `parent` of a declared or recorded edge; of a measured one the two are in no order."""
-    return {
-        "child": models[row.child_id].full_name,
-        "parent": models[row.parent_id or 0].full_name,
-        "relation": row.relation,
-        "evidence": row.evidence,
-        "score": row.score,
-    }
+def _edge(row: Edge, models: Mapping[int, Model]) -> FamilyEdge:
+    return FamilyEdge(
+        child=models[row.child_id].full_name,
+        parent=models[row.parent_id or 0].full_name,
+        relation=row.relation,
+        evidence=row.evidence,
+        likeness=row.score,
+    )
 
 
-def _missing(rows: Iterable[Edge], models: Mapping[int, Model]) -> list[Values]:
-    """Parents that are named and not here, those with most children first."""
+def _missing(rows: Iterable[Edge], models: Mapping[int, Model]) -> tuple[MissingParent, ...]:
+    """Return parents that are named and not registered, those with the most children first."""
     children: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for row in rows:
         text = (row.parent_text or "")[:TEXT_MAX_LENGTH]
         children[text][models[row.child_id].full_name] = row.relation
     ordered = sorted(children.items(), key=lambda pair: (-len(pair[1]), pair[0]))
-    return [
-        {"text": text, "children": list(named), "relation": next(iter(named.values()))}
+    return tuple(
+        MissingParent(text=text, children=tuple(named), relation=next(iter(named.values())))
         for text, named in ordered[:MISSING_MAX]
-    ]
+    )
 
 
 def _generations(models: Mapping[int, Model], edges: Sequence[Edge], with_missing: Collection[str]) -> dict[int, int]:
-    """The longest way from a first ancestor, a missing one counted; measured relatives stand with their nearest.
+    """Return how far each model is from a first ancestor, by the longest way; an unregistered ancestor counts.
 
-    Declarations may run in a circle: its oldest model is then taken for the first.
+    A model with measured edges only gets the generation of its most similar relative. Declarations may run in a
+    circle: its oldest model then counts as the first ancestor.
     """
     parents: dict[int, set[int]] = {model_id: set() for model_id in models}
     for edge in edges:
@@ -161,7 +165,7 @@ def _generations(models: Mapping[int, Model], edges: Sequence[Edge], with_missin
 
 
 def _stand_by_nearest(generations: dict[int, int], placed: set[int], edges: Sequence[Edge]) -> None:
-    """Give who is only measured the generation of the most alike who has a place, one after the other."""
+    """Give each model with measured edges only the generation of its most similar relative that has one."""
     measured = sorted((edge for edge in edges if edge.evidence == "measured"), key=lambda edge: -(edge.score or 0.0))
     pairs = [(edge.child_id, edge.parent_id or 0) for edge in measured]
     while True:

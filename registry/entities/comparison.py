@@ -1,0 +1,137 @@
+"""Comparison: two models side by side."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry.entities.base import (
+    ITEMS_MAX,
+    Count,
+    Digest,
+    Entity,
+    Likeness,
+    ModelText,
+    Shape,
+    Text,
+    Texts,
+    Theta,
+    Word,
+)
+
+Block = Annotated[Count | None, Meta(description="The layer's number; null outside of blocks.")]
+ThetaChange = Annotated[float, Meta(ge=-90, le=90, description="Degrees of θ, second minus first.")]
+
+
+class ComparedCounts(Entity, frozen=True, kw_only=True):
+    """How many organs two models have, and how many of them were compared."""
+
+    compared: Annotated[Count, Meta(description="Matrices that were compared.")]
+    first_matrices: Count
+    second_matrices: Count
+    first: Annotated[Count, Meta(description="Organs of the first.")]
+    second: Annotated[Count, Meta(description="Organs of the second.")]
+    identical: Annotated[Count, Meta(description="Places where both have the same bytes, vectors included.")]
+
+
+class ComparedType(Entity, frozen=True, kw_only=True):
+    """The organs of one type in two models."""
+
+    type: Word
+    first_theta: Annotated[Theta | None, Meta(description="Mean θ of the first, in degrees.")]
+    second_theta: Theta | None
+    difference: ThetaChange | None
+    likeness: Likeness | None
+    compared: Count
+
+
+class ComparedBlock(Entity, frozen=True, kw_only=True):
+    """The compared organs of one block."""
+
+    tower: Word
+    block: Block
+    likeness: Likeness
+    compared: Count
+
+    @property
+    def label(self) -> str:
+        """The block for people: `3`, `vision 3`, or `outside` of the blocks."""
+        label = "outside" if self.block is None else str(self.block)
+        return label if self.tower == "text" else f"{self.tower} {label}"
+
+
+class ComparedOrgan(Entity, frozen=True, kw_only=True):
+    """An organ that two models have at one place and that was compared. Name and type are those of the first."""
+
+    name: Text
+    type: Word
+    tower: Word
+    block: Block
+    slot: Text
+    shape: Shape
+    likeness: Likeness
+    identical: Annotated[bool, Meta(description="Whether the bytes are the same.")]
+    first_theta: Theta | None
+    second_theta: Theta | None
+    first_digest: Digest | None
+    second_digest: Digest | None
+
+
+class ShapeDifference(Entity, frozen=True, kw_only=True):
+    """A place where two models have organs of different shapes."""
+
+    name: Text
+    first: Shape
+    second: Shape
+
+
+class FactDifference(Entity, frozen=True, kw_only=True):
+    """A fact that is different in two models; null where it is not known of one."""
+
+    what: Text
+    first: Text | None
+    second: Text | None
+
+
+class Comparison(Entity, frozen=True, kw_only=True):
+    """Two models side by side."""
+
+    first: ModelText
+    second: ModelText
+    same_bytes: bool
+    likeness: Annotated[Likeness | None, Meta(description="The mean over matrices at equal places; null with none.")]
+    kinship: Annotated[Word, Meta(description="`close`, `kin`, `unrelated` or `incomparable`.")]
+    sentence: Annotated[Text, Meta(description="The result for people.")]
+    organs: ComparedCounts
+    types: Annotated[tuple[ComparedType, ...], Meta(max_length=ITEMS_MAX)]
+    blocks: Annotated[tuple[ComparedBlock, ...], Meta(max_length=ITEMS_MAX)]
+    changed: Annotated[tuple[ComparedOrgan, ...], Meta(max_length=ITEMS_MAX, description="The least alike first.")]
+    only_first: Annotated[Texts, Meta(description="Organs that only the first has.")]
+    only_second: Annotated[Texts, Meta(description="Organs that only the second has.")]
+    shapes_differ: Annotated[tuple[ShapeDifference, ...], Meta(max_length=ITEMS_MAX)]
+    differs: Annotated[tuple[FactDifference, ...], Meta(max_length=ITEMS_MAX)]
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether there are two different models with matrices that can be compared."""
+        return not self.same_bytes and self.kinship != "incomparable"
+
+    @property
+    def is_mostly_identical(self) -> bool:
+        """Whether more than half of the organs are the same to the last byte, and not all."""
+        most = max(self.organs.first, self.organs.second)
+        return most < 2 * self.organs.identical < 2 * most
+
+    @property
+    def unequal(self) -> tuple[ComparedOrgan, ...]:
+        """The compared organs whose bytes are not the same."""
+        return tuple(organ for organ in self.changed if not organ.identical)
+
+
+class OrganChange(Entity, frozen=True, kw_only=True):
+    """How an organ of one model differs from the one that another model has at its place."""
+
+    theta_change: ThetaChange | None
+    likeness: Annotated[Likeness | None, Meta(description="Null for what cannot be compared, such as vectors.")]
+    identical: bool

@@ -1,0 +1,215 @@
+"""Compare two models: how alike they are by type, by block and by organ, and what else differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.queries.models import facts_of, metadata_of
+from organs.registry.catalog.queries.relatives import PlacedOrgan, organ_digests, placed_organs
+from organs.registry.catalog.tables import Model
+from organs.registry.digest import Digest
+from organs.registry.entities.comparison import (
+    ComparedBlock,
+    ComparedCounts,
+    ComparedOrgan,
+    ComparedType,
+    Comparison,
+    FactDifference,
+    OrganChange,
+    ShapeDifference,
+)
+from organs.registry.errors import BadQuery
+from organs.registry.lineage import Kinship, Organ, Similarity, Slot, is_another_encoding, similarity
+
+PAGE_TENSORS_MAX = 10_000
+"""Tensors of a model that a page or an answer lists or compares. Usual models have a few thousand."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedModel:
+    """One side of a comparison."""
+
+    name: str
+    digest: str
+    """Of the model's bytes: two sides with one digest are one model."""
+    organs: Sequence[PlacedOrgan]
+    kind: str = "model"
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """Short texts by what they are about (`catalog.queries.models.facts_of`)."""
+    digests: Mapping[int, Digest] = field(default_factory=dict)
+    """Digests of its organs, by their identities; empty if the organs are not registered."""
+
+
+def registered_model(session: Session, model: Model, tensors_max: int | None = None) -> ComparedModel:
+    """Return a registered model as a side of a comparison; raises BadQuery for more than `tensors_max` tensors."""
+    if tensors_max is not None and model.tensors > tensors_max:
+        reason = f"it has {model.tensors:,} tensors; models with up to {tensors_max:,} are compared here"
+        raise BadQuery(model.full_name, reason)
+    organs = placed_organs(session, model.id)
+    facts = facts_of(model, metadata_of(session, model.id), (placed.organ.dtype for placed in organs))
+    digests = {identity: Digest(digest) for identity, digest in organ_digests(session, model.id).items()}
+    return ComparedModel(model.full_name, model.digest, organs, model.kind, facts, digests)
+
+
+def compare_models(first: ComparedModel, second: ComparedModel) -> Comparison:
+    """Compare two models. Adapters have no likeness: they are not the weights of a model."""
+    firsts, seconds = _by_slot(first), _by_slot(second)
+    own, other = _organs(firsts), _organs(seconds)
+    alike = similarity(own, other)
+    if "adapter" in (first.kind, second.kind):
+        alike = replace(alike, mean=None, organ_count=0, by_organ={}, by_type={}, by_block={})
+    return Comparison(
+        first=first.name,
+        second=second.name,
+        same_bytes=first.digest == second.digest,
+        likeness=alike.mean,
+        kinship=alike.kinship.value,
+        sentence=_sentence(first, second, alike, is_encoding=is_another_encoding(own, other, alike)),
+        organs=ComparedCounts(
+            compared=alike.organ_count,
+            first_matrices=alike.first_count,
+            second_matrices=alike.second_count,
+            first=len(firsts),
+            second=len(seconds),
+            identical=alike.identical_count,
+        ),
+        types=tuple(_types(firsts, seconds, alike)),
+        blocks=tuple(_blocks(alike)),
+        changed=tuple(_changed(first, second, alike)),
+        only_first=tuple(placed.name for slot, placed in firsts.items() if slot not in seconds),
+        only_second=tuple(placed.name for slot, placed in seconds.items() if slot not in firsts),
+        shapes_differ=tuple(
+            ShapeDifference(name=placed.name, first=placed.organ.shape, second=seconds[slot].organ.shape)
+            for slot, placed in firsts.items()
+            if slot in seconds and placed.organ.shape != seconds[slot].organ.shape
+        ),
+        differs=tuple(
+            FactDifference(what=what, first=first.facts.get(what), second=second.facts.get(what))
+            for what in {**first.facts, **second.facts}
+            if first.facts.get(what) != second.facts.get(what)
+        ),
+    )
+
+
+def organ_changes(first: ComparedModel, second: ComparedModel) -> dict[Slot, OrganChange]:
+    """Return how the organs of `second` differ from those of `first`, for each place where both have one."""
+    firsts, seconds = _by_slot(first), _by_slot(second)
+    alike = similarity(_organs(firsts), _organs(seconds))
+    return {
+        slot: OrganChange(
+            theta_change=_difference(firsts[slot].theta, placed.theta),
+            likeness=alike.by_organ.get(slot),
+            identical=firsts[slot].organ.identity == placed.organ.identity,
+        )
+        for slot, placed in seconds.items()
+        if slot in firsts
+    }
+
+
+def _difference(first: float | None, second: float | None) -> float | None:
+    return None if first is None or second is None else second - first
+
+
+def _by_slot(model: ComparedModel) -> dict[Slot, PlacedOrgan]:
+    return {placed.slot: placed for placed in model.organs}
+
+
+def _organs(placed: Mapping[Slot, PlacedOrgan]) -> dict[Slot, Organ]:
+    return {slot: one.organ for slot, one in placed.items()}
+
+
+def _digest(model: ComparedModel, placed: PlacedOrgan) -> Digest | None:
+    identity = placed.organ.identity
+    return model.digests.get(identity) if isinstance(identity, int) else None
+
+
+def _sentence(first: ComparedModel, second: ComparedModel, alike: Similarity, *, is_encoding: bool) -> str:
+    """Return the result for people, in one sentence."""
+    if first.digest == second.digest:
+        return f"{first.name} and {second.name} are the same model to the last byte: there is nothing to compare."
+    if alike.identical_count == len(first.organs) == len(second.organs):
+        return "Every organ is the same to the last byte: two files of the same weights, with other metadata."
+    adapters = [side.name for side in (first, second) if side.kind == "adapter"]
+    if adapters:
+        names = f"{' and '.join(adapters)} {'are adapters' if len(adapters) > 1 else 'is an adapter'}"
+        return f"{names}: adapters are not compared, because they are not the weights of a model."
+    if alike.kinship is Kinship.INCOMPARABLE:
+        return (
+            f"{first.name} and {second.name} cannot be compared: no matrix that can be read has the same place and "
+            "shape in both."
+        )
+    if is_encoding:
+        return (
+            "Very likely the same weights in two encodings: the vectors are the same to the last byte, and rounding "
+            "explains the differences of the matrices."
+        )
+    return _shared(first, second, alike) + _SENTENCES[alike.kinship]
+
+
+def _shared(first: ComparedModel, second: ComparedModel, alike: Similarity) -> str:
+    """Return the sentence that most organs are the same, if they are."""
+    if 2 * alike.identical_count <= max(len(first.organs), len(second.organs)):
+        return ""
+    counts = dict.fromkeys((len(first.organs), len(second.organs)))
+    return f"{alike.identical_count} of {' and '.join(map(str, counts))} organs are the same to the last byte. "
+
+
+_SENTENCES = {
+    Kinship.CLOSE: "Almost identical, like a model and its light fine-tune, or two fine-tunes of one model.",
+    Kinship.KIN: "Related, but far apart: much training lies between them, or some parts come from elsewhere.",
+    Kinship.UNRELATED: "Not related, as far as the weights at equal places can show.",
+}
+
+
+def _types(
+    firsts: Mapping[Slot, PlacedOrgan], seconds: Mapping[Slot, PlacedOrgan], alike: Similarity
+) -> Iterable[ComparedType]:
+    compared = Counter(firsts[slot].organ.type for slot in alike.by_organ)
+    for kind in sorted({placed.organ.type for placed in (*firsts.values(), *seconds.values())}):
+        first, second = _mean_theta(firsts.values(), kind), _mean_theta(seconds.values(), kind)
+        yield ComparedType(
+            type=kind,
+            first_theta=first,
+            second_theta=second,
+            difference=_difference(first, second),
+            likeness=alike.by_type.get(kind),
+            compared=compared[kind],
+        )
+
+
+def _mean_theta(organs: Iterable[PlacedOrgan], kind: str) -> float | None:
+    thetas = [placed.theta for placed in organs if placed.organ.type == kind and placed.theta is not None]
+    return fmean(thetas) if thetas else None
+
+
+def _blocks(alike: Similarity) -> Iterable[ComparedBlock]:
+    compared = Counter(slot[:2] for slot in alike.by_organ)
+    for (tower, block), likeness in alike.by_block.items():
+        yield ComparedBlock(tower=tower, block=block, likeness=likeness, compared=compared[tower, block])
+
+
+def _changed(first: ComparedModel, second: ComparedModel, alike: Similarity) -> Iterable[ComparedOrgan]:
+    """Yield the compared organs, the least alike first; equally alike ones in the order of their places."""
+    firsts, seconds = _by_slot(first), _by_slot(second)
+    for place, likeness in sorted(alike.by_organ.items(), key=lambda pair: pair[1]):
+        own, other = firsts[place], seconds[place]
+        tower, block, slot = place
+        yield ComparedOrgan(
+            name=own.name,
+            type=own.organ.type,
+            tower=tower,
+            block=block,
+            slot=slot,
+            shape=own.organ.shape,
+            likeness=likeness,
+            identical=own.organ.identity == other.organ.identity,
+            first_theta=own.theta,
+            second_theta=other.theta,
+            first_digest=_digest(first, own),
+            second_digest=_digest(second, other),
+        )
