@@ -36,7 +36,8 @@ from organs.registry.validation.run import try_chimera
 from organs.registry.validation.runtime import NoRuntime
 from organs.registry.validation.texts import built_in_texts
 from organs.web.app import create_app
-from organs.web.server import PORT, ServerSettings, serve_forever
+from organs.web.server import serve_forever
+from organs.web.settings import PORT, ServerSettings
 
 LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30

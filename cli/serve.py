@@ -14,8 +14,8 @@ from organs.cli.arguments import folder_registry
 from organs.registry.errors import BadSetting
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.server import PORT, THREADS, ServerSettings, default_workers, serve_forever
-from organs.web.settings import LOOPBACK_HOSTS, Network, WebSettings
+from organs.web.server import serve_forever
+from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
 
 PROXIES_MAX = 8
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to

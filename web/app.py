@@ -114,9 +114,9 @@ def create_app(registry: Registry, settings: WebSettings | None = None, counts: 
     secure(app, settings)
     answer_errors(app)
     recognise(app)
-    limit_rates(app, counts or SharedCounts())
+    limit_rates(app, counts or SharedCounts(), identity)
     remember_answers(app, settings)
-    limit_reading(app)
+    limit_reading(app, identity)
     take_turns(app, settings)
     for blueprint in (pages, api, health, metrics, downloads, made, hub):
         app.register_blueprint(blueprint)

@@ -17,20 +17,23 @@ import os
 import secrets
 import struct
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from hashlib import blake2b
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from mmap import mmap
 from tempfile import TemporaryFile
 from threading import Lock
 from time import thread_time, time
+from typing import Protocol
 
 from flask import Flask, Response, current_app, g, request
 from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
+from organs.registry.catalog.queries.accounts import Account
 from organs.registry.errors import TooMany
 from organs.web.concurrency import UNKNOWN_ADDRESS, network_of
 
@@ -69,6 +72,18 @@ _SLOT = struct.Struct(f"<{_DIGEST_BYTES}sdI4x")
 _COUNT_MAX = 2**32 - 1
 _ROW_SLOTS = 8
 _ROW_BYTES = _ROW_SLOTS * _SLOT.size
+
+
+class Client(Protocol):
+    """Who sends a request, as far as rates depend on it."""
+
+    @property
+    def account(self) -> Account | None:
+        """The account of its token or session."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a program or a person at this machine."""
 
 
 class SharedCounts(Storage):
@@ -193,13 +208,16 @@ class Rates:
         return TooMany(f"too many requests; try again in {seconds:.0f} seconds", seconds)
 
 
-def limit_rates(app: Flask, counts: Storage) -> None:
-    """Count requests to `app` that are no GET; refuse those above a rate by 429 before a larger body is read."""
+def limit_rates(app: Flask, counts: Storage, identity: Callable[[], Client]) -> None:
+    """Count requests to `app` that are no GET; refuse those above a rate by 429 before a larger body is read.
+
+    `identity` returns the client of the current request (`web.auth.identity`).
+    """
     app.extensions[RATES_KEY] = Rates(counts)
-    app.before_request(_count)
+    app.before_request(partial(_count, identity))
 
 
-def limit_reading(app: Flask) -> None:
+def limit_reading(app: Flask, identity: Callable[[], Client]) -> None:
     """Count the processor time of requests that read, and refuse those of a client that has taken too much by 429.
 
     Call it after answers from memory are looked up: those cost nothing.
@@ -209,7 +227,7 @@ def limit_reading(app: Flask) -> None:
     def begin() -> None:
         g.reader = None
         if request.method in READING_METHODS and request.blueprint in WORKING_BLUEPRINTS:
-            reader = _reader()
+            reader = _reader(identity())
             if reader is not None:
                 rates().check(*reader)
                 g.reader, g.began_work = reader, thread_time()
@@ -249,20 +267,15 @@ def client_ip() -> IPv4Address | IPv6Address | None:
     return mapped or address
 
 
-def _reader() -> tuple[RateLimitItem, str] | None:
+def _reader(client: Client) -> tuple[RateLimitItem, str] | None:
     """Return for whom the work of a request that reads is counted; None for a client of this machine."""
-    from organs.web.auth import identity
-
-    client = identity()
     if client.account is not None:
         return ACCOUNT_READING, str(client.account.contributor_id)
     return None if client.is_local else (READING, client_address())
 
 
-def _count() -> None:
+def _count(identity: Callable[[], Client]) -> None:
     """Count a request that is no GET. A log-in is counted by what comes of it: see `web.pages.account`."""
-    from organs.web.auth import identity  # it counts unknown tokens here
-
     if request.method in READING_METHODS or request.endpoint in (None, LOG_IN):
         return
     client = identity()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
@@ -20,46 +19,15 @@ from organs.registry.settings import BLOBS_VARIABLE, DATABASE_VARIABLE, HOME_VAR
 from organs.web.app import create_app
 from organs.web.metrics import FOLDER_VARIABLE, child_exit, prepare_metrics
 from organs.web.rates import SharedCounts
-from organs.web.settings import WebSettings
+from organs.web.settings import ServerSettings, WebSettings
 from organs.web.streams import allow_streams, worker_exit
 from organs.web.worker import EventLoopWorker
 
-WORKERS_MAX = 4
-THREADS = 16
 GRACEFUL_SECONDS = 30
-PORT = 8935
 COLLECT_AFTER = (20_000, 20, 50)
 """Objects, and collections of each generation, after which the next is collected; 700, 10 and 10 by default."""
 BACKLOG = 2048
 """Connections that wait to be accepted; the system may allow fewer (net.core.somaxconn)."""
-
-
-def default_workers() -> int:
-    """A process a core, at most four: searches are bound by Python."""
-    return max(1, min(WORKERS_MAX, os.cpu_count() or 1))
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """How the catalog is served."""
-
-    host: str = "127.0.0.1"
-    """Without brackets, also where it is an IPv6 address."""
-    port: int = PORT
-    workers: int = field(default_factory=default_workers)
-    threads: int = THREADS
-    """Requests that each worker answers at once. Downloads need none of them; uploads keep at most half."""
-    head_seconds: float = 10
-    """Within which the header of a request must come."""
-    body_seconds: float = 20
-    """Within which a body must come, unless it comes at 16 KiB a second."""
-    send_seconds: float = 30
-    """Within which a client must read each 64 KiB of an answer."""
-    idle_seconds: int = 75
-    """That a connection may be idle between two requests: longer than proxies keep their end of it, usually a minute,
-    so that none of them sends a request while we close ours, which would be lost."""
-    jobs: bool = False
-    """Whether a process beside the others works at the queue of jobs."""
 
 
 def serve_forever(registry: Registry, settings: ServerSettings, web: WebSettings | None = None) -> None:

@@ -1,8 +1,9 @@
-"""What the catalog in a browser can be told: one frozen value, made by whoever starts it."""
+"""Settings of the catalog in a browser and of its server: frozen values, made by the program that starts it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -35,3 +36,40 @@ class WebSettings:
     metrics: tuple[Network, ...] | None = None
     """The networks that may read `/metrics`. None means this machine, or nobody behind proxies: there every request
     comes from the proxy's machine."""
+
+
+WORKERS_MAX = 4
+
+
+THREADS = 16
+
+
+PORT = 8935
+
+
+def default_workers() -> int:
+    """A process a core, at most four: searches are bound by Python."""
+    return max(1, min(WORKERS_MAX, os.cpu_count() or 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How the catalog is served."""
+
+    host: str = "127.0.0.1"
+    """Without brackets, also where it is an IPv6 address."""
+    port: int = PORT
+    workers: int = field(default_factory=default_workers)
+    threads: int = THREADS
+    """Requests that each worker answers at once. Downloads need none of them; uploads keep at most half."""
+    head_seconds: float = 10
+    """Within which the header of a request must come."""
+    body_seconds: float = 20
+    """Within which a body must come, unless it comes at 16 KiB a second."""
+    send_seconds: float = 30
+    """Within which a client must read each 64 KiB of an answer."""
+    idle_seconds: int = 75
+    """That a connection may be idle between two requests: longer than proxies keep their end of it, usually a minute,
+    so that none of them sends a request while we close ours, which would be lost."""
+    jobs: bool = False
+    """Whether a process beside the others works at the queue of jobs."""

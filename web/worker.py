@@ -24,16 +24,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from email.utils import formatdate
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gunicorn.workers.base import Worker
 
 from organs.web.concurrency import AddressLimit, DownloadPlaces, FairQueue
 from organs.web.connection import TOO_MANY_CONNECTIONS, TOO_MANY_OF_ADDRESS, Connection, Exchange, Refusal
 from organs.web.gateway import Answer, call
-
-if TYPE_CHECKING:
-    from organs.web.server import ServerSettings
+from organs.web.settings import ServerSettings
 
 RECEIVE_BYTES = 256 * 1024
 ACCEPT_BATCH = 8

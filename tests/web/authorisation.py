@@ -97,6 +97,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/models/lookup
         GET /api/v1/models/<namespace>/<name>
         GET /api/v1/models/<namespace>/<name>/descendants
+        GET /api/v1/families
         GET /api/v1/models/<namespace>/<name>/lineage
         GET /api/v1/models/<namespace>/<name>/organs
         GET /api/v1/models/<namespace>/<name>/versions

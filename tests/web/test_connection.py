@@ -20,7 +20,7 @@ from gunicorn.workers.base import Worker
 
 from organs.web.connection import HELD_BODY_BYTES, Connection, Exchange
 from organs.web.gateway import MAY_DOWNLOAD, OPENS_LATER, REFUSED_DOWNLOAD, BodyPipe, Request
-from organs.web.server import ServerSettings
+from organs.web.settings import ServerSettings
 from organs.web.worker import (
     CONNECTIONS_OF_ADDRESS,
     DOWNLOADS_OF_ADDRESS,

@@ -16,7 +16,7 @@ from organs.registry.catalog.tables import Token
 from organs.registry.errors import Busy
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.server import THREADS
+from organs.web.settings import THREADS
 from tests.homes import DATABASE
 from tests.web.accounts import bearing, new_token
 

@@ -25,7 +25,8 @@ PACE_SECONDS = 0.1
 SCRIPT = f"""
 import os, sys
 from organs.registry.registry import Registry
-from organs.web.server import Server, ServerSettings, prepare_metrics
+from organs.web.server import Server, prepare_metrics
+from organs.web.settings import ServerSettings
 
 class Telling(Server):
     def load(self):
