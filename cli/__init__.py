@@ -25,7 +25,7 @@
     show         `organ models` and `organ show`
     transplant   `organ transplant` and `organ graft`
     validate     `organ validate`
-    work         `organ work` and `organ jobs`: do what waits in the queue, and look at it
+    work         `organ work` runs the jobs of the queue; `organ jobs` lists and cancels them
     files        files that commands read and write
 
 Results go to stdout, progress and hints to stderr. Exit 0; 1 when something failed or was refused; 2 for wrong usage.

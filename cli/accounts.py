@@ -17,8 +17,6 @@ from organs.registry.amounts import parse_size, size_text
 from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
 from organs.registry.catalog.register.accounts import (
     LOCAL,
-    TOKEN_DAYS_DEFAULT,
-    TOKEN_DAYS_MAX,
     add_contributor,
     create_token,
     revoke_token,
@@ -26,7 +24,7 @@ from organs.registry.catalog.register.accounts import (
     set_quota,
 )
 from organs.registry.catalog.tables import Contributor
-from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.catalog.vocabulary import SCOPES, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.client.address import parse_address
 from organs.registry.client.connection import API, Connection
 from organs.registry.client.shape import Each, Maybe, Members, check, text, word

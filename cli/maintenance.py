@@ -19,7 +19,8 @@ from organs.registry.backup import BackupReport, back_up
 from organs.registry.errors import CorruptBlob
 from organs.registry.present.models import figures
 from organs.registry.present.text import size_text
-from organs.registry.upkeep import GRACE, Share, SweepReport, VerifyReport
+from organs.registry.settings import GRACE
+from organs.registry.upkeep import Share, SweepReport, VerifyReport
 from organs.registry.upkeep import sweep as run_sweep
 from organs.registry.upkeep import verify as run_verify
 

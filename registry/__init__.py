@@ -14,7 +14,7 @@
     backup      a copy of the registry that is a registry itself
     compose     composing: from words to a chimera
     digest      SHA-256 digests: the only names that bytes have here
-    errors      one tree for everything that goes wrong
+    errors      errors of this project, each with a stable code, an HTTP status and an exit code
     lineage     how alike two organs or two models are, by their fingerprints
     measure     measuring, pure: an organ's bytes in, numbers out
     names       model names: `namespace/name`, with `@version` where it matters
@@ -25,6 +25,7 @@
     transform   transforming, pure: organs' bytes in, a new organ's bytes out
     upkeep      keeping a registry sound
     validation  validation: a chimera is run in a real runtime beside its base
+    entities    entities: the values that cross a border, each defined once
 
 An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable
 bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glossary.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +25,10 @@ UPLOAD_MAX_VARIABLE = "ORGAN_UPLOAD_MAX"
 SANDBOX_VARIABLE = "ORGAN_SANDBOX"
 REVIEWS = ("auto", "manual")
 SANDBOXES = ("auto", "require")
+
+
+GRACE = timedelta(hours=24)
+"""How long a blob that nothing needs stays before a sweep removes it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name
 from organs.registry.measure import count_nonfinite_in
+from organs.registry.settings import GRACE
 from organs.registry.store import BlobAddress, BlobReader, BlobStore
 
-GRACE = timedelta(hours=24)
 CLOCK_SLACK = timedelta(minutes=1)
 """By how much the clock of the store's file system may be behind the one of those who ingest."""
 

@@ -18,7 +18,8 @@ from organs.registry.catalog.register.blobs import begin_ingest, lease_blobs
 from organs.registry.catalog.tables import Blob, InlineBlob, Organ
 from organs.registry.digest import digest_of
 from organs.registry.registry import Registry
-from organs.registry.upkeep import GRACE, Share, SweepReport, sweep, verify
+from organs.registry.settings import GRACE
+from organs.registry.upkeep import Share, SweepReport, sweep, verify
 from tests.faults.cases import (
     EVERYTHING,
     LARGE,

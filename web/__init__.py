@@ -1,8 +1,8 @@
 """The catalog in a browser: pages over `registry.present`, each with a JSON twin; an API; downloads.
 
 app             `create_app`: the Flask application over one open registry
-settings        what the catalog in a browser can be told: one frozen value, made by whoever starts it
-errors          what goes wrong, as an answer
+settings        settings of the catalog in a browser and of its server
+errors          errors as answers: problem documents for programs, text beside lists as CSV
 links           addresses within the catalog, and which addresses from outside may be links at all
 security        checks of every request and headers of every answer
 forms           forms of pages that write
@@ -29,6 +29,6 @@ planning        planning for a client of the server
 rates           request rates: how often an address or a contributor may ask
 receiving       receiving the bodies of uploads and submissions
 render          how numbers become text, colours and classes, and descriptions become harmless HTML
-responses       pages and their twins
+responses       responses: pages as HTML, lists as CSV, entities as JSON
 submissions     submissions as pages and the API ask for them
 """

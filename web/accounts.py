@@ -7,8 +7,9 @@ from collections.abc import Collection
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_id, tokens_of
-from organs.registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, create_child_token, revoke_by_token
+from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
 from organs.registry.catalog.tables import Contributor, Token
+from organs.registry.catalog.vocabulary import TOKEN_DAYS_DEFAULT
 from organs.registry.errors import NoSuchToken, NotAllowed, NotFound
 from organs.registry.present.accounts import (
     account_values,

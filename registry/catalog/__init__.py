@@ -8,7 +8,6 @@
     queries     every SELECT, as a named function that takes a session
     register    every INSERT, UPDATE and DELETE, as functions that take a session and never commit
     clock       the time that rows carry
-    fulltext    words of models: folded so that case and accents make no difference
     search      the query language: one grammar and one parser for the search box, the command
     upsert      inserts that give way to a row that is there already
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import unicodedata
+from collections.abc import Iterable
 from enum import StrEnum
 
 from organs.registry.anatomy import OrganType, Tower
@@ -104,3 +106,31 @@ def theta_bin(theta: float | None) -> int:
         return UNMEASURED
     lower = int(theta // BIN_DEGREES) * BIN_DEGREES
     return max(0, min(lower, THETA_MAX_DEGREES - BIN_DEGREES))
+
+
+WORD_MAX = 64
+
+
+WORDS_MAX = 1000
+"""Of one model; a description has at most 4,096 characters."""
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def folded_words(text: str) -> list[str]:
+    """The words of `text` in order: `Zoo-A v1.0` gives zoo, a, v1, 0. Words beyond 64 characters are cut."""
+    split = unicodedata.normalize("NFKD", text)
+    plain = "".join(sign for sign in split if not unicodedata.combining(sign)).casefold()
+    return [word[:WORD_MAX] for word in _WORD.findall(plain)]
+
+
+def different_words(texts: Iterable[str | None]) -> list[str]:
+    """Each word of `texts` once, in order, at most `WORDS_MAX`."""
+    found: dict[str, None] = {}
+    for text in texts:
+        found.update(dict.fromkeys(folded_words(text or "")))
+    return list(found)[:WORDS_MAX]
+
+
+TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX = 365, 3650

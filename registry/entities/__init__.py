@@ -4,11 +4,11 @@ A query returns an entity, a page and a CSV file show it, the command line and t
 client of a remote registry decodes and checks it. The schemas of the OpenAPI document are generated from the same
 classes.
 
-    base     what all entities have in common: types with their limits, pages of lists
-    problem  errors as problem documents (RFC 9457), and back to classes
-    comparison  two models side by side
-    finding  findings about a composition, or about a model and its relatives
-    lineage  the edges between a model and others, and families of models
-    event    the event log: who did what
-    job      jobs: work that takes longer than a request
+    base        what all entities have in common: types with their limits, and pages of lists
+    problem     problem documents (RFC 9457)
+    comparison  comparison: two models side by side
+    finding     findings: what is worth knowing about a composition
+    lineage     lineage: the edges between a model and others, and families of models
+    event       the event log: who did what
+    job         jobs: work that takes longer than a request
 """

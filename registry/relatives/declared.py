@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from organs.registry.catalog.fulltext import folded_words
+from organs.registry.catalog.vocabulary import folded_words
 
 PARENTS_MAX = 64
 PARENT_KEYS = tuple(

@@ -9,7 +9,6 @@ from heapq import nsmallest
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.fulltext import folded_words
 from organs.registry.catalog.queries.fitting import likenesses
 from organs.registry.catalog.queries.relatives import (
     declared_edges_with,
@@ -25,7 +24,7 @@ from organs.registry.catalog.queries.relatives import (
 )
 from organs.registry.catalog.register.relatives import MeasuredEdge, lead_declared_edge, record_measured
 from organs.registry.catalog.tables import Lineage, Model
-from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.catalog.vocabulary import folded_words, shown_text
 from organs.registry.lineage import (
     Kinship,
     Organ,

@@ -11,14 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert, select
 
-from organs.registry.catalog.fulltext import (
-    WORDS_MAX,
-    different_words,
-    folded_words,
-    models_with_words,
-)
+from organs.registry.catalog.queries.narrow import models_with_words
 from organs.registry.catalog.tables import ModelWord
-from organs.registry.catalog.tables.search import WORD_MAX
+from organs.registry.catalog.vocabulary import WORD_MAX, WORDS_MAX, different_words, folded_words
 from organs.registry.registry import Registry
 from tests.catalog.search.catalogs import ModelRow, place
 from tests.strategies import PATIENT

@@ -32,9 +32,10 @@ from organs.registry.catalog.register.blobs import (
 from organs.registry.catalog.tables import Blob, Ingest, Model
 from organs.registry.names import ModelName
 from organs.registry.registry import Registry
+from organs.registry.settings import GRACE
 from organs.registry.store import BlobStore, StoredBlob
 from organs.registry.store.files import Files
-from organs.registry.upkeep import GRACE, Share, SweepReport, VerifyReport, sweep, take_back, verify
+from organs.registry.upkeep import Share, SweepReport, VerifyReport, sweep, take_back, verify
 from tests.builders import file_bytes
 from tests.trips import block_metadata, block_tensors, token_array
 

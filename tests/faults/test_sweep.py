@@ -31,8 +31,9 @@ from organs.registry.catalog.tables import Blob, Ingest, Organ
 from organs.registry.digest import digest_of
 from organs.registry.errors import Busy, MissingBlob, StoreError
 from organs.registry.registry import Registry
+from organs.registry.settings import GRACE
 from organs.registry.store import StoredBlob
-from organs.registry.upkeep import GRACE, SweepReport, sweep
+from organs.registry.upkeep import SweepReport, sweep
 from tests.faults.cases import (
     LARGE,
     SMALL,

@@ -3,7 +3,6 @@
 blueprint    the blueprint of the API
 operation    a route of the API together with its description
 writing      a route of the API that writes or runs something, together with its description
-refusals     what the API refuses: which field it was, in a sentence
 submissions  submissions: a model of pieces that were sent or are here, looked at, published
 admin        administration: what waits for review, models removed, the event log, contributors
 downloads    downloads in the OpenAPI document
@@ -11,7 +10,7 @@ schemas      what answers look like, as JSON Schemas
 document     the OpenAPI document, made from the routes of the API, with examples
 accounts     the account of the token that is sent, and contributors as everyone sees them
 chimeras     chimeras: a list, one by its lock; made, grafted, purified, validated; where a file is
-jobs         jobs: what waits, runs and has ended; and not any more
+jobs         jobs: listed, looked up, cancelled
 models       models: one, lists, files, comparison, lineage; and editing
 organs       organs: search and its counts, one by digest, many by their digests
 params       the parameters and bodies of requests: bounded, strict JSON, checked field by field

@@ -8,8 +8,7 @@ from organs.registry.catalog.queries.accounts import (
     contributors_page,
     works_of,
 )
-from organs.registry.catalog.register.accounts import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
-from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.catalog.vocabulary import SCOPES, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.errors import BadRequest
 from organs.registry.present.accounts import contributor_values, contributors_values
 from organs.registry.present.values import Values

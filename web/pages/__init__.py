@@ -8,10 +8,10 @@ chimeras      chimeras: a list, and one with how it came to be, what was predict
 verdicts      what a runtime showed of a chimera, and validations under way
 compare       two models side by side
 compose       composing: what fits a base, its cells and who could give to them, the recipe's steps
-lineage       lineage: families of models, as graphs and as lists
+lineage       lineage: families of models as graphs and as lists
 reports       reports in tables, with the words that explain them
 charts        charts at addresses of their own
-jobs          jobs: how far each is, and what came of it
+jobs          the list of jobs, and one job with its progress and its result
 account       logging in and out, and one's own account
 contributors  contributors, as everybody may see them
 admin         administration: what waits, the event log, contributors

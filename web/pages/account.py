@@ -11,16 +11,8 @@ from urllib.parse import urlsplit
 from flask import Response, abort, after_this_request, redirect, request, url_for
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.register.accounts import (
-    PAGE_TOKEN,
-    SESSION,
-    TOKEN_DAYS_DEFAULT,
-    TOKEN_DAYS_MAX,
-    end_session,
-    open_page_token,
-    open_session,
-)
-from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
+from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session
+from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.registry.present.values import Values
 from organs.web.accounts import create_own_token, own_account, revoke_own_token

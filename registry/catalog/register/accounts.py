@@ -19,14 +19,20 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
+from organs.registry.catalog.vocabulary import (
+    MANAGE_TOKENS,
+    SCOPES,
+    TOKEN_DAYS_DEFAULT,
+    TOKEN_DAYS_MAX,
+    Action,
+    checked_text,
+)
 from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
 from organs.registry.names import check_new_name, parse_model_name
 from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256
 
 TOKENS_MAX = 50
 """Good ones that a contributor may have at once."""
-TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX = 365, 3650
 SESSION = timedelta(days=14)
 SESSIONS_MAX = 50
 """Of one token; the oldest makes room."""

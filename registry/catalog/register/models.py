@@ -13,7 +13,6 @@ from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.fulltext import different_words
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.models import check_model_name, quarantined_model, visible_model_with_digest
 from organs.registry.catalog.queries.shared_organs import count_unseen
@@ -34,7 +33,7 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.upsert import batches, insert_missing, insert_or_add
-from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
+from organs.registry.catalog.vocabulary import Action, checked_text, different_words, shown_text
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob
 

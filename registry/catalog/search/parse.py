@@ -15,9 +15,9 @@ from difflib import get_close_matches
 from heapq import nlargest
 from itertools import pairwise
 
-from organs.registry.catalog.fulltext import folded_words
 from organs.registry.catalog.search.fields import ALIASES, ORGANS, SORT_ALIASES, SYNONYMS, Field, Kind, Vocabulary
 from organs.registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort, Term
+from organs.registry.catalog.vocabulary import folded_words
 from organs.registry.digest import parse_prefix
 from organs.registry.errors import BadDigest, BadName, BadQuery
 from organs.registry.names import parse_model_name

@@ -6,9 +6,7 @@ from sqlalchemy import ForeignKey, Index, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from organs.registry.catalog.tables.base import Base, Big, at_most, one_of, text
-from organs.registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
-
-WORD_MAX = 64
+from organs.registry.catalog.vocabulary import ORGAN_TYPES, TOWERS, WORD_MAX
 
 
 class Facet(Base):

@@ -14,7 +14,6 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.fulltext import different_words
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
 from organs.registry.catalog.search import FoundOrgan
@@ -30,7 +29,7 @@ from organs.registry.catalog.tables import (
     Placement,
 )
 from organs.registry.catalog.upsert import insert_or_add
-from organs.registry.catalog.vocabulary import theta_bin
+from organs.registry.catalog.vocabulary import different_words, theta_bin
 from organs.registry.measure import FINGERPRINT_BYTES
 from organs.registry.registry import Registry
 

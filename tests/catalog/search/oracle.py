@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from organs.registry.catalog.fulltext import different_words
 from organs.registry.catalog.search import Choice, Numbers, Query
+from organs.registry.catalog.vocabulary import different_words
 from tests.catalog.search.catalogs import ModelRow, Placed, Row
 
 PLACES = {

@@ -1,15 +1,16 @@
 """What answers look like, as JSON Schemas: each by the name that the OpenAPI document gives it.
 
-values    single values, and what schemas are put together with
-organs    organs, placements, facets
-models    models, lineage, comparisons
-reports   the registry as a whole
-chimeras  plans and chimeras
-asking    bodies of requests
-accounts  contributors, accounts and tokens
-admin     what administrators are told
-uploads   bytes on their way in
-submissions   models on their way in
+    values       JSON Schemas of single values, and what schemas are put together with
+    organs       schemas of organs: at their places, by digest, and how a search's findings are spread
+    models       schemas of models, their lineage, and two of them side by side
+    reports      schemas of the registry as a whole: its figures and its reports
+    chimeras     schemas of chimeras: recipes, plans, findings
+    asking       schemas of what is asked for in the bodies of requests
+    accounts     schemas of contributors, accounts and tokens
+    admin        schemas of what administrators are told
+    uploads      schemas of uploads
+    submissions  schemas of submissions
+    published    schemas of what becomes of a model after it was published
 
 Schemas of entities, such as problem documents, are generated from their classes.
 """

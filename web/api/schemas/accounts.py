@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.register.accounts import TOKEN_DAYS_MAX
-from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.catalog.vocabulary import SCOPES, TOKEN_DAYS_MAX
 from organs.web.api.schemas.values import BYTES, COUNT, TEXT, TIME, Schema, described, list_of, nullable, record, ref
 
 _SCOPES: Schema = {"type": "array", "items": {"type": "string", "enum": list(SCOPES)}}
