@@ -15,7 +15,7 @@ SHORT := not long and not slow and not npm
 LONG  := long and not slow and not npm
 
 .DEFAULT_GOAL := check
-.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers serve bench wheel clean
+.PHONY: check help demo test test-long test-slow test-postgres test-browser screenshots fuzz fuzz-api crash kill cut-push hostile hostile-files escape slow-crowds worst-shapes faulty-disk clients lint types layers house serve bench wheel clean
 
 check: lint types layers test test-long  ## every check (the default)
 
@@ -107,6 +107,9 @@ types: $(BIN)/pytest
 
 layers: $(BIN)/pytest
 	$(BIN)/lint-imports
+
+house:  ## how long the modules are: from 500 lines on it is worth a look, 900 need a reason
+	@git ls-files "registry/*.py" "ingest/*.py" "web/*.py" "cli/*.py" "migrations/*.py" | xargs wc -l | sort -rn | head -40
 
 serve: $(BIN)/organ  ## browse your own registry
 	$(BIN)/organ serve

@@ -25,14 +25,10 @@ from organs.registry.compose.build import (
     lock_of_model,
     make,
 )
+from organs.registry.compose.document import TEXT_MAX_BYTES
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import (
-    TEXT_MAX_BYTES,
-    read_recipe,
-    recipe_findings,
-    recipe_yaml,
-)
+from organs.registry.compose.recipe_io import read_recipe, recipe_findings, recipe_yaml
 from organs.registry.errors import BadRecipe, NotComposable
 from organs.registry.names import parse_model_name
 from organs.registry.present.changes import changes_values, findings_values

@@ -43,9 +43,27 @@ WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 
 LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
+FRAGMENTS: dict[str, str] = {
+    "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
+    "ingest/contributions/push_answers.py": "Answers to a push, until they are entities.",
+    "ingest/contributions/inspector.py": "A program of its own, started by its name.",
+    "ingest/jobs/report.py": "Each kind of job is a module of its own.",
+    "ingest/jobs/submissions.py": "Each kind of job is a module of its own.",
+    "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
+    "registry/catalog/queries/ranking.py": "Ranked pages are read by a plan, apart from what a search is.",
+    "registry/present/usage.py": "How to run a chimera, until it is part of its card.",
+    "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
+    "registry/validation/probe.py": "A program of its own, started by its name.",
+    "web/api/downloads.py": "The description of the download routes in the document of the API.",
+    "web/downloads.py": "The routes of downloads, which the application registers.",
+    "web/hub.py": "The routes of the Hugging Face hub, for the application.",
+    "web/connection.py": "HTTP/1.1 over one connection, apart from the process that accepts connections.",
+}
+"""Modules that one other module beside them imports and no other: path to the reason why they are not part of it."""
 MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
+    "ingest/contributions/push_answers.py": "Answers to a push, until they are entities.",
     "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
     "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",
@@ -186,8 +204,32 @@ def test_no_function_body_is_longer_than_60_lines() -> None:
     assert [name for name in LONG_BODIES if name not in long] == [], "exceptions that are needed no more"
 
 
+def test_a_module_with_one_importer_beside_it_is_part_of_it() -> None:
+    names = {_name(path): path for path in modules(*PRODUCT)}
+    importers: dict[str, set[str]] = {}
+    for path in names.values():
+        for name, _ in imported(path):
+            target = next((one for one in (name, name.rpartition(".")[0]) if one.removeprefix("organs.") in names), "")
+            importers.setdefault(target.removeprefix("organs."), set()).add(_name(path))
+    alone = set()
+    for name, path in names.items():
+        users = importers.get(name, set()) - {name}
+        if path.name != "__init__.py" and len(users) == 1 and _package(*users) == _package(name) != "cli":
+            alone.add(str(path))
+    assert alone - FRAGMENTS.keys() == set(), "merge it into the module that imports it, or give a reason"
+    assert FRAGMENTS.keys() - alone == set(), "exceptions that are needed no more"
+
+
+def _name(path: Path) -> str:
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def _package(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
 def test_every_exception_has_a_reason() -> None:
-    for reason in (*LONG_BODIES.values(), *MORE_FACES.values()):
+    for reason in (*LONG_BODIES.values(), *MORE_FACES.values(), *FRAGMENTS.values()):
         assert len(reason.split()) >= 4
         assert reason.endswith(".")
 

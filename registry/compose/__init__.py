@@ -18,6 +18,7 @@
     partial        a model that has only some organs: what it is with its base
     planner        from a recipe to a plan
     recipe_io      reading and writing recipes as text: YAML, or JSON where the text begins with `{`
+    document       reading a document as a tree of plain values
 
 A *base* receives, a *donor* gives; a *graft* is one replacement; a *chimera* is what comes of it.
 """

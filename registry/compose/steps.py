@@ -13,18 +13,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from organs.registry.compose.document import DIGITS_MAX, NUMBER_PATTERN
 from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import (
-    DIGITS_MAX,
-    NUMBER_PATTERN,
-    SHOWN_MAX,
-    Reasons,
-    Value,
-    quoted,
-    read_recipe,
-    recipe_values,
-    shown_key,
-)
+from organs.registry.compose.recipe_io import SHOWN_MAX, Reasons, Value, quoted, read_recipe, recipe_values, shown_key
 from organs.registry.errors import BadRecipe
 
 STEPS_MAX = 64

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given
 
+from organs.registry.compose.document import TEXT_MAX_BYTES
 from organs.registry.compose.recipe import (
     MetadataChange,
     Recipe,
     kept_recipe,
     kept_text,
 )
-from organs.registry.compose.recipe_io import TEXT_MAX_BYTES
 from tests.compose.recipes import recipes
 
 

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from organs.registry.compose import recipe_io
+from organs.registry.compose import document
 from organs.registry.compose.findings import (
     Finding,
     Severity,
@@ -40,7 +40,7 @@ _KEYS = st.sampled_from(["base", "from", "where", "type", "slot", "blocks", "sor
 @pytest.fixture(params=["SafeLoader", "CSafeLoader"], autouse=True)
 def _each_parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything here holds for the parser written in Python and for the one written in C."""
-    monkeypatch.setattr(recipe_io, "_LOADER", getattr(yaml, request.param))
+    monkeypatch.setattr(document, "_LOADER", getattr(yaml, request.param))
 
 
 def reasons(text: str | bytes) -> list[tuple[str, str]]:

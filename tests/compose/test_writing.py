@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import given
 
-from organs.registry.compose import recipe_io
+from organs.registry.compose import document
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
@@ -56,7 +56,7 @@ def test_a_recipe_reads_back_from_yaml_and_from_json_as_it_was(recipe: Recipe) -
 
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
 def test_both_parsers_of_yaml_read_back_what_is_misread_easily(loader: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recipe_io, "_LOADER", loader)
+    monkeypatch.setattr(document, "_LOADER", loader)
     texts = (*MISREAD, "", " a", "\x85", "a\x85b", "\u2028", "a\n\n b\n", "\ufeff", "😀", "\x7f'", "a\r\nb")
     keys = tuple(MetadataChange(text, text) for text in MISREAD)
     recipe = Recipe(base="no", metadata=(*keys, MetadataChange("texts", texts)))
