@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from organs.cli.arguments import address, folder_registry, named_remote, remote_registry
-from organs.cli.composing import Asked, Composed, begun, composed, composed_there
+from organs.cli.arguments import address, any_registry, folder_registry, named_remote
+from organs.cli.composing import Asked, begun, composed
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.fetching import fetch_files, fetch_shards, fetch_with_its_base, shard_size
 from organs.cli.files import SUFFIX, folder_of, gguf_targets
@@ -25,6 +25,7 @@ from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.partial import is_partial, partial_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest
+from organs.registry.entities.chimera import ComposeResult
 from organs.registry.errors import BadSource, NotAssemblable
 from organs.registry.gguf import read_header
 from organs.registry.present.text import size_text
@@ -107,20 +108,17 @@ def assemble(
 
 
 def _from_recipe(path: str, accept: Sequence[str], asked: Asked) -> list[dict[str, object]]:
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            begun_there = begun(remote.compose, path, None, accept, as_json=asked.as_json)
-            done = composed_there(remote, begun_there, asked)
-    else:
-        with folder_registry() as registry:
-            done = composed(registry, begun(registry.compose, path, None, accept, as_json=asked.as_json), asked)
-    return _made(done)
+    with any_registry() as registry:
+        composition = begun(registry.compose, path, None, accept, as_json=asked.as_json)
+        return _made(composed(registry, composition, asked))
 
 
-def _made(done: Composed) -> list[dict[str, object]]:
-    sha256 = None if done.made is None else done.made.sha256
-    return [_result(Path(done.values["out"]["file"]), done.values["size_bytes"], sha256, "new file")]
+def _made(result: ComposeResult) -> list[dict[str, object]]:
+    assert result.out is not None
+    assert result.out.file is not None
+    assert result.plan is not None
+    sha256 = None if result.made is None else result.made.sha256
+    return [_result(Path(result.out.file), result.plan.size_bytes, sha256, "new file")]
 
 
 def _with_its_base(registry: Registry, model: str) -> Recipe | None:

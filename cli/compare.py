@@ -7,21 +7,17 @@ from contextlib import ExitStack
 
 import click
 
-from organs.cli.arguments import any_registry, folder_registry, remote_registry
+from organs.cli.arguments import any_registry, remote_registry
 from organs.cli.composing import print_findings
 from organs.cli.console import plain, print_json, print_sentence, print_table
-from organs.cli.elsewhere import fits_there, fitting_there
 from organs.cli.files import InputModels, is_file
-from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.queries.fitting import FittingModels, TypeFit, fitting_models
 from organs.registry.catalog.search.cursor import PAGE_MAX
-from organs.registry.compose.findings import Severity
+from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.entities.comparison import Comparison
+from organs.registry.entities.finding import Severity
+from organs.registry.entities.plan import Compatibility, FitCount, TypeCompatibility
 from organs.registry.lineage import CLOSE, RELATED, Kinship
-from organs.registry.present.compatibility import compatibility_values
-from organs.registry.present.composing import fitting_values
 from organs.registry.present.text import share_text, theta_text
-from organs.registry.present.values import Values
 
 CHANGED_SHOWN = 10
 NAMES_SHOWN = 10
@@ -167,78 +163,70 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
     if donor is None:
         _print_models(base, limit, as_json=as_json, quiet=quiet)
         return
-    remote = None if is_file(base) and is_file(donor) else remote_registry()
-    if remote is not None and (is_file(base) or is_file(donor)):
-        raise click.UsageError("a registry elsewhere compares models of its own: give two names, or two files")
-    if remote is not None:
-        with remote:
-            values = fits_there(remote, base, donor)
-    else:
-        with ExitStack() as opened:
-            given = InputModels(opened)
-            ours, theirs = given.parent(base), given.parent(donor)
-            values = compatibility_values(ours, theirs) | {"left_out": {}}
+    found = _compatibility(base, donor)
     if as_json:
-        print_json(values)
+        print_json(found)
     elif quiet:
-        for one in values["types"]:
-            if one["fitting"] == one["total"]:
-                click.echo(one["type"])
+        for one in found.types:
+            if one.fitting == one.total:
+                click.echo(one.type)
     else:
-        _print_pair(values)
+        _print_pair(found)
 
 
-def _print_pair(values: Values) -> None:
-    rows = [(one["type"], one["fitting"], one["total"], _reasons(one)) for one in values["types"]]
+def _compatibility(base: str, donor: str) -> Compatibility:
+    remote = None if is_file(base) and is_file(donor) else remote_registry()
+    if remote is not None:
+        if is_file(base) or is_file(donor):
+            raise click.UsageError("a registry elsewhere compares models of its own: give two names, or two files")
+        with remote:
+            return remote.compatibility(base, donor)
+    with ExitStack() as opened:
+        given = InputModels(opened)
+        return check_compatibility(given.parent(base), given.parent(donor))
+
+
+def _print_pair(found: Compatibility) -> None:
+    rows = [(one.type, one.fitting, one.total, _reasons(one)) for one in found.types]
     if rows:
-        print_table(("type", "fit", "of", "but"), rows, _FIT_NUMBERS)
+        print_table(("type", "fit", "of", "why not"), rows, _FIT_NUMBERS)
         click.echo()
-    print_findings(values["findings"])
-    refused = any(one["severity"] == Severity.REFUSE for one in values["findings"])
-    if rows and refused and any(one["fitting"] for one in values["types"]):
-        print_sentence("What refuses one type says nothing against the others.")
+    print_findings(found.findings)
+    refused = any(one.severity is Severity.REFUSE for one in found.findings)
+    if refused and any(one.fitting for one in found.types):
+        print_sentence("A refusal of one type does not affect the others.")
 
 
-def _reasons(one: Values) -> str:
-    """The codes of what speaks against a type, what refuses first."""
-    codes = [finding["code"] for finding in one["findings"] if finding["severity"] != Severity.INFO]
-    return ", ".join(dict.fromkeys(codes)) or ("" if one["fitting"] == one["total"] else "see below")
+def _reasons(one: TypeCompatibility) -> str:
+    """Return the codes of what prevents a type from fitting, refusals first."""
+    codes = [finding.code for finding in one.findings if finding.severity is not Severity.INFO]
+    return ", ".join(dict.fromkeys(codes)) or ("" if one.fitting == one.total else "see below")
 
 
 def _print_models(base: str, limit: int, *, as_json: bool, quiet: bool) -> None:
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            name, found = fitting_there(remote, base, limit)
-    else:
-        with folder_registry() as registry, registry.catalog.reading() as session:
-            model = model_by_text(session, base)
-            name, found = model.full_name, fitting_models(session, model.id, limit)
+    with any_registry() as registry:
+        found = registry.fitting(base, limit=limit)
     if as_json:
-        print_json({"base": name, "next": None} | fitting_values(found))
+        print_json(found)
     elif quiet:
         for one in found.items:
-            click.echo(one.name)
+            click.echo(one.model)
     elif not found.items:
-        click.echo(f"Nothing that is registered fits into {name}.", err=True)
+        click.echo(f"Nothing that is registered fits into {found.base}.", err=True)
     else:
-        kinds = list(dict.fromkeys(kind for one in found.items for kind in one.types if kind in _kinds(found)))
+        fitting = {kind for one in found.items for kind, fit in one.types.items() if fit.fitting or fit.equal}
+        kinds = list(dict.fromkeys(kind for one in found.items for kind in one.types if kind in fitting))
         rows = [
-            (one.name, share_text(one.alike), *(_fit_text(one.types.get(kind)) for kind in kinds))
+            (one.model, share_text(one.alike), *(_fit_text(one.types.get(kind)) for kind in kinds))
             for one in found.items
         ]
         print_table(("model", "alike", *kinds), rows, ("alike", *kinds))
-        click.echo(f"why, and what is to be said of it: organ compat {name} MODEL", err=True)
+        click.echo(f"Details: organ compat {found.base} MODEL", err=True)
     if found.more and not as_json:
         click.echo("there may be more: --limit", err=True)
 
 
-def _kinds(found: FittingModels) -> set[str]:
-    """The types of which anything fits."""
-    return {kind for one in found.items for kind, fit in one.types.items() if fit.fitting or fit.equal}
-
-
-def _fit_text(fit: TypeFit | None) -> str:
+def _fit_text(fit: FitCount | None) -> str:
     if fit is None:
         return "–"
     return f"{fit.fitting + fit.equal}/{fit.total}" + (f" ({fit.equal} equal)" if fit.equal else "")

@@ -6,25 +6,24 @@ from pathlib import Path
 
 import click
 
-from organs.cli.arguments import folder_registry, remote_registry
+from organs.cli.arguments import any_registry, folder_registry, remote_registry
 from organs.cli.composing import (
     Asked,
     begun,
     composed,
-    composed_there,
     print_composed,
     print_thetas,
-    with_thetas,
 )
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.fetching import fetch_lock
 from organs.cli.files import check_fits, gguf_targets
 from organs.ingest.files import FileSource
+from organs.registry.amounts import size_text
 from organs.registry.chimera.place import place_file
 from organs.registry.compose.build import plan_lock
 from organs.registry.compose.lock import LOCK_MAX_BYTES, Lock, parse_lock
+from organs.registry.entities.chimera import WrittenFile
 from organs.registry.errors import BadLock
-from organs.registry.present.text import size_text
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -72,16 +71,10 @@ def compose(
     if recipe is None:
         raise click.UsageError("give a RECIPE, or --from-lock")
     asked = Asked(output, lock, write_recipe, yes, dry_run, force, as_json, quiet)
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            done = composed_there(remote, begun(remote.compose, recipe, name, accept, as_json=as_json), asked)
-    else:
-        with folder_registry() as registry:
-            composition = begun(registry.compose, recipe, name, accept, as_json=as_json)
-            done = with_thetas(registry, composed(registry, composition, asked))
-    print_composed(done, asked)
-    print_thetas(done, asked)
+    with any_registry() as registry:
+        result = composed(registry, begun(registry.compose, recipe, name, accept, as_json=as_json), asked)
+    print_composed(result, asked)
+    print_thetas(result, asked)
 
 
 def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:
@@ -102,8 +95,8 @@ def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json:
                 with progress_bar("compose", size_bytes, quiet=quiet or as_json) as advance:
                     digest = place_file(registry.blobs, plan, target, advance)
     if as_json:
-        values = {"file": str(target), "size_bytes": size_bytes, "sha256": digest, "lock_id": lock.id}
-        print_json({"items": [values], "next": None})
+        written = WrittenFile(file=str(target), size_bytes=size_bytes, sha256=digest, lock_id=lock.id)
+        print_json({"items": [written], "next": None})
     elif quiet:
         print_path(target)
     else:

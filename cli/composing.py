@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -17,62 +18,53 @@ from organs.cli.arguments import address
 from organs.cli.console import in_lines, plain, print_json, print_sentence, print_table, progress_bar
 from organs.cli.files import check_fits, check_free, free_bytes, gguf_targets, write_text
 from organs.ingest.files import FileSource
-from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.compose.api import Composition, RecipeBuilder
-from organs.registry.compose.build import (
-    Made,
-    lock_of_model,
-    make,
-)
+from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.compose.api import RecipeBuilder, RecipePlan
 from organs.registry.compose.document import TEXT_MAX_BYTES
-from organs.registry.compose.plan import Plan
+from organs.registry.compose.plan import summarize_changes
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_findings, recipe_yaml
+from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
+from organs.registry.entities.finding import Finding, Severity, in_order
+from organs.registry.entities.plan import MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
 from organs.registry.errors import BadRecipe, NotComposable
-from organs.registry.names import parse_model_name
-from organs.registry.present.changes import changes_values, findings_values
-from organs.registry.present.chimera import chimera_values
-from organs.registry.present.plan import plan_values
-from organs.registry.present.text import share_text, size_text, theta_text
-from organs.registry.present.values import Values
 from organs.registry.registry import Registry
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from organs.registry.client.composing import RemoteComposition, RemotePlan
     from organs.registry.client.remote import RemoteRegistry
-    from organs.registry.compose.build import Made
-
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 
 
-def print_findings(findings: Iterable[Values], *, err: bool = False) -> None:
-    """`findings` on stdout, or with `err` on stderr: severity, code, the field where there is one, the sentence."""
+def print_findings(findings: Iterable[Finding], *, err: bool = False) -> None:
+    """Print findings on stdout, or with `err` on stderr: severity, code, the field if there is one, the sentence."""
     console = Console(stderr=err, highlight=False)
     for finding in findings:
-        severity = finding["severity"]
-        code = f"{finding['code']} (accepted)" if finding["accepted"] else finding["code"]
-        field = f" {finding['field']}:" if finding["field"] else ""
-        line = plain(f"{severity} {code}:{field} {finding['sentence']}")
+        severity = finding.severity.value
+        code = f"{finding.code} (accepted)" if finding.accepted else finding.code
+        field = f" {finding.field}:" if finding.field else ""
+        line = plain(f"{severity} {code}:{field} {finding.sentence}")
         text = Text(in_lines(line) if console.is_terminal else line)
-        text.stylize(_STYLES[severity], 0, len(severity))
+        text.stylize(_STYLES[finding.severity], 0, len(severity))
         console.print(text, soft_wrap=True)
 
 
-def print_refusal(values: Values, *, told: bool) -> None:
-    """On stderr why it is not made, and the command that makes it all the same; all findings too, unless `told`."""
-    if not told:
-        print_findings([one for one in values["findings"] if one["severity"] != "info"], err=True)
-    refusals = sum(one["severity"] == "refuse" for one in values["findings"])
+def refuse(planned: PlannedRecipe, *, shown: bool, exit_code: int = NotComposable.exit_code) -> NoReturn:
+    """Say on stderr why it is not made, and exit. `shown`: whether the findings were printed before."""
+    if not shown:
+        print_findings(serious(planned.findings), err=True)
+    refusals = len(planned.refusals)
     if refusals:
         click.echo(f"organ: refused, for {refusals} reason{'s' if refusals > 1 else ''}; nothing was made", err=True)
-        return
-    codes: Sequence[str] = values["unaccepted"]
-    click.echo(f"organ: not made: {', '.join(codes)} would have to be accepted", err=True)
-    click.echo(f"       try: {plain(_accepting(codes))}", err=True)
+    else:
+        click.echo(f"organ: not made: {', '.join(planned.unaccepted)} would have to be accepted", err=True)
+        click.echo(f"       try: {plain(_accepting(planned.unaccepted))}", err=True)
+    raise click.exceptions.Exit(exit_code)
+
+
+def serious(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the refusals and warnings."""
+    return [one for one in findings if one.severity is not Severity.INFO]
 
 
 def _accepting(codes: Sequence[str]) -> str:
@@ -84,70 +76,71 @@ def _accepting(codes: Sequence[str]) -> str:
 
 
 ROWS_MAX = 12
-"""Changed or computed organs that are listed one by one; more are folded to a line for each run of blocks."""
+"""Changed or computed organs that are listed one by one; more are shown as one line for each run of blocks."""
 _NUMBERS = ("block", "blocks", "organs", "θ before", "θ", "spectral", "size")
 
 
-def print_plan(values: Values, output: Path | None) -> None:
-    """All of a plan's `values`; `output` is where its file would be written. Of what is refused, why, and no more."""
-    parents = ", ".join(one["model"] for one in values["parents"][1:])
-    if any(one["severity"] == "refuse" for one in values["findings"]):
-        print_findings(one for one in values["findings"] if one["severity"] != "info")
+def print_plan(result: ComposeResult, output: Path | None) -> None:
+    """Print a plan; `output` is where its file would be written. For a refused recipe only the reasons are printed."""
+    plan = result.plan
+    if plan is None or result.refusals:
+        print_findings(serious(result.findings))
         return
-    print_sentence(f"{values['base']}{f' with {parents}' if parents else ''}; licences: {values['license']}")
-    if values["findings"]:
+    parents = ", ".join(one.model for one in plan.parents[1:])
+    print_sentence(f"{plan.base}{f' with {parents}' if parents else ''}; licences: {plan.license}")
+    if result.findings:
         click.echo()
-        print_findings(values["findings"])
-    if values["parts"]:
+        print_findings(result.findings)
+    if plan.changed:
         click.echo()
-        _print_changes(values)
+        _print_changes(plan)
     click.echo()
-    _print_sizes(values, output)
-    print_sentence(values["prediction"]["sentence"])
+    _print_sizes(plan, result.out, output)
+    print_sentence(plan.prediction.sentence)
 
 
-def blocks_text(change: Values) -> str:
-    """The blocks of a change: `3`, `5-20`, or a dash outside the blocks."""
-    first, last = change["first_block"], change["last_block"]
+def blocks_text(change: PlanChange) -> str:
+    """Return the blocks of a change: `3`, `5-20`, or a dash outside the blocks."""
+    first, last = change.first_block, change.last_block
     if first is None:
         return "–"
     return str(first) if first == last else f"{first}-{last}"
 
 
-def print_changes(changes: list[Values]) -> None:
-    """A table with a line for each run of blocks in which the same is done."""
+def print_changes(changes: Iterable[PlanChange]) -> None:
+    """Print a table with a line for each run of blocks in which the same is done."""
     rows = [
         (
             blocks_text(one),
-            one["type"],
-            one["organs"],
-            one["from"],
-            _done(one),
-            theta_text(one["theta_before"]),
-            theta_text(one["theta"]),
-            size_text(one["size_bytes"]),
+            one.type,
+            one.organs,
+            one.model,
+            ", ".join(one.acts),
+            theta_text(one.theta_before),
+            theta_text(one.theta),
+            size_text(one.size_bytes),
         )
         for one in changes
     ]
     print_table(("blocks", "type", "organs", "from", "done", "θ before", "θ", "size"), rows, _NUMBERS)
 
 
-def _print_changes(values: Values) -> None:
-    parts = [part for part in values["parts"] if part["acts"]]
+def _print_changes(plan: PlannedChimera) -> None:
+    parts = [part for part in plan.parts if part.acts]
     if len(parts) > ROWS_MAX:
-        print_changes(values["changes"])
+        print_changes(plan.changes)
         return
     rows = [
         (
-            "–" if part["block"] is None else part["block"],
-            part["slot"],
-            part["from"],
-            _done(part),
-            _dtype(part),
-            theta_text(part["theta_before"]),
-            theta_text(part["theta"]),
-            share_text(part["spectral_signal"]),
-            size_text(part["size_bytes"]),
+            "–" if part.block is None else part.block,
+            part.slot,
+            part.model,
+            ", ".join(part.acts),
+            part.dtype if part.dtype == part.dtype_before else f"{part.dtype_before} → {part.dtype}",
+            theta_text(part.theta_before),
+            theta_text(part.theta),
+            share_text(part.spectral_signal),
+            size_text(part.size_bytes),
         )
         for part in parts
     ]
@@ -155,73 +148,49 @@ def _print_changes(values: Values) -> None:
     print_table(headings, rows, _NUMBERS)
 
 
-def _print_sizes(values: Values, output: Path | None) -> None:
-    changed = f"{values['changed']} of {values['organs']} organs change"
-    made = f", {values['to_compute']} of them computed" if values["to_compute"] else ""
-    size = f"{size_text(values['size_bytes'])} ({values['size_bytes']:,} bytes), the base {_base_size(values)}"
-    name = values["file"] if output is None else str(output)
-    free = values["out"]["free_bytes"]
+def _print_sizes(plan: PlannedChimera, out: OutputFile | None, output: Path | None) -> None:
+    changed = f"{plan.changed} of {plan.organs} organs change"
+    made = f", {plan.to_compute} of them computed" if plan.to_compute else ""
+    size = f"{size_text(plan.size_bytes)} ({plan.size_bytes:,} bytes), the base {size_text(plan.base_size_bytes)}"
+    name = plan.file if output is None else str(output)
+    free = None if out is None else out.free_bytes
     room = f"; {size_text(free)} free there" if free is not None else ""
     click.echo(f"{plain(name)}: {size}{room}; {changed}{made}")
-
-
-def _base_size(values: Values) -> str:
-    return size_text(values["base_size_bytes"])
-
-
-def _done(row: Values) -> str:
-    return ", ".join(row["acts"])
-
-
-def _dtype(part: Values) -> str:
-    before, after = part["dtype_before"], part["dtype"]
-    return str(after) if before == after else f"{before} → {after}"
 
 
 _COMPUTED_NUMBERS = ("block", "blocks", "organs", "θ before", "θ")
 
 
-def with_thetas(registry: Registry, done: Composed) -> Composed:
-    """`done` with `computed`, the organs that were computed with θ before and after; as it is if nothing was made."""
-    if done.made is None:
-        return done
-    with registry.catalog.reading() as session:
-        values = chimera_values(session, model_by_text(session, done.made.model))
-    assert values is not None
-    return with_thetas_of(values, done)
-
-
-def with_thetas_of(values: Values, done: Composed) -> Composed:
-    """The same by the chimera's own `values`."""
-    computed = {one["name"]: one for one in values["computed"]}
-    rows = [part | {"theta_before": _before(computed, part)} for part in values["parts"] if part["name"] in computed]
-    return replace(done, values={**done.values, "computed": values["computed"]}, computed=changes_values(rows))
-
-
-def print_thetas(done: Composed, asked: Asked) -> None:
-    """What `with_thetas` found, for people; nothing where nothing was computed."""
-    if done.made is None or not asked.prints or not done.values["computed"]:
+def print_thetas(result: ComposeResult, asked: Asked) -> None:
+    """Print θ of the computed organs before and after, for people; nothing if nothing was computed."""
+    if not asked.prints or not result.computed:
         return
     click.echo()
-    organs = done.values["computed"]
-    if len(organs) > ROWS_MAX:
-        rows = [(blocks_text(run), run["type"], run["organs"], *_thetas(run)) for run in done.computed]
+    if len(result.computed) > ROWS_MAX:
+        runs = _computed_runs(result)
+        rows = [(blocks_text(run), run.type, run.organs, *_thetas(run)) for run in runs]
         print_table(("blocks", "type", "organs", "θ before", "θ"), rows, _COMPUTED_NUMBERS)
     else:
-        rows = [
-            ("–" if one["block"] is None else one["block"], one["slot"], one["dtype"], *_thetas(one)) for one in organs
+        organs = [
+            ("–" if one.block is None else one.block, one.slot, one.dtype, *_thetas(one)) for one in result.computed
         ]
-        print_table(("block", "slot", "dtype", "θ before", "θ"), rows, _COMPUTED_NUMBERS)
+        print_table(("block", "slot", "dtype", "θ before", "θ"), organs, _COMPUTED_NUMBERS)
 
 
-def _before(computed: dict[str, Values], part: Values) -> float | None:
-    """Of what it was computed from, which need not be the base's."""
-    theta: float | None = computed[part["name"]]["theta_before"]
-    return theta
+def _computed_runs(result: ComposeResult) -> tuple[PlanChange, ...]:
+    """Return the computed organs in runs of blocks, with θ of what they were computed from."""
+    assert result.plan is not None
+    computed = {one.name: one for one in result.computed}
+    parts = [
+        msgspec.structs.replace(part, theta_before=computed[part.name].theta_before, theta=computed[part.name].theta)
+        for part in result.plan.parts
+        if part.name in computed
+    ]
+    return summarize_changes(parts)
 
 
-def _thetas(row: Values) -> tuple[str, str]:
-    return theta_text(row["theta_before"]), theta_text(row["theta"])
+def _thetas(row: PlanChange | ComputedOrgan) -> tuple[str, str]:
+    return theta_text(row.theta_before), theta_text(row.theta)
 
 
 Begun = TypeVar("Begun", bound=RecipeBuilder)
@@ -252,16 +221,6 @@ class Asked:
         return not (self.as_json or self.quiet)
 
 
-@dataclass(frozen=True, slots=True)
-class Composed:
-    """What came of a recipe. `made` is None where it was only to be shown."""
-
-    values: Values
-    made: Made | None
-    computed: Sequence[Values] = ()
-    """The computed organs in runs of blocks; for people, so not among the values."""
-
-
 def recipe_bytes(path: str) -> bytes:
     """The text of a recipe in a file, or on stdin where `path` is `-`; no more of it than shows that it is too long."""
     if path == STDIN:
@@ -284,158 +243,130 @@ def begun(
         refuse_recipe(error, as_json=as_json)
 
 
-def composed(registry: Registry, composition: Composition, asked: Asked) -> Composed:
-    """Plan, show and make what `composition` describes; what was made is for the caller to print.
+def composed(registry: Registry | RemoteRegistry, composition: RecipeBuilder, asked: Asked) -> ComposeResult:
+    """Plan, show and make what `composition` describes; the caller prints what was made.
 
-    Ends with the exit status of NotComposable where it is refused.
+    Exits with the status of NotComposable if it is refused.
     """
-    plan = composition.plan().plan
-    if asked.accept_all and plan.unaccepted:
-        codes = dict.fromkeys((*plan.recipe.accept, *(finding.code for finding in plan.unaccepted)))
-        plan = replace(plan, recipe=replace(plan.recipe, accept=tuple(codes)))
+    plan: RecipePlan = composition.plan()
+    if asked.accept_all and plan.planned.unaccepted:
+        plan = plan.accepting_all()
     target = None if asked.output is None else gguf_targets(asked.output, [plan.file_name], force=asked.force)[0]
     for path in (asked.lock, asked.write_recipe):
         if path is not None:
             check_free(path, force=asked.force)
-    values = plan_values(plan) | {"out": out_values(target or asked.folder), "made": None}
+    result = shown(plan, target, asked)
+    if asked.dry_run:
+        return result
+    made = _made(plan, target, asked)
+    if asked.lock is not None:
+        write_text(asked.lock, registry.lock_text(made.lock_id))
+    if asked.write_recipe is not None:
+        write_text(asked.write_recipe, recipe_yaml(plan.recipe))
+    computed = registry.chimera(made.lock_id).computed
+    return msgspec.structs.replace(result, made=_written(made, target), computed=computed)
+
+
+def shown(plan: RecipePlan, target: Path | None, asked: Asked) -> ComposeResult:
+    """Print a plan as it is asked for, and check that its file has room; exit if it cannot be made."""
+    result = result_of(plan.planned, target or asked.folder)
     if asked.called:
-        values = _called(values | {"name": None}, plan.base.label, asked.called)
-    if asked.prints and asked.shows_plan:
-        print_plan(values, target or asked.folder)
-    if target is not None and not plan.refusals:
+        result = _called(result, plan.chimera.base, asked.called)
+    is_shown = asked.prints and asked.shows_plan
+    if is_shown:
+        print_plan(result, target or asked.folder)
+    if target is not None and not result.refusals:
         check_fits(target, plan.size_bytes)
     if not plan.can_be_made:
         if asked.as_json:
-            print_json(values)
-        refuse(values, told=asked.prints and asked.shows_plan)
-    if asked.dry_run:
-        return Composed(values, None)
-    made = _made(registry, plan, target, asked)
-    values["made"] = made_values(made, target)
-    return Composed(values, made)
+            print_json(result)
+        refuse(result, shown=is_shown)
+    return result
 
 
-def print_composed(done: Composed, asked: Asked) -> None:
-    """What came of it, as it was asked for."""
+def result_of(planned: PlannedRecipe, target: Path | None) -> ComposeResult:
+    """Return a plan with the organs that change, and where its file would be written."""
+    plan = planned.plan
+    if plan is not None:
+        plan = msgspec.structs.replace(plan, parts=tuple(part for part in plan.parts if part.acts))
+    return ComposeResult(
+        can_be_made=planned.can_be_made,
+        findings=planned.findings,
+        unaccepted=planned.unaccepted,
+        plan=plan,
+        left_out=planned.left_out,
+        out=_output(target),
+    )
+
+
+def print_composed(result: ComposeResult, asked: Asked) -> None:
+    """Print what was made, as it is asked for."""
+    made = result.made
     if asked.as_json:
-        print_json(done.values)
-    elif done.made is not None and asked.quiet:
-        click.echo(done.made.model)
-    elif done.made is not None:
-        _print_made(done.made, done.values["made"]["file"])
+        print_json(result)
+    elif made is not None and asked.quiet:
+        click.echo(made.model)
+    elif made is not None:
+        _print_made(made)
 
 
 def refuse_recipe(error: BadRecipe, *, as_json: bool) -> NoReturn:
-    """End with all that is wrong with the text of a recipe."""
-    findings = findings_values(recipe_findings(error), ())
-    values = {"can_be_made": False, "findings": findings, "unaccepted": [], "out": None, "made": None}
+    """Exit with everything that is wrong with the text of a recipe."""
+    result = ComposeResult(can_be_made=False, findings=in_order(recipe_findings(error)), plan=None)
     if as_json:
-        print_json(values)
-    refuse(values, told=False, exit_code=BadRecipe.exit_code)
+        print_json(result)
+    refuse(result, shown=False, exit_code=BadRecipe.exit_code)
 
 
-def refuse(values: Values, *, told: bool, exit_code: int = NotComposable.exit_code) -> NoReturn:
-    """End with what `print_refusal` says; `told` where the findings stand on the screen already."""
-    print_refusal(values, told=told)
-    raise click.exceptions.Exit(exit_code)
+def _called(result: ComposeResult, label: str, name: str) -> ComposeResult:
+    """Return `result` with `name` for `label`, a name in a temporary registry, and no name for the chimera."""
+    values = _renamed(msgspec.to_builtins(result), label, name)
+    values["plan"]["name"] = None
+    return msgspec.convert(values, ComposeResult)
 
 
-def _called(value: Any, label: str, name: str) -> Any:
-    """`value` with `name` where a text in it holds `label`, which means nothing outside a temporary registry."""
+def _renamed(value: Any, label: str, name: str) -> Any:
     if isinstance(value, dict):
-        return {key: _called(one, label, name) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_called(one, label, name) for one in value]
+        return {key: _renamed(one, label, name) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_renamed(one, label, name) for one in value]
     return value.replace(label, name) if isinstance(value, str) else value
 
 
-def out_values(target: Path | None) -> Values:
-    """Where a file would be written, and how much room is left there."""
+def _output(target: Path | None) -> OutputFile:
     if target is None:
-        return {"file": None, "free_bytes": None}
-    return {"file": str(target), "free_bytes": free_bytes(target.parent)}
+        return OutputFile(file=None, free_bytes=None)
+    return OutputFile(file=str(target), free_bytes=free_bytes(target.parent) if target.parent.is_dir() else None)
 
 
-def _made(registry: Registry, plan: Plan, target: Path | None, asked: Asked) -> Made:
-    computed = sum(part.spec.size_bytes for part in plan.parts if part.computation is not None)
-    with progress_bar("compose", plan.size_bytes + computed, quiet=not asked.prints) as advance:
-        made = make(registry.catalog, registry.blobs, plan, path=target, progress=lambda _what, size: advance(size))
-    if asked.lock is not None:
-        with registry.catalog.reading() as session:
-            model = model_by_name(session, parse_model_name(made.model))
-            lock = lock_of_model(session, registry.blobs, model)
-        assert lock is not None, "every chimera carries its lock"
-        write_text(asked.lock, lock.canonical())
-    if asked.write_recipe is not None:
-        write_text(asked.write_recipe, recipe_yaml(plan.recipe))
-    return made
-
-
-def made_values(made: Made, target: Path | None) -> Values:
-    """What came of it."""
-    values = {key: value for key, value in asdict(made).items() if key != "computed"}
-    return values | {"file": None if target is None else str(target)}
-
-
-def _print_made(made: Made, file: str | None) -> None:
-    """Its name, its lock, its digest and its file; where to look at it on stderr."""
-    click.echo(f"\n{made.model}: {'registered' if made.created else 'registered already, the same bytes'}")
-    click.echo(f"  lock  sha256:{made.lock_id}")
-    where = f"{plain(file)}, " if file is not None else ""
-    click.echo(f"  file  {where}{size_text(made.size_bytes)}, sha256:{made.sha256}")
-    page = f"/models/{made.model.partition('@')[0]}"
-    where = f"{page} in organ serve" if address() is None else f"{address()}{page}"
-    click.echo(f"look at it: organ show {made.model}, or {plain(where)}", err=True)
-
-
-def composed_there(remote: RemoteRegistry, composition: RemoteComposition, asked: Asked) -> Composed:
-    """Plan, show and make what `composition` describes; what was made is for the caller to print.
-
-    Ends with a status of 1 where it is refused, as `cli.composing.composed` does.
-    """
-    from organs.registry.client.names import told_file
-    from organs.registry.client.shown import lock_text, shown_chimera
-
-    plan = composition.plan()
-    if asked.accept_all and plan.values["unaccepted"]:
-        plan = composition.accept(*plan.values["unaccepted"]).plan()
-    names = [told_file(plan.file_name)]
-    target = None if asked.output is None else gguf_targets(asked.output, names, force=asked.force)[0]
-    for path in (asked.lock, asked.write_recipe):
-        if path is not None:
-            check_free(path, force=asked.force)
-    values = shown_there(plan, target, asked)
-    if target is not None:
-        check_fits(target, plan.size_bytes)
-    if asked.dry_run:
-        return Composed(values, None)
-    made = _made_remotely(plan, target, asked)
-    values["made"] = made_values(made, target)
-    if asked.lock is not None:
-        write_text(asked.lock, lock_text(remote.connection, made.lock_id))
-    if asked.write_recipe is not None:
-        write_text(asked.write_recipe, recipe_yaml(plan.recipe))
-    return with_thetas_of(shown_chimera(remote.connection, made.lock_id), Composed(values, made))
-
-
-def shown_there(plan: RemotePlan, target: Path | None, asked: Asked) -> Values:
-    """The plan's values, shown to whoever reads; ends here where it cannot be made."""
-    parts = [part for part in plan.values["parts"] if part["acts"]]
-    values = {**plan.values, "parts": parts, "out": out_values(target), "made": None}
-    told = asked.prints and asked.shows_plan
-    if told:
-        print_plan(values, target)
-    if not plan.can_be_made:
-        if asked.as_json:
-            print_json(values)
-        refuse(values, told=told)
-    return values
-
-
-def _made_remotely(plan: RemotePlan, target: Path | None, asked: Asked) -> Made:
-    """It is made there, then fetched where a file is wanted: each is as long as the file."""
-    total = plan.size_bytes * (1 if target is None else 2)
+def _made(plan: RecipePlan, target: Path | None, asked: Asked) -> MadeChimera:
+    total = plan.work_bytes(with_file=target is not None)
     with progress_bar("compose", total, quiet=not asked.prints) as advance:
-        if target is None:
-            return plan.register(lambda _what, size: advance(size))
-        return plan.assemble(target, lambda _what, size: advance(size))
+
+        def progress(_what: str, size_bytes: int) -> None:
+            advance(size_bytes)
+
+        return plan.register(progress) if target is None else plan.assemble(target, progress)
+
+
+def _written(made: MadeChimera, target: Path | None) -> WrittenFile:
+    return WrittenFile(
+        file=None if target is None else str(target),
+        size_bytes=made.size_bytes,
+        sha256=made.sha256,
+        lock_id=made.lock_id,
+        model=made.model,
+        created=made.created,
+    )
+
+
+def _print_made(made: WrittenFile) -> None:
+    """Print its name, its lock, its digest and its file; where to look at it on stderr."""
+    name = made.model or ""
+    click.echo(f"\n{name}: {'registered' if made.created else 'registered already, the same bytes'}")
+    click.echo(f"  lock  sha256:{made.lock_id}")
+    where = f"{plain(made.file)}, " if made.file is not None else ""
+    click.echo(f"  file  {where}{size_text(made.size_bytes)}, sha256:{made.sha256}")
+    page = f"/models/{name.partition('@')[0]}"
+    where = f"{page} in organ serve" if address() is None else f"{address()}{page}"
+    click.echo(f"look at it: organ show {name}, or {plain(where)}", err=True)

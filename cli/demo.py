@@ -23,10 +23,10 @@ from organs.registry.catalog.queries.models import model_by_name, ranked_models
 from organs.registry.chimera.place import place_file
 from organs.registry.chimera.plan import plan_model
 from organs.registry.compose.api import ChimeraPlan
+from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import figures, model_page, model_summary
-from organs.registry.present.plan import plan_values
 from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
@@ -207,10 +207,9 @@ def _compose(registry: Registry) -> None:
     click.echo("\n".join(f"    {line}" for line in wanted.yaml().splitlines()))
     click.echo()
     plan = wanted.plan()
-    values = plan_values(plan.plan)
-    print_changes(values["changes"])
+    print_changes(plan.chimera.changes)
     click.echo()
-    print_sentence(plan.prediction.sentence())
+    print_sentence(plan.prediction.sentence)
     made = plan.register()
     click.echo(f"\n{made.model}: {size_text(made.size_bytes)}, lock sha256:{made.lock_id}")
     _validate(registry, made.model)
@@ -229,7 +228,7 @@ def _validate(registry: Registry, model: str) -> None:
 
 
 def _warn(plan: ChimeraPlan) -> None:
-    print_findings([one for one in plan_values(plan.plan)["findings"] if one["severity"] == "warn"])
+    print_findings(one for one in plan.findings if one.severity is Severity.WARN)
 
 
 def _next_steps(home: Path, model: str) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from organs.registry.digest import Digest, looks_like_prefix
+from organs.registry.digest import looks_like_prefix
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
 
 if TYPE_CHECKING:
-    from organs.registry.catalog.queries.fitting import FittingModels
     from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.entities.verdict import VerdictReport
     from organs.registry.reports.document import Report
 
 DIGEST = "sha256:"
@@ -21,7 +21,7 @@ DIGEST = "sha256:"
 def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Values:
     """A model, with its `placements`, or an organ, without: whichever `what` means, as for a registry in a folder."""
     from organs.registry.client.names import told_name
-    from organs.registry.client.shown import shown_chimera, shown_organ, shown_versions
+    from organs.registry.client.shown import shown_organ, shown_versions
 
     if what.startswith(DIGEST):
         try:
@@ -36,25 +36,9 @@ def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Valu
                 raise
             return shown_organ(remote.connection, what)
     composed = values["composed"]
-    chimera = None if composed is None else shown_chimera(remote.connection, Digest(composed["lock_id"]))
+    chimera = None if composed is None else remote.chimera(composed["lock_id"])
     since = shown_versions(remote.connection, told_name(values["name"]), versions_shown)
     return {**values, **since, "chimera": chimera}
-
-
-def fits_there(remote: RemoteRegistry, base: str, donor: str) -> Values:
-    """Whether organs of `donor` fit into `base`."""
-    from organs.registry.client.shown import compatibility
-
-    return compatibility(remote.connection, base, donor)
-
-
-def fitting_there(remote: RemoteRegistry, base: str, limit: int) -> tuple[str, FittingModels]:
-    """The full name of `base`, and the models that have organs which fit."""
-    from organs.registry.client.answers import fitting_models
-    from organs.registry.client.shown import fitting
-
-    values = fitting(remote.connection, base, limit)
-    return values["base"], fitting_models(values)
 
 
 def report_there(remote: RemoteRegistry, model: str | None, limit: int | None) -> Report:
@@ -64,8 +48,8 @@ def report_there(remote: RemoteRegistry, model: str | None, limit: int | None) -
     return asked_report(remote.connection, None if model is None else parse_model_name(model), limit)
 
 
-def validated_there(remote: RemoteRegistry, chimera: str, tokens: int, say: Callable[[str], None]) -> Values:
-    """The verdict on a chimera that is run there; `say` is told what is done."""
+def validated_there(remote: RemoteRegistry, chimera: str, tokens: int, say: Callable[[str], None]) -> VerdictReport:
+    """Return the verdict on a chimera that is run there; `say` is called with what is done."""
     from organs.registry.client.shown import validated
 
     return validated(remote.connection, chimera, tokens, lambda share, note: say(f"{share:.0%} {note}"))

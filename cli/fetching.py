@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from organs.cli.composing import Asked, shown_there
+from organs.cli.composing import Asked, shown
 from organs.cli.console import progress_bar
 from organs.cli.files import SUFFIX, check_fits, check_free, folder_of, gguf_targets
 from organs.registry.amounts import parse_size
@@ -95,11 +95,9 @@ def fetch_with_its_base(
     remote: RemoteRegistry, recipe: Recipe, accept: Sequence[str], output: Path, asked: Asked
 ) -> Fetched:
     """A model that has only some organs, in its base: planned there, made here. Ends with a status of 1 if refused."""
-    from organs.registry.client.names import told_file
-
     plan = remote.compose(recipe).accept(*accept).plan()
-    target = gguf_targets(output, [told_file(plan.file_name)], force=asked.force)[0]
-    shown_there(plan, target, asked)
+    target = gguf_targets(output, [plan.file_name], force=asked.force)[0]
+    shown(plan, target, asked)
     if asked.dry_run:
         return Fetched(target, plan.size_bytes, None, is_new=True)
     return fetch_lock(remote, plan.lock(), target, asked)

@@ -9,29 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+import msgspec
 
-from organs.cli.arguments import folder_registry, remote_registry
+from organs.cli.arguments import any_registry
 from organs.cli.composing import (
     Asked,
     Begun,
-    Composed,
     composed,
-    composed_there,
     print_composed,
     print_thetas,
     refuse_recipe,
-    with_thetas,
 )
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.files import SUFFIX, check_fits, check_folder_free, gguf_targets, is_file, one_source
 from organs.ingest.directory.extract import extract, registered_contents
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import source_size_bytes
-from organs.registry.compose.api import Composition
+from organs.registry.amounts import size_text
+from organs.registry.compose.api import RecipeBuilder
 from organs.registry.compose.recipe_io import METHODS, TYPES
+from organs.registry.entities.chimera import ComposeResult
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.names import parse_model_name
-from organs.registry.present.text import size_text
 from organs.registry.registry import Registry
 
 
@@ -88,48 +87,43 @@ def purify(
             refuse_recipe(error, as_json=as_json)
 
     if not is_file(model):
-        remote = remote_registry()
-        if remote is not None:
-            with remote:
-                done = composed_there(remote, composition(remote.compose, model), asked)
-        else:
-            with folder_registry() as registry:
-                done = with_thetas(registry, composed(registry, composition(registry.compose, model), asked))
-        print_composed(done, asked)
-        print_thetas(done, asked)
+        with any_registry() as registry:
+            result = composed(registry, composition(registry.compose, model), asked)
+        print_composed(result, asked)
+        print_thetas(result, asked)
         return
     if output is None or name is not None:
         raise click.UsageError("of a FILE or a DIR the result is written, not registered: give -o OUT, and no --name")
     with _temporary(model, output, asked) as (registry, base):
-        done = _written(registry, composition(registry.compose, base), replace(asked, called=model), output)
-    _print_written(done, asked)
-    print_thetas(done, asked)
+        result = _written(registry, composition(registry.compose, base), replace(asked, called=model), output)
+    _print_written(result, asked)
+    print_thetas(result, asked)
 
 
-def _written(registry: Registry, composition: Composition, asked: Asked, output: Path) -> Composed:
-    """What is made of a file, as a GGUF or an organ directory; `registry` is a temporary one."""
+def _written(registry: Registry, composition: RecipeBuilder, asked: Asked, output: Path) -> ComposeResult:
+    """Make a GGUF or an organ directory of a file; `registry` is a temporary one."""
     if output.suffix == SUFFIX:
-        done = with_thetas(registry, composed(registry, composition, asked))
+        result = composed(registry, composition, asked)
     else:
-        done = with_thetas(registry, composed(registry, composition, replace(asked, output=None, folder=output)))
-        if done.made is not None:
-            contents = registered_contents(registry, parse_model_name(done.made.model))
-            with progress_bar("write", done.made.size_bytes, quiet=not asked.prints) as advance:
+        result = composed(registry, composition, replace(asked, output=None, folder=output))
+        if result.made is not None:
+            contents = registered_contents(registry, parse_model_name(result.made.model or ""))
+            with progress_bar("write", result.made.size_bytes, quiet=not asked.prints) as advance:
                 extract(contents, output, force=asked.force, progress=advance)
-    if done.made is not None:
-        told = {key: done.values["made"][key] for key in ("size_bytes", "sha256", "lock_id")}
-        done.values["made"] = {"file": str(output), **told}
-    return done
+    if result.made is None:
+        return result
+    made = msgspec.structs.replace(result.made, file=str(output), model=None, created=None)
+    return msgspec.structs.replace(result, made=made)
 
 
-def _print_written(done: Composed, asked: Asked) -> None:
-    made = done.values["made"]
+def _print_written(result: ComposeResult, asked: Asked) -> None:
+    made = result.made
     if asked.as_json:
-        print_json(done.values)
+        print_json(result)
     elif made is not None and asked.quiet:
-        print_path(made["file"])
+        print_path(made.file)
     elif made is not None:
-        click.echo(f"\n{plain(made['file'])}: {size_text(made['size_bytes'])}, sha256:{made['sha256']}")
+        click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
 
 
 @contextmanager

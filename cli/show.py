@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
+import msgspec
 from sqlalchemy.orm import Session
 
 from organs.cli.arguments import (
@@ -32,10 +33,11 @@ from organs.registry.catalog.search import MODELS, Query, parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import looks_like_prefix
+from organs.registry.entities.chimera import Chimera, MadeOrgan
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.chimera import chimera_values
 from organs.registry.present.models import figures, model_page, models_values
 from organs.registry.present.organs import organ_page
 from organs.registry.present.published import versions_values
@@ -46,49 +48,47 @@ VERDICTS_SHOWN = 3
 COMPUTED_SHOWN = 12
 
 
-def print_chimera(values: Values) -> None:
-    """What is known of a model because it was composed here."""
-    click.echo(f"\nA chimera, lock sha256:{values['lock_id']}")
-    for parent in values["parents"]:
-        given = ", ".join(parent["acts"]) or "its own organs"
-        print_sentence(f"from {parent['model']}, {parent['license'] or 'licence not said'}: {given}")
+def print_chimera(chimera: Chimera) -> None:
+    """Print what is known of a model because it was composed here."""
+    click.echo(f"\nA chimera, lock sha256:{chimera.lock_id}")
+    for parent in chimera.parents:
+        given = ", ".join(parent.acts) or "its own organs"
+        print_sentence(f"from {parent.model}, {parent.license or 'licence not said'}: {given}")
     click.echo()
-    print_changes(values["changes"])
-    computed = values["computed"]
-    if computed:
+    print_changes(chimera.changes)
+    if chimera.computed:
         click.echo()
-        print_made(computed[:COMPUTED_SHOWN])
-        if len(computed) > COMPUTED_SHOWN:
-            click.echo(f"… and {len(computed) - COMPUTED_SHOWN} more, with --json")
+        for one in chimera.computed[:COMPUTED_SHOWN]:
+            thetas = f"θ {theta_text(one.theta_before)} → {theta_text(one.theta)}"
+            print_sentence(f"{one.name}: {_how_made(one)}, {thetas}")
+        if len(chimera.computed) > COMPUTED_SHOWN:
+            click.echo(f"… and {len(chimera.computed) - COMPUTED_SHOWN} more, with --json")
     click.echo("\nRecipe\n")
-    for line in values["recipe_yaml"].splitlines():
+    for line in chimera.recipe_yaml.splitlines():
         click.echo(f"  {plain(line)}")
     click.echo()
-    print_findings(values["findings"])
-    print_sentence(f"predicted: {values['prediction']['sentence']}")
-    for verdict in values["verdicts"][:VERDICTS_SHOWN]:
-        when = verdict["created_at"][:16].replace("T", " ")
-        print_sentence(f"{verdict['verdict']} in {verdict['runtime']} on {when}: {verdict['reason']}")
-    if not values["verdicts"]:
-        click.echo(f"not run yet: organ validate {values['model']}")
+    print_findings(chimera.findings)
+    print_sentence(f"predicted: {chimera.prediction.sentence}")
+    for verdict in chimera.verdicts[:VERDICTS_SHOWN]:
+        when = f"{verdict.created_at:%Y-%m-%d %H:%M}"
+        print_sentence(f"{verdict.verdict} in {verdict.runtime} on {when}: {verdict.reason}")
+    if not chimera.verdicts:
+        click.echo(f"not run yet: organ validate {chimera.model}")
 
 
-def print_made(computed: Sequence[Values]) -> None:
-    """How organs were computed, a line each."""
-    for one in computed:
-        name = f"{one['name']}: " if "name" in one else ""
-        before, source = theta_text(one["theta_before"]), one["source"]
-        thetas = f"θ {before} → {theta_text(one['theta'])}" if "theta" in one else f"which has a θ of {before}"
-        origin = f"from {source['digest'][:12]} ({source['dtype']})"
-        print_sentence(f"{name}{' and '.join(_steps(one))}, {origin}, {thetas}")
+def print_made(organs: Sequence[MadeOrgan]) -> None:
+    """Print how organs were computed, a line each."""
+    for one in organs:
+        print_sentence(f"{_how_made(one)}, which has a θ of {theta_text(one.theta_before)}")
 
 
-def _steps(one: Values) -> list[str]:
-    count = len(one["adapters"])
-    scales = ", ".join(f"{adapter['scale']:g}" for adapter in one["adapters"])
+def _how_made(one: MadeOrgan) -> str:
+    count = len(one.adapters)
+    scales = ", ".join(f"{adapter.scale:g}" for adapter in one.adapters)
     merged = [f"{count} adapter{'s' if count > 1 else ''} merged at {scales}"] if count else []
-    keep = f", keeping {one['keep']:.0%} of the energy" if one["keep"] is not None else ""
-    return [*merged, *([f"purified ({one['method']}{keep})"] if one["method"] else [])] or ["encoded again"]
+    keep = f", keeping {one.keep:.0%} of the energy" if one.keep is not None else ""
+    steps = [*merged, *([f"purified ({one.method}{keep})"] if one.method else [])] or ["encoded again"]
+    return f"{' and '.join(steps)}, from {one.source.digest[:12]} ({one.source.dtype})"
 
 
 FILES_SHOWN = 4
@@ -323,7 +323,7 @@ def show(what: str, as_json: bool) -> None:
         print_json(values)
     elif "placements" not in values:
         print_organ(values)
-        print_made(values["made"])
+        print_made(msgspec.convert(values["made"], list[MadeOrgan]))
     else:
         print_model(values)
         if values["chimera"] is not None:
@@ -367,7 +367,7 @@ def _model_by_digest(session: Session, what: str) -> Model | None:
 def _model_values(session: Session, model: Model) -> Values:
     others = versions_values(versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN))
     since = {"versions": others["items"], "versions_left_out": others["left_out"]}
-    return model_page(session, model) | since | {"chimera": chimera_values(session, model)}
+    return model_page(session, model) | since | {"chimera": chimera_of_model(session, model)}
 
 
 def _print_models(found: list[Values], numbers: Values | None) -> None:

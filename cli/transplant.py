@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
-from organs.cli.composing import print_plan, refuse, refuse_recipe
+from organs.cli.composing import print_plan, refuse, refuse_recipe, result_of
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.files import (
     check_fits,
     check_folder_free,
     check_free,
-    free_bytes,
     gguf_targets,
     is_file,
     one_source,
@@ -28,7 +28,8 @@ from organs.ingest.dissect import dissect
 from organs.ingest.sources import source_size_bytes
 from organs.ingest.transplant import FileLibrary, Transplant, place_virtual
 from organs.ingest.transplant import transplant as composed_of_files
-from organs.registry.compose.plan import Plan
+from organs.registry.amounts import size_text
+from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import (
@@ -37,10 +38,8 @@ from organs.registry.compose.recipe_io import (
     read_recipe,
 )
 from organs.registry.digest import Digest
+from organs.registry.entities.chimera import ComposeResult, WrittenFile
 from organs.registry.errors import BadRecipe, BadSource
-from organs.registry.present.plan import plan_values
-from organs.registry.present.text import size_text
-from organs.registry.present.values import Values
 
 TYPE_DEFAULT = "organ"
 
@@ -150,9 +149,9 @@ def _run(
         target = target_of(plan.file_name)
         if asked.lock is not None:
             check_free(asked.lock, force=asked.force)
-        values = plan_values(plan) | {"out": {"file": str(target), "free_bytes": _free(target)}, "made": None}
+        result = result_of(planned_recipe(plan), target)
         if prints:
-            print_plan(values, target)
+            print_plan(result, target)
         if not plan.refusals:
             check_fits(target, plan.size_bytes)
         if plan.can_be_made and not asked.dry_run:
@@ -161,15 +160,11 @@ def _run(
                 digest = write(done, advance)
             if asked.lock is not None:
                 write_text(asked.lock, done.lock.canonical())
-            values["made"] = {
-                "file": str(target),
-                "size_bytes": done.file.size_bytes,
-                "sha256": digest,
-                "lock_id": done.lock.id,
-            }
-    _print(values, asked)
+            made = WrittenFile(file=str(target), size_bytes=done.file.size_bytes, sha256=digest, lock_id=done.lock.id)
+            result = msgspec.structs.replace(result, made=made)
+    _print(result, asked)
     if not plan.can_be_made:
-        refuse(values, told=prints)
+        refuse(result, shown=prints)
 
 
 def _checked(text: str) -> str:
@@ -213,16 +208,12 @@ def _recipe(asked: _Asked) -> Recipe:
     return replace(recipe, base=base, grafts=tuple(named))
 
 
-def _free(target: Path) -> int | None:
-    return free_bytes(target.parent) if target.parent.is_dir() else None
-
-
-def _print(values: Values, asked: _Asked) -> None:
-    made = values["made"]
+def _print(result: ComposeResult, asked: _Asked) -> None:
+    made = result.made
     if asked.as_json:
-        print_json(values)
+        print_json(result)
     elif made is not None and asked.quiet:
-        print_path(made["file"])
+        print_path(made.file)
     elif made is not None:
-        click.echo(f"\n{plain(made['file'])}: {size_text(made['size_bytes'])}, sha256:{made['sha256']}")
-        click.echo(f"  lock  sha256:{made['lock_id']}")
+        click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
+        click.echo(f"  lock  sha256:{made.lock_id}")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,6 +18,7 @@ from organs.cli.arguments import (
 from organs.cli.console import plain, print_json, print_sentence, print_table, status_line
 from organs.cli.elsewhere import validated_there
 from organs.ingest.sources import GGUF_SUFFIX
+from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
 from organs.registry.sandbox.process import Limits, Sandbox
 from organs.registry.settings import Settings
 from organs.registry.validation.command import CommandRuntime
@@ -34,8 +34,8 @@ from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     Tried,
     registered_candidate,
-    report_values,
     try_chimera,
+    verdict_report,
 )
 from organs.registry.validation.runtime import (
     TOKENS_DEFAULT,
@@ -118,19 +118,19 @@ def validate(
             say(f"{event.role}, {event.doing}")
 
         if chimera.endswith(GGUF_SUFFIX):
-            values = report_values(_try_file(Path(chimera), base, donors, texts, runtime, tokens, tell))
+            report = verdict_report(_try_file(Path(chimera), base, donors, texts, runtime, tokens, tell))
         elif base or donors:
             raise click.UsageError("--base and --donor are for a FILE.gguf: a registered chimera knows its own")
         elif address() is not None:
-            values = _tried_there(chimera, tokens, say, asks_more=bool(paths) or template is not None)
+            report = _tried_there(chimera, tokens, say, asks_more=bool(paths) or template is not None)
         else:
             with folder_registry() as registry:
                 found = try_chimera(registry.catalog, registry.blobs, chimera, texts, runtime, tokens, tell)
-                values = report_values(found)
-    _print(values, as_json=as_json, quiet=quiet)
+                report = verdict_report(found)
+    _print(report, as_json=as_json, quiet=quiet)
 
 
-def _tried_there(chimera: str, tokens: int, say: Callable[[str], None], *, asks_more: bool) -> dict[str, Any]:
+def _tried_there(chimera: str, tokens: int, say: Callable[[str], None], *, asks_more: bool) -> VerdictReport:
     """The verdict of the registry elsewhere, where it runs as a job."""
     if asks_more:
         raise click.UsageError("--text and --runtime are for a registry's folder: one elsewhere has its own")
@@ -182,54 +182,54 @@ def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
         ]
 
 
-def _print(values: dict[str, Any], *, as_json: bool, quiet: bool) -> None:
+def _print(report: VerdictReport, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        print_json(values)
+        print_json(report)
     elif quiet:
-        click.echo(values["verdict"])
+        click.echo(report.verdict)
     else:
-        click.echo(f"{plain(values['model'])}: {values['verdict']}\n")
-        print_sentence(values["reason"])
+        click.echo(f"{plain(report.model)}: {report.verdict}\n")
+        print_sentence(report.reason)
         click.echo()
-        _print_scores(values)
-        if written := values["chimera"]["written"]:
+        _print_scores(report)
+        if written := report.chimera.written:
             click.echo("\nIt wrote:\n")
             click.echo("\n".join(f"    {plain(line)}" for line in written.splitlines()))
 
 
-def _print_scores(values: dict[str, Any]) -> None:
-    texts = [text["name"] for text in values["texts"]]
+def _print_scores(report: VerdictReport) -> None:
+    texts = [text.name for text in report.texts]
     rows = []
-    for role, one in (("base", values["base"]), *(("donor", one) for one in values["donors"])):
-        rows.append([role, one["name"], *_figures(one, texts)])
-    rows.append(["chimera", values["model"], *_figures(values["chimera"], texts)])
-    if values["control"]:
-        zeroed = f"{len(values['zeroed'])} {values['zeroed_because']} organs zeroed"
-        rows.append(["control", zeroed, *_figures(values["control"], texts)])
-    if any(text["ratio_error"] is not None for text in values["texts"]):
-        rows.append(["difference", "chimera against base", *_differences(values["texts"])])
+    for role, one in (("base", report.base), *(("donor", one) for one in report.donors)):
+        rows.append([role, one.name, *_figures(one, texts)])
+    rows.append(["chimera", report.model, *_figures(report.chimera, texts)])
+    if report.control:
+        zeroed = f"{len(report.zeroed)} {report.zeroed_because} organs zeroed"
+        rows.append(["control", zeroed, *_figures(report.control, texts)])
+    if any(text.ratio_error is not None for text in report.texts):
+        rows.append(["difference", "chimera against base", *map(_difference, report.texts)])
     print_table(["", "model", *texts], rows, texts)
-    lengths = lengths_text([(plain(text["name"]), text["tokens"]) for text in values["texts"]], values["tokens"])
-    click.echo(f"\nPerplexity and its standard error over {lengths}; {plain(values['runtime'])}.")
-    if values["tokens_remark"]:
-        print_sentence(values["tokens_remark"])
+    lengths = lengths_text([(plain(text.name), text.tokens) for text in report.texts], report.tokens)
+    click.echo(f"\nPerplexity and its standard error over {lengths}; {plain(report.runtime)}.")
+    if report.tokens_remark:
+        print_sentence(report.tokens_remark)
 
 
-def _figures(one: dict[str, Any], texts: Sequence[str]) -> Iterator[str]:
-    scores = {score["text"]: score for score in one["scores"]}
+def _figures(one: RunReport, texts: Sequence[str]) -> Iterator[str]:
+    scores = {score.text: score for score in one.scores}
     for text in texts:
         score = scores.get(text)
         if score is None:
-            yield "does not run" if one["failure"] else "–"
-        elif score["perplexity"] is None:
+            yield "does not run" if one.failure else "–"
+        elif score.perplexity is None:
             yield "none"
         else:
-            error = score["standard_error"]
-            yield figure(score["perplexity"]) + (f" ± {figure(error)}" if error is not None else "")
+            error = score.standard_error
+            yield figure(score.perplexity) + (f" ± {figure(error)}" if error is not None else "")
 
 
-def _differences(texts: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """How far the chimera is from its base, with the standard error of that: the texts' tokens, one by one."""
-    for text in texts:
-        known = text["ratio"] is not None and text["ratio_error"] is not None
-        yield change_text(text["ratio"], text["ratio_error"]) if known else "–"
+def _difference(text: TextVerdict) -> str:
+    """Return how far the chimera is from its base, with the paired standard error of that."""
+    if text.ratio is None or text.ratio_error is None:
+        return "–"
+    return change_text(text.ratio, text.ratio_error)

@@ -29,7 +29,7 @@ def main() -> None:
         )
         print(composition.yaml())
         plan = composition.plan()
-        donors = {part.donor.label for part in plan.parts if part.donor is not None}
+        donors = {part.model for part in plan.parts if "grafted" in part.acts}
         print("Donors:", ", ".join(sorted(donors)))
         warned = {finding.code for finding in plan.findings if finding.severity == "warn"}
         print("Warnings:", ", ".join(sorted(warned)) or "none")
@@ -39,7 +39,7 @@ def main() -> None:
 
         # What was measured of the organs, before and after.
         before, after = registry.model(BASE), registry.model(made.model)
-        acts = {part.before.name: part.acts for part in plan.parts}
+        acts = {part.name: part.acts for part in plan.parts}
         for organ in after.organs:
             own = before.organ(organ.name)
             if organ.block in (0, 2) and own.theta is not None and organ.theta is not None and acts[organ.name]:

@@ -29,7 +29,7 @@ def main() -> None:
         print("With the stranger:", "can be made" if plan.can_be_made else "cannot be made yet")
         for finding in plan.findings:
             print(f"  {finding.severity:6} {finding.code:18} {finding.sentence[:80]}")
-        print(plan.prediction.sentence())
+        print(plan.prediction.sentence)
 
         # A warning is accepted by its code, which then stands in the recipe.
         warned = sorted({finding.code for finding in plan.findings if finding.severity == "warn"})

@@ -24,11 +24,12 @@ from organs.registry.catalog.search import MODELS, FacetCounts, ModelsPage, Quer
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
-    from organs.registry.catalog.queries.fitting import FittingModels
     from organs.registry.compose.api import Composition
     from organs.registry.compose.recipe import Recipe
     from organs.registry.digest import Digest
+    from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.plan import Compatibility, FittingModels
     from organs.registry.present.registered import RegisteredModel
     from organs.registry.store import BlobStore
 
@@ -146,7 +147,33 @@ class Registry:
         from organs.registry.catalog.queries.fitting import fitting_models
 
         with self.catalog.reading() as session:
-            return fitting_models(session, model_by_text(session, base).id, limit)
+            return fitting_models(session, model_by_text(session, base), limit)
+
+    def chimera(self, lock: str) -> Chimera:
+        """Return the chimera whose lock has a digest that begins with `lock`. Raises NotFound, Ambiguous, BadDigest."""
+        from organs.registry.compose.chimeras import chimera_by_lock
+
+        with self.catalog.reading() as session:
+            return chimera_by_lock(session, lock)
+
+    def lock_text(self, lock: str) -> str:
+        """Return the lock whose digest begins with `lock`, as text. Raises NotFound, Ambiguous, BadDigest."""
+        from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+        from organs.registry.compose.build import lock_of_model
+
+        with self.catalog.reading() as session:
+            found = lock_of_model(session, self.blobs, chimeras_by_lock(session, lock)[0])
+        assert found is not None, "every chimera carries its lock"
+        return found.canonical()
+
+    def compatibility(self, base: str, donor: str) -> Compatibility:
+        """Return whether organs of the model `donor` fit into the model `base`, type by type, with all findings."""
+        from organs.registry.compose.compatibility import check_compatibility
+        from organs.registry.compose.models import RegisteredLibrary
+
+        with self.catalog.reading() as session:
+            library = RegisteredLibrary(session, self.blobs)
+            return check_compatibility(library.parent(base), library.parent(donor))
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return the models called `first` and `second` side by side: how alike they are, and what else differs.

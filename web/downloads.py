@@ -15,11 +15,11 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import file_of_job
 from organs.registry.catalog.queries.models import files_of, model_by_name
 from organs.registry.chimera.layout import first_header
+from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.compose.lock import lock_of
 from organs.registry.digest import parse_prefix
 from organs.registry.errors import NotFound, StoreError
 from organs.registry.names import parse_model_name
-from organs.registry.present.chimera import chimera_values
 from organs.web.contents import (
     FULL_DIGEST_LENGTH,
     chosen_organ,
@@ -109,7 +109,7 @@ made = Blueprint("made", __name__)
 
 LOCK_FILE = "lock.json"
 TEXTS = {"recipe.yaml": "recipe_yaml", "card.md": "card", "Modelfile": "modelfile"}
-"""Files of a chimera, and which of its values each holds."""
+"""Files of a chimera, and the member that each holds."""
 READ_BYTES = 256 * 1024
 
 
@@ -123,8 +123,8 @@ def chimera_text(lock: str, text: str) -> Response:
             found = lock_of(read.header, read.source)
             said = None if found is None else found.canonical()
         else:
-            values = chimera_values(session, model)
-            said = None if values is None else values[TEXTS[text]]
+            chimera = chimera_of_model(session, model)
+            said = None if chimera is None else str(getattr(chimera, TEXTS[text]))
     if said is None:
         raise NotFound(f"{model.full_name} has no {text}")
     whole = text == LOCK_FILE and len(parse_prefix(lock)) == FULL_DIGEST_LENGTH

@@ -26,11 +26,11 @@ from organs.registry.catalog.queries.published import (
     versions_of,
 )
 from organs.registry.catalog.tables import Model
+from organs.registry.compose.card import CARD_VERSION, card
+from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.card import CARD_VERSION, card
-from organs.registry.present.chimera import chimera_values
 from organs.registry.present.values import Values
 from organs.web.contents import model_file, public_names, told_in_words
 from organs.web.errors import HIDDEN, logged_status
@@ -199,9 +199,8 @@ def _entries(session: Session, model: Model) -> tuple[Entry, ...]:
         data = pointer.encode("ascii")
         entries.append(Entry(name, model_file(model, file, name, immutable=False), _git_id(data), data))
     if README not in (name for name, _ in named):
-        made = chimera_values(session, model)
         # Verdicts come later, and a revision keeps its text.
-        text = card(model, named, None if made is None else made | {"verdicts": None}).encode()
+        text = card(model, named, chimera_of_model(session, model), with_verdicts=False).encode()
         object_id = _git_id(text)
         entries.append(Entry(README, text_content(README, text, object_id), object_id, b""))
     return tuple(entries)

@@ -7,22 +7,40 @@ address; what exceeds it is refused by 429.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
 
+from flask import g
 from limits import RateLimitItemPerMinute
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
+from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.compose.candidates import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
 from organs.registry.compose.models import Parent, RegisteredLibrary
-from organs.registry.compose.plan import Plan
+from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
-from organs.registry.errors import TooMany
-from organs.registry.present.values import Values
+from organs.registry.compose.recipe_io import recipe_file, recipe_yaml
+from organs.registry.entities.finding import Finding, Findings, in_order
+from organs.registry.entities.plan import (
+    Candidates,
+    Compatibility,
+    CompositionState,
+    FittingModels,
+    PlannedChimera,
+    PlannedRecipe,
+)
+from organs.registry.errors import BadQuery, TooMany, TooSlow
 from organs.web.auth import identity
+from organs.web.permissions import planner
 from organs.web.rates import client_address, rates
-from organs.web.responses import registry
+from organs.web.responses import reading, registry, settings
 
 ANONYMOUS_COST_MAX = 2_000_000
 """Of one plan, or of one comparison of two models, without an account. With one it is PLAN_COST_MAX."""
@@ -34,6 +52,14 @@ ROWS_MAX = 2_000
 """Of each list in the answer to a recipe. The largest models that are published have about 1,100 tensors."""
 NAMES_MAX = 200
 """Names of tensors in one finding."""
+FITTING_SHOWN = 12
+"""Models that fit the base, beside a recipe under way."""
+ORDERS = {ALIKE: "alike", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
+"""Orders of candidates, the largest first. Only likeness is known to say whether a graft works."""
+BLOCK_DIGITS = 9
+
+P = TypeVar("P", bound=PlannedRecipe)
+T = TypeVar("T")
 
 
 def plan_for_client(session: Session, recipe: Recipe) -> tuple[Plan, RegisteredLibrary]:
@@ -60,24 +86,126 @@ def pair_for_client(session: Session, base: str, donor: str) -> tuple[Parent, Pa
     return library.parent(base), library.parent(donor)
 
 
-def cut_lists(values: Values) -> Values:
-    """Return `values`, an answer with `findings` and perhaps a `plan` or `types`, with no list longer than ROWS_MAX.
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A recipe under way: what its plan is made of, and what is shown of it."""
 
-    `left_out` has the number of rows that are missing, by the name of the list; of `organs`, names in findings.
+    recipe: Recipe
+    plan: Plan
+    state: CompositionState
+
+
+def compose_for_client(recipe: Recipe, unread: Sequence[Finding], cell: str, order: str) -> UnderWay:
+    """Return the plan of `recipe` and what can be chosen next, with the candidates of `cell` unless it is empty.
+
+    `unread` says which steps could not be read; then there is no plan to show. Raises NotFound, BadName and the like
+    for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
     """
-    left_out: dict[str, int] = {}
-    plan = values.get("plan") or {}
-    lists = [(values, "findings"), (plan, "parts"), (plan, "changes"), (plan.get("prediction", {}), "effects")]
-    for holder, name in lists:
-        if len(holder.get(name, ())) > ROWS_MAX:
-            left_out[name] = len(holder[name]) - ROWS_MAX
-            holder[name] = holder[name][:ROWS_MAX]
-    of_types = [finding for one in values.get("types", ()) if "findings" in one for finding in one["findings"]]
-    for finding in [*values["findings"], *of_types]:
-        if len(finding["organs"]) > NAMES_MAX:
-            left_out["organs"] = left_out.get("organs", 0) + len(finding["organs"]) - NAMES_MAX
-            finding["organs"] = finding["organs"][:NAMES_MAX]
-    return values | {"left_out": left_out}
+    with reading(settings().search_seconds) as session:
+        plan, library = plan_for_client(session, recipe)
+        adapters = adapters_for(session, plan.base, library)
+    planned = planned_recipe(plan, contributor=planner())
+    state = CompositionState(
+        can_be_made=planned.can_be_made and not unread,
+        findings=in_order(unread) if unread else planned.findings,
+        unaccepted=planned.unaccepted,
+        plan=None if unread else planned.plan,
+        base=plan.base.label,
+        recipe=None if unread else recipe_file(recipe),
+        yaml=None if unread else recipe_yaml(recipe),
+        cells=cells_of(plan.parts),
+        types=types_of(plan.parts),
+        adapters=adapters,
+        fitting=_unless_too_slow(lambda session: _fitting(session, plan.base)),
+        candidates=_candidates(plan.base, cell, order) if cell else None,
+    )
+    return UnderWay(recipe, plan, cut_plan(state))
+
+
+def parsed_cell(text: str) -> Cell:
+    """Return the cell that `text` names: `organ:2`, `embed:none`, `norm:3:vision`; raises BadQuery."""
+    kind, _, rest = text.partition(":")
+    block, _, tower = rest.partition(":")
+    is_number = block.isascii() and block.isdigit() and len(block) <= BLOCK_DIGITS
+    if not kind or not (is_number or block == "none"):
+        raise BadQuery("cell", "a type and a block of the base, such as organ:2")
+    return Cell(kind, int(block) if is_number else None, tower or "text")
+
+
+def checked_order(text: str) -> str:
+    """Return an order of candidates, likeness by default; raises BadQuery for one that is not known."""
+    if text and text not in ORDERS:
+        raise BadQuery("order", f"one of {', '.join(ORDERS)}")
+    return text or ALIKE
+
+
+def _candidates(base: Parent, cell: str, order: str) -> Candidates | None:
+    place = parsed_cell(cell)
+    return _unless_too_slow(lambda session: candidates_for(session, base, place, order))
+
+
+def _fitting(session: Session, base: Parent) -> FittingModels:
+    return fitting_models(session, model_by_text(session, base.label), FITTING_SHOWN)
+
+
+def _unless_too_slow(query: Callable[[Session], T]) -> T | None:
+    """Return the result of `query`, or None if it took too long; then the answer is not cached."""
+    try:
+        with reading(settings().search_seconds) as session:
+            return query(session)
+    except TooSlow:
+        g.unkept = True  # the next one who asks may have more luck
+        return None
+
+
+def cut_plan(planned: P) -> P:
+    """Return `planned` with no list longer than ROWS_MAX; `left_out` has the number of rows that are missing."""
+    findings, left_out = _cut_findings(planned.findings)
+    plan, more = _cut_chimera(planned.plan)
+    return replace(planned, findings=findings, plan=plan, left_out=left_out | more)
+
+
+def cut_pair(found: Compatibility) -> Compatibility:
+    """Do the same for two models that were compared; `organs` counts names in findings."""
+    findings, left_out = _cut_findings(found.findings)
+    types = []
+    for one in found.types:
+        of_type, names = _cut_names(one.findings)
+        types.append(replace(one, findings=of_type))
+        _add(left_out, names)
+    return replace(found, findings=findings, types=tuple(types), left_out=left_out)
+
+
+def _cut_chimera(plan: PlannedChimera | None) -> tuple[PlannedChimera | None, dict[str, int]]:
+    if plan is None:
+        return None, {}
+    lists = {"parts": plan.parts, "changes": plan.changes, "effects": plan.prediction.effects}
+    left_out = {name: len(rows) - ROWS_MAX for name, rows in lists.items() if len(rows) > ROWS_MAX}
+    if not left_out:
+        return plan, {}
+    prediction = replace(plan.prediction, effects=plan.prediction.effects[:ROWS_MAX])
+    cut = replace(plan, parts=plan.parts[:ROWS_MAX], changes=plan.changes[:ROWS_MAX], prediction=prediction)
+    return cut, left_out
+
+
+def _cut_findings(findings: Findings) -> tuple[Findings, dict[str, int]]:
+    left_out = {"findings": len(findings) - ROWS_MAX} if len(findings) > ROWS_MAX else {}
+    found, names = _cut_names(findings[:ROWS_MAX])
+    _add(left_out, names)
+    return found, left_out
+
+
+def _cut_names(findings: Findings) -> tuple[Findings, int]:
+    """Return `findings` with at most NAMES_MAX names of tensors each, and how many names are missing."""
+    missing = sum(max(0, len(one.organs) - NAMES_MAX) for one in findings)
+    if not missing:
+        return findings, 0
+    return tuple(replace(one, organs=one.organs[:NAMES_MAX]) for one in findings), missing
+
+
+def _add(left_out: dict[str, int], names: int) -> None:
+    if names:
+        left_out["organs"] = left_out.get("organs", 0) + names
 
 
 def _budget() -> Budget:

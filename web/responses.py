@@ -69,10 +69,13 @@ def declare_parameters(operation: str, names: Sequence[str]) -> None:
     _parameters[operation] = tuple(names)
 
 
-def paged(blueprint: Blueprint, address: str, *, csv: bool = False, api: str | None = None) -> Callable[[View], View]:
+def paged(
+    blueprint: Blueprint, address: str, *, csv: bool = False, api: str | Callable[[], str] | None = None
+) -> Callable[[View], View]:
     """Serve a view at `address`, its list as CSV beside it, and as JSON the operation `api` of the API.
 
-    The operation takes the same parts of the address as the view. Views are known by their names:
+    The operation takes the same parts of the address as the view; a function may choose it by the request. Views are
+    known by their names:
     `url_for("pages.organs")`.
     """
 
@@ -92,8 +95,9 @@ def paged(blueprint: Blueprint, address: str, *, csv: bool = False, api: str | N
     return register
 
 
-def _to_api(operation: str, **arguments: Any) -> Response:
+def _to_api(api: str | Callable[[], str], **arguments: Any) -> Response:
     """Redirect to an operation of the API, with the query parameters that it knows."""
+    operation = api if isinstance(api, str) else api()
     known = _parameters[operation]
     query = [(name, value) for name, value in request.args.items(multi=True) if name in known]
     address = url_for(f"api.{operation}", **arguments)

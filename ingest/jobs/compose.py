@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import msgspec
+
 from organs.ingest.jobs.kind import (
     WORK,
     JobKind,
@@ -15,14 +17,10 @@ from organs.ingest.jobs.kind import (
 from organs.registry.catalog.queries.accounts import check_model_fits, contributor_by_name
 from organs.registry.catalog.queries.models import check_model_name
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.compose.build import (
-    check_own,
-    chimera_name,
-    make,
-)
+from organs.registry.compose.build import check_own, make
 from organs.registry.compose.cost import Budget, check_recipe
 from organs.registry.compose.models import RegisteredLibrary
-from organs.registry.compose.plan import Plan
+from organs.registry.compose.plan import Plan, chimera_name
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_values
@@ -73,13 +71,13 @@ def planned(registry: Registry, recipe: Recipe, seconds: float, budget: Budget |
 
 
 def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: str) -> Values:
-    """Make what `arguments` keep: `model`, `lock`, `sha256`, `size_bytes`, `created`, and the page's `address`."""
+    """Make the recipe in `arguments`. Return the members of a MadeChimera, and the `address` of its page."""
     tell(0.0, "planning")
     plan = registry.compose(_recipe(arguments)).plan()
     if plan.plan.digest != arguments.get("plan", plan.plan.digest):
         raise BadInput("what is registered has changed, and it would come out otherwise than planned: plan it again")
     _check_quota(registry, plan.plan, contributor)  # others of theirs may have been made since
-    computed = sum(part.spec.size_bytes for part in plan.parts if part.computation is not None)
+    computed = sum(part.spec.size_bytes for part in plan.plan.parts if part.computation is not None)
     # Computing a byte takes about ten times as long as hashing one.
     total, done = plan.size_bytes + 10 * computed, 0
 
@@ -89,14 +87,8 @@ def make_kept(registry: Registry, arguments: Values, tell: Tell, contributor: st
         tell(PREPARED + (1 - PREPARED) * done / max(total, 1), _NOTES[what])
 
     made = make(registry.catalog, registry.blobs, plan.plan, progress=advance, contributor=contributor)
-    return {
-        "model": made.model,
-        "lock": made.lock_id,
-        "sha256": made.sha256,
-        "size_bytes": made.size_bytes,
-        "created": made.created,
-        "address": f"/chimeras/{made.lock_id}",
-    }
+    result: Values = msgspec.to_builtins(made)
+    return result | {"address": f"/chimeras/{made.lock_id}"}
 
 
 def _check_quota(registry: Registry, plan: Plan, contributor: str) -> None:
@@ -129,7 +121,7 @@ def _recipe(arguments: Values) -> Recipe:
 _NOTES = {"compute": "computing organs", "hash": "hashing the file", "write": "writing the file"}
 
 COMPOSE = JobKind("compose", WORK, _check_compose, make_kept, plan_kept)
-"""Takes `recipe`, an object, or `recipe_text`, YAML; gives `model`, `lock`, `address` and more."""
+"""Takes `recipe`, an object, or `recipe_text`, YAML; gives the members of a MadeChimera, and `address`."""
 
 
 _OF_GRAFT = {"donor": "from", "type": "type", "slot": "slot", "blocks": "blocks"}

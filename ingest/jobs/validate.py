@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from organs.ingest.jobs.kind import VALIDATE as LANE
 from organs.ingest.jobs.kind import (
     JobKind,
@@ -23,10 +25,7 @@ from organs.registry.names import MODEL_TEXT_MAX_LENGTH
 from organs.registry.registry import Registry
 from organs.registry.validation.comparison import Event
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.run import (
-    report_values,
-    try_chimera,
-)
+from organs.registry.validation.run import try_chimera, verdict_report
 from organs.registry.validation.runtime import (
     TOKENS_DEFAULT,
     TOKENS_MIN,
@@ -80,7 +79,7 @@ def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -
         arguments["tokens"],
         _Watched(tell),
     )
-    return {**report_values(tried), "models": [tried.model, tried.base, *tried.donors]}
+    return {**msgspec.to_builtins(verdict_report(tried)), "models": [tried.model, tried.base, *tried.donors]}
 
 
 class _Watched:

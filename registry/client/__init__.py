@@ -15,9 +15,8 @@
     fetching    a file from a registry elsewhere onto the disk
     heads       the header of a file that is elsewhere: only its beginning is fetched
     partial     a file that is still being fetched
-    planned     what a registry elsewhere says that a recipe comes to, as values
     reported    reports of a registry elsewhere, as the documents that a folder gives
-    shown       what a registry elsewhere shows, as plain values that are checked
+    shown       what a registry elsewhere shows
 
 `Connection` knows nothing of models: what stands on it does.
 """

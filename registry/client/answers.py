@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from organs.registry.catalog.search import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
 from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
-from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.client.shape import (
     Each,
     Maybe,
@@ -30,7 +29,6 @@ from organs.registry.digest import Digest
 from organs.registry.errors import BadRecipe, BadReply, NotAssemblable
 
 if TYPE_CHECKING:
-    from organs.registry.catalog.queries.fitting import FittingModels
     from organs.registry.compose.recipe import Recipe
     from organs.registry.present.registered import RegisteredModel
 
@@ -123,13 +121,6 @@ MODEL: Members = {
     "composed": Maybe({"lock_id": digest, "parents": Each(text), "recipe": Named(anything)}),
 }
 
-_COUNTED_FIT: Members = {"fitting": whole, "equal": whole, "total": whole, "whole": flag}
-FITTING: Members = {
-    "base": word,
-    "items": Each({"model": word, "alike": Maybe(number), "types": Named(_COUNTED_FIT)}),
-    "more": flag,
-}
-
 
 def search_page(values: Values) -> SearchPage:
     """A page of organs."""
@@ -173,25 +164,6 @@ def partial_recipe(values: Values) -> Recipe | None:
         reason = f"it has only some organs, and its base, {named}, is not registered there"
         raise NotAssemblable(values["name"], [reason])
     return Recipe(base, grafts=(Graft(Selection(), donor=values["name"]),))
-
-
-def fitting_models(values: Values) -> FittingModels:
-    """What may be grafted into a base, of checked values."""
-    from organs.registry.catalog.queries.fitting import FittingModel, FittingModels, TypeFit
-
-    items = (
-        FittingModel(
-            one["model"],
-            {
-                kind: TypeFit(fit["fitting"], fit["equal"], fit["total"])
-                for kind in ORGAN_TYPES
-                if (fit := one["types"].get(kind)) is not None
-            },
-            one["alike"],
-        )
-        for one in values["items"]
-    )
-    return FittingModels(tuple(items), values["more"])
 
 
 def registered_model(values: Values, placements: list[Values]) -> RegisteredModel:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from organs.registry.client.connection import API, Connection
+from organs.registry.entities.base import E
 from organs.registry.entities.job import Details, Job
-from organs.registry.errors import Unreachable
+from organs.registry.errors import BadReply, Unreachable
 
 FIRST_SECONDS, LAST_SECONDS, GROWTH = 0.05, 2.0, 1.4
 """Between two requests, at first and in the end, and the factor by which it grows."""
@@ -40,3 +43,11 @@ def done(
         because = f": {job.note[:1000]}" if job.note else ""
         raise Unreachable(f"job {job.id} of {connection.url} is {job.state}{because}")
     return job.result
+
+
+def converted(connection: Connection, kind: type[E], result: Details) -> E:
+    """Return the result of a job as an entity; raises BadReply for something else."""
+    try:
+        return msgspec.convert(result, kind)
+    except msgspec.ValidationError as error:
+        raise BadReply(f"{connection.url} does not answer as a registry does: {str(error)[:300]}") from error

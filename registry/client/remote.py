@@ -19,17 +19,18 @@ from organs.registry.client.fetching import FileToFetch, Progress, fetch
 from organs.registry.client.names import file_path, gguf_path, model_path, told_file, told_name, whole_file_name
 from organs.registry.client.shape import Maybe, Members, Values, check, digest, text, whole
 from organs.registry.client.tokens import kept_token
-from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.digest import Digest, looks_like_prefix, parse_digest, parse_prefix
 from organs.registry.entities.job import Job, JobPage
 from organs.registry.errors import BadReply, NotAssemblable
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.settings import TOKEN_VARIABLE
 
 if TYPE_CHECKING:
-    from organs.registry.catalog.queries.fitting import FittingModels
     from organs.registry.client.composing import RemoteComposition
     from organs.registry.compose.recipe import Recipe
+    from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
+    from organs.registry.entities.plan import Compatibility, FittingModels
     from organs.registry.present.registered import RegisteredModel
 
 ORGANS_MAX = 200_000
@@ -127,10 +128,28 @@ class RemoteRegistry:
 
     def fitting(self, base: str, *, limit: int = 50) -> FittingModels:
         """The models that have organs which fit the model called `base`. As `Registry.fitting`."""
-        from organs.registry.client.shown import fitting
+        from organs.registry.entities.plan import FittingModels
 
         check_limit(limit)
-        return answers.fitting_models(fitting(self.connection, base, limit))
+        return self.connection.read(FittingModels, f"{API}/fitting", base=base, limit=limit)
+
+    def chimera(self, lock: str) -> Chimera:
+        """Return the chimera whose lock has a digest that begins with `lock`. As `Registry.chimera`."""
+        from organs.registry.entities.chimera import Chimera
+
+        return self.connection.read(Chimera, f"{API}/chimeras/{parse_prefix(lock)}")
+
+    def lock_text(self, lock: str) -> str:
+        """Return the lock with the digest `lock`, as text; raises BadReply for another lock."""
+        from organs.registry.client.shown import lock_text
+
+        return lock_text(self.connection, parse_digest(lock))
+
+    def compatibility(self, base: str, donor: str) -> Compatibility:
+        """Return whether organs of `donor` fit into `base`, type by type. As `Registry.compatibility`."""
+        from organs.registry.entities.plan import Compatibility
+
+        return self.connection.read(Compatibility, f"{API}/compatibility", base=base, donor=donor)
 
     def compare(self, first: str, second: str) -> Comparison:
         """Return the models called `first` and `second` side by side. As `Registry.compare`; raises Busy too."""

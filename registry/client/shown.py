@@ -1,14 +1,12 @@
-"""What a registry elsewhere shows, as plain values that are checked: organs, chimeras, what fits, verdicts."""
+"""What a registry elsewhere shows: organs, versions, locks, verdicts."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from organs.registry.client.answers import FITTING
 from organs.registry.client.connection import API, Connection
-from organs.registry.client.jobs import Tell, done
+from organs.registry.client.jobs import Tell, converted, done
 from organs.registry.client.names import model_path
-from organs.registry.client.planned import CHANGE, FINDINGS, PARENTS
 from organs.registry.client.shape import (
     Each,
     Maybe,
@@ -26,6 +24,7 @@ from organs.registry.client.shape import (
 )
 from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import Digest, digest_of, parse_prefix
+from organs.registry.entities.verdict import VerdictReport
 from organs.registry.errors import BadReply
 from organs.registry.names import ModelName
 
@@ -53,25 +52,6 @@ ORGAN: Members = {
     "places": Each({"model": text, "name": text, "type": text}),
     "made": Each(_MADE),
 }
-_COMPUTED: Members = {
-    **_MADE,
-    **dict.fromkeys(("name", "type", "slot", "from", "dtype"), text),
-    "block": Maybe(whole),
-    "digest": digest,
-    "theta": Maybe(number),
-}
-CHIMERA: Members = {
-    "model": word,
-    "lock_id": digest,
-    "parents": PARENTS,
-    "changes": Each(CHANGE),
-    "computed": Each(_COMPUTED),
-    "recipe_yaml": text,
-    "findings": FINDINGS,
-    "prediction": {"sentence": text},
-    "parts": Each({"name": text, "from": text, "acts": Each(text)}),
-    "verdicts": Each({"verdict": word, "reason": text, "runtime": text, "created_at": moment}),
-}
 _VERSION: Members = {
     "name": word,
     "state": word,
@@ -80,31 +60,6 @@ _VERSION: Members = {
     "changes": Maybe({"changed": whole}),
 }
 VERSIONS: Members = {"items": Each(_VERSION), "left_out": whole}
-_FIT: Members = {"type": word, "fitting": whole, "total": whole, "refused": flag, "findings": FINDINGS}
-COMPATIBILITY: Members = {"base": text, "donor": text, "types": Each(_FIT), "findings": FINDINGS}
-_SCORE: Members = {"text": text, "perplexity": Maybe(number), "standard_error": Maybe(number)}
-_RUN: Members = {
-    "name": text,
-    "failure": Maybe({"kind": text, "reason": text}),
-    "scores": Each(_SCORE),
-    "written": Maybe(text),
-}
-_TEXT: Members = {"name": text, "ratio": Maybe(number), "ratio_error": Maybe(number), "tokens": Maybe(whole)}
-REPORT: Members = {
-    "model": text,
-    "verdict": word,
-    "reason": text,
-    "runtime": text,
-    "tokens": whole,
-    "tokens_remark": Maybe(text),
-    "base": _RUN,
-    "chimera": _RUN,
-    "control": Maybe(_RUN),
-    "donors": Each(_RUN),
-    "zeroed": Each(text),
-    "zeroed_because": text,
-    "texts": Each(_TEXT),
-}
 
 
 def shown_organ(connection: Connection, prefix: str) -> Values:
@@ -113,13 +68,6 @@ def shown_organ(connection: Connection, prefix: str) -> Values:
     check(values, ORGAN, "organ")
     for reading in values["measurements"]:
         check(reading, Named(_is_reading), "organ.measurements")
-    return values
-
-
-def shown_chimera(connection: Connection, lock_id: Digest) -> Values:
-    """A chimera, as `registry.present.chimera.chimera_values` has it; raises NotFound."""
-    values = connection.get(f"{API}/chimeras/{lock_id}")
-    check(values, CHIMERA, "chimera")
     return values
 
 
@@ -144,25 +92,10 @@ def lock_text(connection: Connection, lock_id: Digest) -> str:
     return data.decode("ascii")
 
 
-def compatibility(connection: Connection, base: str, donor: str) -> Values:
-    """Whether organs of `donor` fit into `base`; raises NotFound, Ambiguous, BadName."""
-    values = connection.get(f"{API}/compatibility", base=base, donor=donor)
-    check(values, COMPATIBILITY, "compatibility")
-    return values
-
-
-def fitting(connection: Connection, base: str, limit: int) -> Values:
-    """Models that have organs which fit `base`; raises as `compatibility`."""
-    values = connection.get(f"{API}/fitting", base=base, limit=limit)
-    check(values, FITTING, "fitting")
-    return values
-
-
-def validated(connection: Connection, chimera: str, tokens: int, tell: Tell | None = None) -> Values:
-    """Have a chimera run there, and wait for the verdict, as `registry.validation.run.report_values` has it."""
-    values = done(connection, "/validations", {"chimera": chimera, "tokens": tokens}, tell)
-    check(values, REPORT, "job.result")
-    return values
+def validated(connection: Connection, chimera: str, tokens: int, tell: Tell | None = None) -> VerdictReport:
+    """Have a chimera run there, and wait for the verdict."""
+    result = done(connection, "/validations", {"chimera": chimera, "tokens": tokens}, tell)
+    return converted(connection, VerdictReport, result)
 
 
 def _is_reading(value: object) -> bool:

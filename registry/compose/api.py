@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,19 +13,16 @@ from typing import Self
 from organs.registry import notebook
 from organs.registry.amounts import size_text, theta_text
 from organs.registry.catalog.engine import Catalog
-from organs.registry.compose.build import (
-    Made,
-    Progress,
-    make,
-)
-from organs.registry.compose.findings import Finding, counted
+from organs.registry.compose.build import Progress, make
+from organs.registry.compose.findings import counted
 from organs.registry.compose.models import RegisteredLibrary
-from organs.registry.compose.plan import Plan, PlannedPart
+from organs.registry.compose.plan import Plan, planned_recipe
 from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.prediction import Prediction
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe, recipe_yaml
-from organs.registry.errors import BadRecipe
+from organs.registry.entities.finding import Findings, Severity
+from organs.registry.entities.plan import MadeChimera, PlannedChimera, PlannedRecipe, PlanPart, Prediction
+from organs.registry.errors import BadRecipe, NotComposable
 from organs.registry.store import BlobStore
 
 Words = str | Iterable[str] | None
@@ -36,10 +34,14 @@ _STEPS = {"grafts": "graft", "adapters": "adapter"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class RecipeBuilder:
+class RecipeBuilder(ABC):
     """A recipe under way. Every step gives a new one, so that a beginning can be gone on with in several ways."""
 
     recipe: Recipe
+
+    @abstractmethod
+    def plan(self) -> RecipePlan:
+        """Return the plan; nothing is made. Raises NotFound for a base that is not registered."""
 
     def graft(
         self,
@@ -154,59 +156,129 @@ class Composition(RecipeBuilder):
     blobs: Callable[[], BlobStore]
 
     def plan(self) -> ChimeraPlan:
-        """What it comes to: nothing is made yet. Raises NotFound for a base that is not registered."""
+        """Return the plan; nothing is made. Raises NotFound for a base that is not registered."""
         store = self.blobs()
         with self.catalog.reading() as session:
             return ChimeraPlan(plan_recipe(self.recipe, RegisteredLibrary(session, store)), self.catalog, store)
 
 
-@dataclass(frozen=True, slots=True)
-class ChimeraPlan:
-    """What a recipe comes to: every tensor of the result, findings, sizes, and a prediction."""
+class RecipePlan(ABC):
+    """The plan of a recipe: every tensor of the result, findings, sizes, and a prediction."""
 
-    plan: Plan
-    catalog: Catalog
-    store: BlobStore
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.plan.recipe
+    def __init__(self, recipe: Recipe, planned: PlannedRecipe) -> None:
+        """Take a `planned` recipe that has a plan with all organs."""
+        assert planned.plan is not None
+        self.recipe = recipe
+        self.planned = planned
+        self._plan = planned.plan
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
-        """All that was found: refusals, warnings, and what will change."""
-        return self.plan.findings
+    def chimera(self) -> PlannedChimera:
+        """The chimera as it would be made, with all organs."""
+        return self._plan
+
+    @property
+    def findings(self) -> Findings:
+        """Refusals, warnings and information, in this order."""
+        return self.planned.findings
 
     @property
     def can_be_made(self) -> bool:
-        """Whether nothing refuses it and every warning is accepted."""
-        return self.plan.can_be_made
+        """Whether nothing refuses it and all warnings are accepted."""
+        return self.planned.can_be_made
 
     @property
-    def parts(self) -> tuple[PlannedPart, ...]:
+    def parts(self) -> tuple[PlanPart, ...]:
         """The tensors of the result, in order."""
-        return self.plan.parts
+        return self._plan.parts
 
     @property
     def prediction(self) -> Prediction:
-        return self.plan.prediction
+        """What is expected of the result."""
+        return self._plan.prediction
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
-        return self.plan.size_bytes
+        """The size of the file in bytes."""
+        return self._plan.size_bytes
+
+    @property
+    def file_name(self) -> str:
+        """The name of the file, by convention."""
+        return self._plan.file
+
+    @abstractmethod
+    def accepting_all(self) -> Self:
+        """Return the plan of the same recipe with all of its warnings accepted."""
+
+    @abstractmethod
+    def work_bytes(self, *, with_file: bool) -> int:
+        """Return how many bytes `progress` counts, with or without a file that is written."""
+
+    @abstractmethod
+    def register(self, progress: Progress | None = None) -> MadeChimera:
+        """Make and register the chimera."""
+
+    @abstractmethod
+    def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
+        """Make and register the chimera, and write its file to `path`, replacing what is there."""
+
+    def check(self) -> None:
+        """Raise NotComposable unless it can be made."""
+        if not self.can_be_made:
+            raise NotComposable([one.sentence for one in self.planned.refusals], list(self.planned.unaccepted))
 
     def __repr__(self) -> str:
-        return f"<ChimeraPlan {headline(self.plan)}>"
+        return f"<{type(self).__name__} {self._headline()}>"
 
     def _repr_html_(self) -> str:
-        return plan_html(self.plan)
+        findings = [(one.severity.value, one.code, one.field, one.sentence) for one in self.findings]
+        changed = [_row(part) for part in self.parts if part.acts]
+        return notebook.document(
+            notebook.heading(self._headline()),
+            notebook.paragraph(self.prediction.sentence),
+            notebook.table(_FINDINGS, findings) if findings else "",
+            notebook.table(_PARTS, changed, _NUMBERS) if changed else "",
+        )
 
-    def register(self, progress: Progress | None = None) -> Made:
-        """Make and register the chimera; its file is streamed whenever somebody asks. Raises as `assemble` does."""
+    def _headline(self) -> str:
+        plan, refusals, unaccepted = self._plan, len(self.planned.refusals), self._warnings_to_accept()
+        return ", ".join(
+            [
+                f"{plan.changed} of {counted(plan.organs, 'tensor', 'tensors')} of {plan.base}",
+                size_text(plan.size_bytes),
+                *([counted(refusals, "refusal", "refusals")] if refusals else []),
+                *([counted(unaccepted, "warning to accept", "warnings to accept")] if unaccepted else []),
+                *(["can be made"] if self.can_be_made else []),
+            ]
+        )
+
+    def _warnings_to_accept(self) -> int:
+        return sum(one.severity is Severity.WARN and not one.accepted for one in self.findings)
+
+
+class ChimeraPlan(RecipePlan):
+    """The plan of a recipe on the models of a registry in a folder."""
+
+    def __init__(self, plan: Plan, catalog: Catalog, store: BlobStore) -> None:
+        super().__init__(plan.recipe, planned_recipe(plan, every_part=True))
+        self.plan, self.catalog, self.store = plan, catalog, store
+
+    def accepting_all(self) -> ChimeraPlan:
+        """Return the plan of the same recipe with all of its warnings accepted; nothing is planned again."""
+        codes = dict.fromkeys((*self.recipe.accept, *self.planned.unaccepted))
+        recipe = replace(self.recipe, accept=tuple(codes))
+        return ChimeraPlan(replace(self.plan, recipe=recipe), self.catalog, self.store)
+
+    def work_bytes(self, *, with_file: bool) -> int:
+        """Return the size of the file and of the organs that are computed: each is hashed or written once."""
+        return self.size_bytes + sum(part.spec.size_bytes for part in self.plan.parts if part.computation is not None)
+
+    def register(self, progress: Progress | None = None) -> MadeChimera:
+        """Make and register the chimera; its file is written when it is asked for. Raises as `assemble` does."""
         return make(self.catalog, self.store, self.plan, progress=progress)
 
-    def assemble(self, path: str | Path, progress: Progress | None = None) -> Made:
+    def assemble(self, path: str | Path, progress: Progress | None = None) -> MadeChimera:
         """Make and register the chimera, and write its file to `path`, replacing what is there.
 
         Raises NotComposable for refusals and warnings that are not accepted, BadOrgan, StoreError, DiskFull; then
@@ -216,44 +288,18 @@ class ChimeraPlan:
 
 
 _FINDINGS = ("", "code", "field", "what")
-_PARTS = ("tensor", "block", "from", "by", "θ before", "θ of what comes", "dtype", "size")
-_NUMBERS = ("block", "θ before", "θ of what comes", "size")
+_PARTS = ("tensor", "block", "from", "by", "θ before", "θ", "dtype", "size")
+_NUMBERS = ("block", "θ before", "θ", "size")
 
 
-def headline(plan: Plan) -> str:
-    """What a plan comes to, in a line."""
-    changed = sum(bool(part.acts) for part in plan.parts)
-    said = [
-        f"{changed} of {counted(len(plan.parts), 'tensor', 'tensors')} of {plan.base.label}",
-        size_text(plan.size_bytes),
-        *([counted(len(plan.refusals), "refusal", "refusals")] if plan.refusals else []),
-        *([counted(len(plan.unaccepted), "warning to accept", "warnings to accept")] if plan.unaccepted else []),
-        *(["can be made"] if plan.can_be_made else []),
-    ]
-    return ", ".join(said)
-
-
-def plan_html(plan: Plan) -> str:
-    """The prediction, all findings, and the parts that are not the base's own."""
-    findings = [(one.severity.value, one.code, one.field, one.sentence) for one in plan.findings]
-    changed = [_row(plan, part) for part in plan.parts if part.acts]
-    return notebook.document(
-        notebook.heading(headline(plan)),
-        notebook.paragraph(plan.prediction.sentence()),
-        notebook.table(_FINDINGS, findings) if findings else "",
-        notebook.table(_PARTS, changed, _NUMBERS) if changed else "",
-    )
-
-
-def _row(plan: Plan, part: PlannedPart) -> tuple[notebook.Cell, ...]:
-    donors = [part.donor or plan.base, *part.adapters]
+def _row(part: PlanPart) -> tuple[notebook.Cell, ...]:
     return (
-        part.before.name,
-        part.before.place.block,
-        ", ".join(dict.fromkeys(donor.label for donor in donors)),
+        part.name,
+        part.block,
+        part.model,
         ", ".join(part.acts),
-        theta_text(part.before.theta),
-        theta_text(None if part.computation is not None else part.source.theta),  # known when it has been computed
-        part.spec.dtype.name,
-        size_text(part.spec.size_bytes),
+        theta_text(part.theta_before),
+        theta_text(part.theta),
+        part.dtype,
+        size_text(part.size_bytes),
     )

@@ -7,15 +7,13 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
 from sqlalchemy.orm import Session
 from threadpoolctl import threadpool_limits
 
-from organs.registry import notebook
-from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.composing import chimera_of, computed_organs, model_with_header
@@ -52,11 +50,13 @@ from organs.registry.compose.plan import (
     Computation,
     Ingredient,
     Plan,
+    chimera_name,
 )
 from organs.registry.compose.planner import predicted
-from organs.registry.compose.prediction import Prediction
-from organs.registry.compose.recipe import Recipe, kept_text
+from organs.registry.compose.recipe import kept_text
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.base import encode
+from organs.registry.entities.plan import MadeChimera, Prediction, Reading
 from organs.registry.errors import (
     BadOrgan,
     CorruptBlob,
@@ -69,7 +69,7 @@ from organs.registry.errors import (
 from organs.registry.gguf import Header, HeaderSource, read_header
 from organs.registry.gguf.pieces import around, large_values, shown_type, shown_value, tags_of
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
-from organs.registry.names import ModelName, name_from_text, parse_model_name
+from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives
 from organs.registry.store import BlobReader, BlobStore, StoredBlob
 from organs.registry.store.codec import codec_for
@@ -304,8 +304,8 @@ def _chimera_record(file: LockedFile, prediction: Prediction) -> ChimeraRecord:
         lock_id=file.lock.id,
         base_model_id=plan.base.model_id,
         recipe=kept_text(plan.recipe),
-        findings=_json([asdict(finding) for finding in plan.findings]),
-        prediction=_json(prediction.values()),
+        findings=encode(plan.findings).decode(),
+        prediction=encode(prediction).decode(),
         origins=_json(origins_of(plan)),
         parents=tuple(_acts(plan)),
         computations=tuple(_computations(file)),
@@ -369,36 +369,6 @@ Progress = Callable[[str, int], None]
 """Told what is being done, and how many bytes of it have been dealt with since it was told last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A chimera that is registered."""
-
-    model: str
-    """`namespace/name@version`."""
-    lock_id: Digest
-    sha256: Digest
-    size_bytes: int
-    created: bool
-    """False where the same bytes were registered under that name already."""
-    computed: Mapping[str, Measurement] = field(default_factory=dict, repr=False)
-    """What was measured of the organs that were computed now, by the names of their tensors."""
-
-    def __repr__(self) -> str:
-        state = "" if self.created else ", registered before"
-        return f"<{self.model}: {size_text(self.size_bytes)}, lock {self.lock_id[:12]}{state}>"
-
-    def _repr_html_(self) -> str:
-        facts: tuple[tuple[str, notebook.Cell], ...] = (
-            ("lock", self.lock_id),
-            ("sha256", self.sha256),
-            ("size", size_text(self.size_bytes)),
-            ("", "registered now" if self.created else "registered before"),
-        )
-        rows = [(name, theta_text(one.theta), share_text(one.spectral_signal)) for name, one in self.computed.items()]
-        computed = notebook.table(("computed", "θ", "spectral"), rows, ("θ", "spectral")) if rows else ""
-        return notebook.document(notebook.heading(self.model), notebook.facts(facts), computed)
-
-
 def make(
     catalog: Catalog,
     store: BlobStore,
@@ -407,7 +377,7 @@ def make(
     path: Path | None = None,
     progress: Progress | None = None,
     contributor: str = LOCAL,
-) -> Made:
+) -> MadeChimera:
     """Make the chimera that `plan` describes and register it as the contributor's; with `path`, write its file there.
 
     Its name is the recipe's, or one by convention; a name that stands for other bytes gets the next version. Raises
@@ -433,18 +403,6 @@ def make(
         with suppress(OrganError), catalog.writing() as session:
             end_ingest(session, ingest_id, state, json.dumps({"error": str(error)[:1000]}))
         raise
-
-
-def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelName:
-    """The name that the recipe gives, or that of the file by convention, whose `stem` it is.
-
-    Where none gives a namespace, it is the contributor's, which is spelt as the contributor is.
-    """
-    if recipe.name is None:
-        return ModelName(contributor, name_from_text(stem))
-    name = parse_model_name(recipe.name)
-    is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
-    return replace(name, namespace=contributor) if is_own else name
 
 
 def check_own(name: ModelName, contributor: str) -> None:
@@ -480,7 +438,7 @@ class _Workshop:
     known: dict[str, Digest] = field(default_factory=dict)
     """What had been computed before."""
 
-    def make(self, name: ModelName, path: Path | None) -> Made:
+    def make(self, name: ModelName, path: Path | None) -> MadeChimera:
         self._compute()
         file = LockedFile.of(self.plan, self.known | {tensor: one.digest for tensor, one in self.computed.items()})
         rows = self._stored([file.literal, *file.values], file.lock)
@@ -494,7 +452,16 @@ class _Workshop:
             report = json.dumps({"lock": file.lock.id, "size_bytes": planned.size_bytes})
             end_ingest(session, self.ingest_id, "finished", report, registered.model.id)
         model = registered.model.full_name
-        return Made(model, file.lock.id, sha256, planned.size_bytes, registered.created, measured)
+        return MadeChimera(
+            model=model,
+            lock_id=file.lock.id,
+            sha256=sha256,
+            size_bytes=planned.size_bytes,
+            created=registered.created,
+            computed={
+                name: Reading(theta=one.theta, spectral_signal=one.spectral_signal) for name, one in measured.items()
+            },
+        )
 
     def _compute(self) -> None:
         wanted = self.plan.computations

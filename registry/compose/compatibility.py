@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from organs.registry.anatomy import OrganType, Tower
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-    counted,
-)
+from organs.registry.compose.findings import counted
 from organs.registry.compose.fitting import is_dtype_refused, kept, misfits, misplaced, odd_weights
 from organs.registry.compose.licences import combined_licence
 from organs.registry.compose.lora import check_adapter
@@ -26,6 +24,8 @@ from organs.registry.compose.models import (
     by_donor,
     facts_of,
 )
+from organs.registry.entities.finding import Finding, Severity, in_order
+from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.lineage import CLOSE, Kinship, Organ, Similarity, Slot, similarity
 from organs.registry.relatives.findings import withdrawal_sentence
 
@@ -82,7 +82,7 @@ def differences(base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]
 def _of_architectures(base: Facts, donor: Facts, labels: tuple[str, str]) -> Finding:
     ours, theirs = (facts.architecture or "no architecture that it names" for facts in (base, donor))
     sentence = f"{labels[1]} is of {theirs}, {labels[0]} of {ours}: no organ of one has its place in the other."
-    return Finding(Severity.REFUSE, "architecture-differs", sentence, "general.architecture", labels[0], labels[1])
+    return Finding(Severity.REFUSE, "architecture-differs", sentence, "general.architecture", labels)
 
 
 def _applied(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple[str, str]) -> Finding | None:
@@ -97,7 +97,7 @@ def _applied(rule: _Rule, base: Facts, donor: Facts, taken: Taken, labels: tuple
     more = [f"{len(figures) - SHOWN_MAX} more"] if len(figures) > SHOWN_MAX else []
     listed = "; ".join([text for _, text in figures[:SHOWN_MAX]] + more)
     sentence = rule.sentence.format(base=labels[0], donor=labels[1], figures=listed)
-    return Finding(rule.severity, rule.code, sentence, _field(figures[0][0], base), labels[0], labels[1])
+    return Finding(rule.severity, rule.code, sentence, _field(figures[0][0], base), labels)
 
 
 def _field(key: str, facts: Facts) -> str:
@@ -263,7 +263,7 @@ def already_equal(base: Parent, donor: Parent, replacements: Sequence[Replacemen
         sentence = (
             f"{counted(len(names), *_ORGANS)} of {donor.label} would change nothing: {base.label} has the very same."
         )
-        yield Finding(Severity.INFO, "already-equal", sentence, base=base.label, donor=donor.label, organs=tuple(names))
+        yield Finding(Severity.INFO, "already-equal", sentence, models=(base.label, donor.label), organs=tuple(names))
 
 
 def _share(base: Parent, changed: Sequence[Replacement]) -> Finding:
@@ -285,7 +285,7 @@ def _thetas(base: Parent, changed: Sequence[Replacement]) -> Iterator[Finding]:
         if ours is not None and theirs is not None and f"{ours:.1f}" != f"{theirs:.1f}":
             names = [one.before.name for one in changed if one.before.place.type is kind]
             sentence = f"The mean θ of type {kind.value} will be {theirs:.1f}°, where {base.label} has {ours:.1f}°."
-            yield Finding(Severity.INFO, "theta-changes", sentence, kind.value, base.label, organs=tuple(names))
+            yield Finding(Severity.INFO, "theta-changes", sentence, kind.value, (base.label,), tuple(names))
 
 
 def _mean_theta(parts: Iterable[Part]) -> float | None:
@@ -298,7 +298,7 @@ def _both(changed: Sequence[Replacement]) -> tuple[list[Part], list[Part]]:
 
 
 def _info(code: str, sentence: str, base: Parent, organs: Sequence[str]) -> Finding:
-    return Finding(Severity.INFO, code, sentence, base=base.label, organs=tuple(organs))
+    return Finding(Severity.INFO, code, sentence, models=(base.label,), organs=tuple(organs))
 
 
 Compared = Mapping[Slot, Organ]
@@ -370,7 +370,8 @@ def _of_kin(base: Parent, donor: Parent, judged: Sequence[_Judged]) -> Finding:
         f"would replace is {mean:.3f}, and {lowest:.3f} in the block that differs most: they are related."
     )
     kinds = ", ".join(dict.fromkeys(one.kind for one in judged))
-    return replace(_finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged)), field=kinds)
+    found = _finding(Severity.INFO, "related-lineage", sentence, base, donor, _names(judged))
+    return msgspec.structs.replace(found, field=kinds)
 
 
 def _judged(changed: Sequence[Replacement]) -> list[_Judged]:
@@ -417,12 +418,12 @@ def _names(judged: Sequence[_Judged]) -> list[str]:
 def _finding(
     severity: Severity, code: str, sentence: str, base: Parent, donor: Parent, organs: Sequence[str]
 ) -> Finding:
-    return Finding(severity, code, sentence, base=base.label, donor=donor.label, organs=tuple(organs))
+    return Finding(severity, code, sentence, models=(base.label, donor.label), organs=tuple(organs))
 
 
 __all__ = [
-    "TypeFit",
     "check_adapter",
+    "check_compatibility",
     "check_pair",
     "check_replacements",
     "check_yanked",
@@ -436,21 +437,18 @@ NO_BASES = frozenset({"adapter", "imatrix"})
 """Values of `general.type` of files that no loader takes for a model."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeFit:
-    """How well a donor's organs of one type fit a base."""
+def check_compatibility(base: Parent, donor: Parent) -> Compatibility:
+    """Return how much of each type of `donor` fits into `base`, with all findings.
 
-    type: OrganType
-    fitting: int
-    """Places of the base that the donor has an organ for that can stand there; 0 where the whole type is refused."""
-    total: int
-    """Places that the base has."""
-    findings: tuple[Finding, ...]
-    """What is found when all of the type is taken; without what is to be said of the two models as wholes."""
-
-    @property
-    def is_refused(self) -> bool:
-        return any(finding.severity is Severity.REFUSE for finding in self.findings)
+    A refusal of one type does not affect the others. An adapter has no types: it fits as a whole, or not.
+    """
+    is_adapter = donor.header.text("general.type") == "adapter"
+    return Compatibility(
+        base=base.label,
+        donor=donor.label,
+        types=() if is_adapter else tuple(fit_by_type(base, donor)),
+        findings=in_order(check_pair(base, donor)),
+    )
 
 
 def check_pair(base: Parent, donor: Parent) -> list[Finding]:
@@ -476,16 +474,15 @@ def check_yanked(parents: Sequence[Parent]) -> list[Finding]:
 
     A yanked model is still found by its name, so that nothing breaks that was made of it; it should not be used anew.
     """
-    base = parents[0].label
     return [
-        Finding(Severity.WARN, "parent-yanked", sentence, base=base, donor="" if parent.label == base else parent.label)
+        Finding(Severity.WARN, "parent-yanked", sentence, models=(parent.label,))
         for parent in parents
         if parent.yanked is not None
         for _, sentence in [withdrawal_sentence(parent.label, "yanked", *parent.yanked)]
     ]
 
 
-def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeFit]:
+def fit_by_type(base: Parent, donor: Parent, facts: tuple[Facts, Facts] | None = None) -> list[TypeCompatibility]:
     """How much of each type of the base can be taken from `donor`, and what keeps the rest.
 
     The types that the base has, in the order skeleton, organ, embed, norm. `facts` are the two's, where they are known.
@@ -514,14 +511,14 @@ def _of_base(base: Parent) -> Iterator[Finding]:
     if base.unassemblable:
         reasons = "; ".join(base.unassemblable[:REASONS_SHOWN])
         sentence = f"{base.label} must not be given to a loader, nor what has its header: {reasons}."
-        yield Finding(Severity.REFUSE, "not-loadable", sentence, base=base.label)
+        yield Finding(Severity.REFUSE, "not-loadable", sentence, models=(base.label,))
     kind = base.header.text("general.type")
     if kind in NO_BASES:
         sentence = f"{base.label} is of the type {kind}: no model can be made of it."
-        yield Finding(Severity.REFUSE, "not-loadable", sentence, "general.type", base.label)
+        yield Finding(Severity.REFUSE, "not-loadable", sentence, "general.type", (base.label,))
     if not base.complete:
         sentence = f"{base.label} is only a part of a model, so nothing that can be loaded comes of it."
-        yield Finding(Severity.REFUSE, "not-complete", sentence, base=base.label)
+        yield Finding(Severity.REFUSE, "not-complete", sentence, models=(base.label,))
 
 
 def _of_donor(
@@ -537,7 +534,7 @@ def _of_donor(
     yield from already_equal(base, donor, replacements)
 
 
-def _fit(base: Parent, donor: Parent, kind: OrganType, ours: Facts, theirs: Facts) -> TypeFit:
+def _fit(base: Parent, donor: Parent, kind: OrganType, ours: Facts, theirs: Facts) -> TypeCompatibility:
     places = [part for part in base.parts if part.place.type is kind]
     pairs = [(part, donor.by_slot.get(part.slot)) for part in places]
     taken = [Replacement(before, after, donor) for before, after in pairs if after is not None]
@@ -548,7 +545,14 @@ def _fit(base: Parent, donor: Parent, kind: OrganType, ours: Facts, theirs: Fact
     against = [*as_wholes, *found]
     refused = {one.code for one in against if one.severity is Severity.REFUSE} - _ONE_BY_ONE
     fitting = 0 if refused else sum(one.fits and not is_dtype_refused(one) for one in taken)
-    return TypeFit(kind, fitting, len(places), tuple(_each_once(found)))
+    refused_here = any(finding.severity is Severity.REFUSE for finding in found)
+    return TypeCompatibility(
+        type=kind.value,
+        fitting=fitting,
+        total=len(places),
+        refused=refused_here or not fitting,
+        findings=in_order(_each_once(found)),
+    )
 
 
 _ONE_BY_ONE = {"width-differs", "dtype-refused", "partial-group", "slot-absent"}

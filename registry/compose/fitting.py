@@ -7,19 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from organs.registry.anatomy import OUTPUT_MATRIX, Group, OrganType, Place, Tower, group_of
 from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, VECTOR_DTYPES
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-    counted,
-    listed,
-    runs,
-)
+from organs.registry.compose.findings import counted, listed, runs
 from organs.registry.compose.models import (
     Parent,
     Part,
     Replacement,
     effective_shape,
 )
+from organs.registry.entities.finding import Finding, Severity
 
 _PLACES = ("place", "places")
 
@@ -63,8 +58,7 @@ def odd_weights(owner: Parent, parts: Iterable[Part], *, base: Parent, donor: Pa
             "most likely the file is damaged, and the result will compute nothing but NaN."
         )
         names = tuple(part.name for part in odd)
-        donor_label = donor.label if donor is not None else ""
-        yield Finding(Severity.WARN, "non-finite-weights", sentence, base=base.label, donor=donor_label, organs=names)
+        yield Finding(Severity.WARN, "non-finite-weights", sentence, models=_labels(base, donor), organs=names)
 
 
 def kept(base: Parent, donor: Parent, places: Iterable[Place]) -> Iterator[Finding]:
@@ -75,7 +69,7 @@ def kept(base: Parent, donor: Parent, places: Iterable[Place]) -> Iterator[Findi
         names = tuple(base.by_slot[_slot(place)].name for place in lacking)
         how_many = counted(len(names), *_PLACES)
         sentence = f"{donor.label} has nothing for {how_many} ({listed(slots)}): {base.label} keeps its own."
-        yield Finding(Severity.INFO, "kept-organs", sentence, base=base.label, donor=donor.label, organs=names)
+        yield Finding(Severity.INFO, "kept-organs", sentence, models=(base.label, donor.label), organs=names)
 
 
 def is_dtype_refused(one: Replacement) -> bool:
@@ -142,5 +136,8 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _refusal(code: str, sentence: str, base: Parent, donor: Parent | None, organs: Iterable[str]) -> Finding:
-    who = donor.label if donor is not None else ""
-    return Finding(Severity.REFUSE, code, sentence, base=base.label, donor=who, organs=tuple(organs))
+    return Finding(Severity.REFUSE, code, sentence, models=_labels(base, donor), organs=tuple(organs))
+
+
+def _labels(base: Parent, donor: Parent | None) -> tuple[str, ...]:
+    return (base.label,) if donor is None else (base.label, donor.label)

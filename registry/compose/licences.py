@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from enum import Flag, auto
 from itertools import combinations
 
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-    listed,
-)
+from organs.registry.compose.findings import listed
+from organs.registry.entities.finding import Finding, Severity
 
 TEXT_MAX = 100
 """What is shown of a licence's name."""
@@ -229,8 +226,8 @@ def _folded(licence: str) -> str:
 
 
 def _finding(base: str, severity: Severity, code: str, sentence: str, parents: tuple[str, ...] | list[str]) -> Finding:
-    donor = next((parent for parent in parents if parent != base), "")
-    return Finding(severity, code, sentence, field=_FIELD, base=base, donor=donor)
+    others = [parent for parent in parents if parent != base]
+    return Finding(severity, code, sentence, _FIELD, (base, *others[:1]))
 
 
 LICENCE_MAX = 96

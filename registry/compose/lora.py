@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+import msgspec
 
 from organs.registry.anatomy import LORA_SUFFIXES, TOKEN_EMBEDDING, adapted_tensor, place_of
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-    listed,
-)
+from organs.registry.compose.findings import listed
 from organs.registry.compose.fitting import odd_weights
 from organs.registry.compose.models import (
     Parent,
@@ -21,6 +19,7 @@ from organs.registry.compose.plan import (
     Addition,
     Ingredient,
 )
+from organs.registry.entities.finding import Finding, Severity
 from organs.registry.gguf.quants import can_dequantize
 from organs.registry.gguf.types import ValueType
 from organs.registry.transform import misfit
@@ -53,7 +52,7 @@ def check_adapter(base: Parent, adapter: Parent) -> list[Finding]:
     found = [*_of_header(base, adapter), *_of_pairs(base, adapter, pairs)]
     found += [*_of_dtypes(base, adapter, pairs), *_of_base_name(base, adapter)]
     odd = odd_weights(adapter, adapter.parts, base=base, donor=adapter)
-    found += [replace(one, severity=Severity.REFUSE) for one in odd]  # they cannot be computed with
+    found += [msgspec.structs.replace(one, severity=Severity.REFUSE) for one in odd]  # they cannot be computed with
     ranks = sorted({pair.b.shape[0] for pair in pairs if pair.b is not None})
     if ranks:
         alpha = alpha_of(adapter)
@@ -188,7 +187,7 @@ def _finding(
     organs: Sequence[str] = (),
     field: str = "",
 ) -> Finding:
-    return Finding(severity, code, sentence, field, base.label, adapter.label, tuple(organs))
+    return Finding(severity, code, sentence, field, (base.label, adapter.label), tuple(organs))
 
 
 def additions_of(adapter: Parent, scale: float) -> dict[str, Addition]:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
-from organs.registry.compose.findings import (
-    Finding,
-    refusals,
-    unaccepted,
-)
+from organs.registry.catalog.register.accounts import LOCAL
+from organs.registry.compose.findings import refusals, unaccepted
 from organs.registry.compose.lock import Lock, LockedTensor, locked_header
 from organs.registry.compose.models import (
     Parent,
     Part,
 )
-from organs.registry.compose.prediction import Prediction
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.finding import Finding, in_order
+from organs.registry.entities.plan import (
+    ACTS,
+    ADAPTER,
+    ParentModel,
+    PlanChange,
+    PlannedChimera,
+    PlannedRecipe,
+    PlanPart,
+    Prediction,
+)
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import KeyValue, TensorSpec, padded
 from organs.registry.gguf.types import DType
+from organs.registry.names import ModelName, name_from_text, parse_model_name
 from organs.registry.transform import METHOD
 
 
@@ -193,3 +202,147 @@ class Plan:
     def header(self, lock: Lock) -> bytes:
         """The header of the file that `lock` describes."""
         return locked_header(self.base.header, self.base.source, lock)
+
+
+def planned_recipe(plan: Plan, *, every_part: bool = False, contributor: str = LOCAL) -> PlannedRecipe:
+    """Return what `plan` makes when `contributor` makes it, with the organs that change, or with all of them.
+
+    `lock_id` is None while organs are to be computed, and for a refused recipe. Whether the disk has room is not
+    checked here.
+    """
+    every = [plan_part(part, plan.base) for part in plan.parts]
+    changed = [part for part in every if part.acts]
+    return PlannedRecipe(
+        can_be_made=plan.can_be_made,
+        findings=in_order(plan.findings, plan.recipe.accept),
+        unaccepted=tuple(sorted({finding.code for finding in plan.unaccepted})),
+        plan=PlannedChimera(
+            name=str(chimera_name(plan.recipe, plan.stem, contributor)),
+            file=plan.file_name,
+            size_bytes=plan.size_bytes,
+            base=plan.base.label,
+            base_size_bytes=_base_size_bytes(plan.base),
+            parents=_parents(plan),
+            license=plan.licence,
+            prediction=plan.prediction,
+            lock_id=None if plan.computations or plan.refusals else plan.lock().id,
+            to_compute=len(plan.computations),
+            organs=len(every),
+            changed=len(changed),
+            changes=summarize_changes(changed),
+            parts=tuple(every if every_part else changed),
+        ),
+    )
+
+
+def plan_part(part: PlannedPart, base: Parent) -> PlanPart:
+    """Return a tensor of the result beside the base's; what is still to be computed has no θ and no digest."""
+    before, spec = part.before, part.spec
+    known = part.source if part.computation is None else None
+    return PlanPart(
+        name=before.name,
+        type=before.place.type.value,
+        tower=before.place.tower.value,
+        block=before.place.block,
+        slot=before.place.slot,
+        model=(part.donor or base).label,
+        acts=part.acts,
+        dtype_before=before.dtype.name,
+        dtype=spec.dtype.name,
+        theta_before=before.theta,
+        theta=None if known is None else known.theta,
+        spectral_signal=None if known is None else known.spectral_signal,
+        size_bytes_before=before.size_bytes,
+        size_bytes=spec.size_bytes,
+        digest=None if known is None else known.digest,
+    )
+
+
+def chimera_name(recipe: Recipe, stem: str, contributor: str = LOCAL) -> ModelName:
+    """Return the name that the recipe gives; without one, a name made of the file's `stem`.
+
+    If the recipe gives no namespace, it is the contributor's, spelt as the contributor is.
+    """
+    if recipe.name is None:
+        return ModelName(contributor, name_from_text(stem))
+    name = parse_model_name(recipe.name)
+    is_own = "/" not in recipe.name or (contributor != LOCAL and name.namespace.lower() == contributor.lower())
+    return replace(name, namespace=contributor) if is_own else name
+
+
+def _base_size_bytes(base: Parent) -> int:
+    """Return the size of one file with all tensors of `base`."""
+    return base.header.data_offset + sum(padded(part.size_bytes, base.header.alignment) for part in base.parts)
+
+
+def _parents(plan: Plan) -> tuple[ParentModel, ...]:
+    acts: dict[str, set[str]] = {parent.label: set() for parent in plan.parents}
+    for part in plan.parts:
+        acts[(part.donor or plan.base).label].update(part.acts)
+        for adapter in part.adapters:
+            acts[adapter.label].add(ADAPTER)
+    return tuple(
+        ParentModel(model=parent.label, license=parent.license, acts=acts_in_order(acts[parent.label]))
+        for parent in plan.parents
+    )
+
+
+def acts_in_order(acts: Collection[str]) -> tuple[str, ...]:
+    """Return `acts` in the order in which they are done."""
+    return tuple(act for act in ACTS if act in acts)
+
+
+def summarize_changes(parts: Sequence[PlanPart]) -> tuple[PlanChange, ...]:
+    """Return one entry for each run of blocks in which the same is done to a type with organs of one model.
+
+    A mean θ is that of the organs that have one.
+    """
+    groups: dict[tuple[str, ...], dict[int | None, list[PlanPart]]] = {}
+    for part in parts:
+        key = (part.model, part.type, part.tower, *part.acts)
+        groups.setdefault(key, {}).setdefault(part.block, []).append(part)
+    changes = [
+        _change([part for block in run for part in by_block[block]])
+        for by_block in groups.values()
+        for run in _runs(list(by_block))
+    ]
+    types = list(dict.fromkeys(part.type for part in parts))
+    return tuple(
+        sorted(changes, key=lambda one: (types.index(one.type), -1 if one.first_block is None else one.first_block))
+    )
+
+
+def _runs(blocks: Sequence[int | None]) -> list[list[int | None]]:
+    """Return `blocks` cut where a number is missing; what is outside the blocks is a run of its own."""
+    runs: list[list[int | None]] = [[None]] if None in blocks else []
+    last: int | None = None
+    for block in sorted(block for block in blocks if block is not None):
+        if last is not None and block == last + 1:
+            runs[-1].append(block)
+        else:
+            runs.append([block])
+        last = block
+    return runs
+
+
+def _change(parts: Sequence[PlanPart]) -> PlanChange:
+    first, last = parts[0], parts[-1]
+    return PlanChange(
+        model=first.model,
+        acts=first.acts,
+        type=first.type,
+        tower=first.tower,
+        first_block=first.block,
+        last_block=last.block,
+        organs=len(parts),
+        theta_before=mean_of([part.theta_before for part in parts]),
+        theta=mean_of([part.theta for part in parts]),
+        size_bytes_before=sum(part.size_bytes_before for part in parts),
+        size_bytes=sum(part.size_bytes for part in parts),
+    )
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are known, None without any."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

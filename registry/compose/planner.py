@@ -7,16 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+import msgspec
+
 from organs.registry.anatomy import OrganType, Place
 from organs.registry.catalog.search import FoundOrgan, parse_query
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_yanked
 from organs.registry.compose.cost import Budget, steps_cost
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-    runs,
-)
+from organs.registry.compose.findings import runs
 from organs.registry.compose.licences import combined_licence, licence_expression
 from organs.registry.compose.lora import (
     additions_of,
@@ -41,8 +39,10 @@ from organs.registry.compose.plan import (
     Plan,
     PlannedPart,
 )
-from organs.registry.compose.prediction import Change, Prediction, predict
+from organs.registry.compose.prediction import Change, predict
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
+from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.plan import Prediction
 from organs.registry.errors import NotFound, OrganError, StoreError, TooCostly, UnsupportedDType
 from organs.registry.lineage import Slot
 from organs.registry.transform import encoded_dtype
@@ -67,11 +67,14 @@ class Chosen:
 
     def refuse(self, code: str, sentence: str, at: str, donor: str = "", organs: Sequence[str] = ()) -> None:
         """Note why it cannot be made like this."""
-        self.findings.append(Finding(Severity.REFUSE, code, sentence, at, donor=donor, organs=tuple(organs)))
+        self._note(Severity.REFUSE, code, sentence, at, donor, organs)
 
     def tell(self, code: str, sentence: str, at: str, donor: str = "", organs: Sequence[str] = ()) -> None:
-        """Note something to be known."""
-        self.findings.append(Finding(Severity.INFO, code, sentence, at, donor=donor, organs=tuple(organs)))
+        """Note something to know."""
+        self._note(Severity.INFO, code, sentence, at, donor, organs)
+
+    def _note(self, severity: Severity, code: str, sentence: str, at: str, donor: str, organs: Sequence[str]) -> None:
+        self.findings.append(Finding(severity, code, sentence, at, (donor,) if donor else (), tuple(organs)))
 
 
 def choose(base: Parent, recipe: Recipe, library: Library) -> Chosen:
@@ -348,9 +351,9 @@ def changes_of(parts: Iterable[PlannedPart], computed: Mapping[str, Part] | None
 
 def likely_degraded(base: Parent, prediction: Prediction, findings: Iterable[Finding]) -> Iterator[Finding]:
     """`likely-degraded` (warn) where the prediction says so; nothing where strangers are warned of among `findings`."""
-    if prediction.is_usable is not False or any(one.code == "unrelated-lineage" for one in findings):
+    if prediction.usable is not False or any(one.code == "unrelated-lineage" for one in findings):
         return
-    yield Finding(Severity.WARN, "likely-degraded", f"{prediction.sentence()} {TRIED}", base=base.label)
+    yield Finding(Severity.WARN, "likely-degraded", f"{prediction.sentence} {TRIED}", models=(base.label,))
 
 
 def _change(part: PlannedPart, computed: Part | None) -> Change:
@@ -475,7 +478,10 @@ class _Draft:
             adapter = parent_or_finding(self.library, merge.adapter, "unknown-adapter", f"{at}.from", self.chosen)
             if adapter is None:
                 continue
-            found = [replace(finding, field=finding.field or at) for finding in check_adapter(self.base, adapter)]
+            found = [
+                msgspec.structs.replace(finding, field=finding.field or at)
+                for finding in check_adapter(self.base, adapter)
+            ]
             self.chosen.findings += found
             if any(finding.severity is Severity.REFUSE for finding in found):
                 continue
@@ -554,7 +560,7 @@ def _finished(draft: _Draft) -> Plan:
     ]
     if not any(part.acts for part in parts) and not any(one.severity is Severity.REFUSE for one in findings):
         sentence = f"nothing of {base.label} is replaced, adapted or purified"
-        findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, base=base.label))
+        findings.append(Finding(Severity.REFUSE, "nothing-to-do", sentence, models=(base.label,)))
     findings += likely_degraded(base, prediction, findings)
     return Plan(
         recipe=recipe,
@@ -602,7 +608,7 @@ def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) 
             "bad-metadata",
             f"{change.key} is a hyperparameter of {base.label} and stays what it is",
             f"metadata.{change.key}",
-            base.label,
+            (base.label,),
         )
         for change in recipe.metadata
         if base.header.architecture and change.key.startswith(own)
@@ -611,5 +617,5 @@ def _metadata_findings(base: Parent, parents: Sequence[Parent], recipe: Recipe) 
     for change in recipe.metadata:
         if change.key == LICENCE_KEY and change.value != stated:
             sentence = f"The recipe states the licence {change.value!r}; by its parents it is {stated}: read theirs."
-            found.append(Finding(Severity.WARN, "licences-conflict", sentence, f"metadata.{change.key}", base.label))
+            found.append(Finding(Severity.WARN, "licences-conflict", sentence, f"metadata.{change.key}", (base.label,)))
     return found

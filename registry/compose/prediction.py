@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 
 from organs.registry.anatomy import OrganType
 from organs.registry.compose.models import Part
+from organs.registry.entities.plan import Effect, Prediction
 from organs.registry.lineage import correlation
 
 ENERGY_MAX = 100.0
@@ -240,97 +240,28 @@ class Constants:
 CONSTANTS = Constants()
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What one group contributes."""
-
-    group: Group
-    loss: float
-    """Nats a token."""
-
-
-@dataclass(frozen=True, slots=True)
-class Prediction:
-    """A prediction and the plain numbers beside it. What nothing tells is None.
-
-    The plain numbers are of the organs that change: alone they predict worse, and θ and the spectral signal nothing.
-    """
-
-    loss: float | None
-    """Nats a token on the worst text: ln of the chimera's perplexity over the base's. 0 where nothing changes."""
-    recovered: float | None
-    """The share of what the replaced organs did that is still done; None where no matrix was replaced."""
-    provisional: bool
-    """Whether organs that are still to be computed are counted by estimates."""
-    uncounted: int
-    """Organs that change and of which nothing tells what that does."""
-    effects: tuple[Effect, ...]
-    similarity: float | None
-    """Mean correlation of the matrices that give way with those that replace them, -1 to 1."""
-    compared: int
-    """Of how many matrices that is the mean."""
-    change: float | None
-    """The sum over blocks of 1 less the mean correlation there: 1 is one block of a stranger."""
-    theta_before: float | None
-    """Mean θ, in degrees, of the organs that give way, and of those that replace them."""
-    theta_after: float | None
-    spectral_before: float | None
-    """Mean spectral signal, likewise."""
-    spectral_after: float | None
-    share: float | None
-    """Of the base's parameters, how many change, 0 to 1."""
-
-    @property
-    def score(self) -> float | None:
-        """From 0 to 5; None where nothing that changes could be counted."""
-        return None if self.loss is None else score_of(self.loss, self.recovered)
-
-    @property
-    def is_usable(self) -> bool | None:
-        """Whether a verdict of `gains` or `coherent` is predicted."""
-        return None if self.score is None else self.score >= 1.0
-
-    def sentence(self) -> str:
-        """What is predicted, and on what it rests, for people."""
-        if self.loss is None:
-            return "Nothing can be predicted: no organ that changes can be compared with the one that gives way to it."
-        if not self.effects:
-            return "Nothing changes, so nothing is lost."
-        kept = "" if self.recovered is None else f", and {self.recovered:.0%} of what the replaced organs did is kept"
-        likely = "Likely usable" if self.is_usable else "Likely not usable"
-        return f"{likely}: {_loss_text(self.loss)}{kept}. {self._basis()}"
-
-    def values(self) -> dict[str, Any]:
-        """All of it as plain values for JSON, the score and the sentence among them."""
-        effects = [
-            {**asdict(effect.group), "type": effect.group.type.value, "survival": effect.group.survival}
-            | {"loss": effect.loss}
-            for effect in self.effects
-        ]
-        more = {"score": self.score, "usable": self.is_usable, "sentence": self.sentence(), "effects": effects}
-        return asdict(self) | more
-
-    def _basis(self) -> str:
-        matrices = "no matrix" if not self.compared else f"{self.compared} of the matrices that change"
-        what = "an estimate of what computing changes" if self.provisional else "measurements"
-        left = f"; {_organs(self.uncounted)} that cannot be compared left out" if self.uncounted else ""
-        return f"It rests on {what}, with {matrices} compared{left}; nothing was run."
-
-
 def predict(changes: Sequence[Change], elements: int, constants: Constants = CONSTANTS) -> Prediction:
-    """The prediction for `changes` of a base of `elements` parameters. Nothing is raised for what was not measured."""
+    """Return the prediction for `changes` of a base of `elements` parameters; what was not measured is left out."""
     groups = groups_of(changes)
-    effects = tuple(Effect(group, group_loss(group, constants)) for group in groups)
+    effects = tuple(_effect(group, group_loss(group, constants)) for group in groups)
     uncounted = sum(group.uncounted for group in groups)
     counted = any(group.uncounted < group.organs for group in groups) or not groups
     similar = [(one.before.place.block, r) for one in changes if (r := _similarity(one)) is not None]
     changed = sum(one.before.spec.elements for one in changes)
     after = [one.after for one in changes if one.after is not None]
     after = after if len(after) == len(changes) else []  # a mean of some would be compared with one of all
+    loss = math.fsum(effect.loss for effect in effects) if counted else None
+    recovered = recovered_of(groups)
+    score = None if loss is None else score_of(loss, recovered)
+    provisional = any(one.after is None for one in changes)
+    basis = _basis(len(similar), uncounted, provisional=provisional)
     return Prediction(
-        loss=math.fsum(effect.loss for effect in effects) if counted else None,
-        recovered=recovered_of(groups),
-        provisional=any(one.after is None for one in changes),
+        sentence=_sentence(loss, recovered, score, basis, changes=bool(effects)),
+        usable=None if score is None else score >= 1.0,
+        score=score,
+        loss=loss,
+        recovered=recovered,
+        provisional=provisional,
         uncounted=uncounted,
         effects=effects,
         similarity=fmean(r for _, r in similar) if similar else None,
@@ -342,6 +273,41 @@ def predict(changes: Sequence[Change], elements: int, constants: Constants = CON
         spectral_after=_mean([part.spectral_signal for part in after]),
         share=changed / elements if elements else None,
     )
+
+
+def _effect(group: Group, loss: float) -> Effect:
+    return Effect(
+        type=group.type.value,
+        tower=group.tower,
+        block=group.block,
+        organs=group.organs,
+        uncounted=group.uncounted,
+        similarity=group.similarity,
+        scale=group.scale,
+        distortion=group.distortion,
+        grafted_similarity=group.grafted_similarity,
+        grafted_scale=group.grafted_scale,
+        survival=group.survival,
+        loss=loss,
+    )
+
+
+def _sentence(loss: float | None, recovered: float | None, score: float | None, basis: str, *, changes: bool) -> str:
+    """Return the prediction in words, with what it is based on."""
+    if loss is None:
+        return "Nothing can be predicted: no organ that changes can be compared with the one that it replaces."
+    if not changes:
+        return "Nothing changes, so nothing is lost."
+    kept = "" if recovered is None else f", and {recovered:.0%} of what the replaced organs did is kept"
+    likely = "Likely usable" if score is not None and score >= 1.0 else "Likely not usable"
+    return f"{likely}: {_loss_text(loss)}{kept}. {basis}"
+
+
+def _basis(compared: int, uncounted: int, *, provisional: bool) -> str:
+    matrices = "no matrix" if not compared else f"{compared} of the matrices that change"
+    what = "an estimate of what computing changes" if provisional else "measurements"
+    left = f"; {_organs(uncounted)} that cannot be compared left out" if uncounted else ""
+    return f"It rests on {what}, with {matrices} compared{left}; nothing was run."
 
 
 def group_loss(group: Group, constants: Constants = CONSTANTS) -> float:

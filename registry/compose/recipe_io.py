@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
 import yaml
 
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, OrganType, place_of
@@ -20,11 +21,7 @@ from organs.registry.catalog.search import Query, parse_query
 from organs.registry.catalog.search.fields import SYNONYMS
 from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH, nearest
 from organs.registry.compose.document import NUMBER_PATTERN, Listing, Node, Scalar, Table, read_document
-from organs.registry.compose.findings import (
-    WARNINGS,
-    Finding,
-    Severity,
-)
+from organs.registry.compose.findings import WARNINGS
 from organs.registry.compose.recipe import (
     ENCODINGS,
     AdapterMerge,
@@ -36,6 +33,8 @@ from organs.registry.compose.recipe import (
     Recipe,
     Selection,
 )
+from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.recipe import RecipeFile
 from organs.registry.errors import BadName, BadQuery, BadRecipe
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 
@@ -647,6 +646,11 @@ def recipe_yaml(recipe: Recipe) -> str:
     )
 
 
+def recipe_file(recipe: Recipe) -> RecipeFile:
+    """Return the recipe as an entity, with the members of a recipe file."""
+    return msgspec.convert(recipe_values(recipe), RecipeFile)
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes lists of plain values on one line and indents the others; quotes what any YAML would misread."""
 
@@ -721,3 +725,52 @@ def _plain(change: MetadataChange) -> Value:
 
 def _one_or_list(values: Sequence[Value]) -> Value:
     return values[0] if len(values) == 1 else list(values)
+
+
+def recipe_python(recipe: Recipe, file_name: str) -> str:
+    """Return a program that makes the recipe and writes the file `file_name` to the folder where it is run."""
+    calls = [
+        *(_call("graft", _graft_call(one)) for one in recipe.grafts),
+        *(_call("adapter", _adapter_call(one)) for one in recipe.adapters),
+        *(_call("purify", _purify_call(one)) for one in recipe.purify),
+        *([_call("encode", {"": recipe.encode})] if recipe.encode != ENCODINGS[0] else []),
+        *(f"metadata({one.key!r}, {_plain_value(one.value)!r})" for one in recipe.metadata),
+        *([f"accept({', '.join(map(repr, recipe.accept))})"] if recipe.accept else []),
+        *([_call("named", {"": recipe.name})] if recipe.name is not None else []),
+    ]
+    lines = [
+        "from organs.registry import Registry",
+        "",
+        "with Registry.open() as registry:",
+        f"    chimera = registry.compose({recipe.base!r})",
+        *(f"    chimera = chimera.{call}" for call in calls),
+        f"    chimera.plan().assemble({file_name!r})",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _call(verb: str, arguments: Mapping[str, object]) -> str:
+    """Return a call; what is empty or None is left out. The name of a positional argument is empty."""
+    given = {name: value for name, value in arguments.items() if value not in (None, "")}
+    return f"{verb}({', '.join(f'{name}={value!r}' if name else repr(value) for name, value in given.items())})"
+
+
+def _graft_call(graft: Graft) -> dict[str, object]:
+    return {"": graft.donor, "where": graft.where, **_selection_call(graft.selection), "sort": graft.sort}
+
+
+def _adapter_call(merge: AdapterMerge) -> dict[str, object]:
+    return {"": merge.adapter, "scale": None if merge.scale == 1 else merge.scale}
+
+
+def _purify_call(step: Purification) -> dict[str, object]:
+    return {"": step.method.value, "where": step.where, **_selection_call(step.selection), "keep": step.keep}
+
+
+def _selection_call(selection: Selection) -> dict[str, object]:
+    blocks = [str(first) if first == last else f"{first}-{last}" for first, last in selection.blocks]
+    return {"type": ",".join(selection.types), "slot": ",".join(selection.slots), "blocks": ",".join(blocks)}
+
+
+def _plain_value(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

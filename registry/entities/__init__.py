@@ -7,8 +7,12 @@ classes.
     base        what all entities have in common: types with their limits, and pages of lists
     problem     problem documents (RFC 9457)
     comparison  comparison: two models side by side
-    finding     findings: what is worth knowing about a composition
+    finding     findings: what is worth knowing about a composition, or about a model and its relatives
     lineage     lineage: the edges between a model and others, and families of models
+    recipe      recipes as JSON, member by member
+    plan        plans: what a recipe makes, organ by organ, what it costs, and what was made of it
+    verdict     verdicts: what a runtime showed of a chimera
+    chimera     chimeras: how each came to be, what was predicted, what a runtime showed
     event       the event log: who did what
     job         jobs: work that takes longer than a request
 """

@@ -7,15 +7,6 @@ search          searches as plain values
 lookup          many organs at once as plain values: by digest, and those of a model in pages
 meanings        what each reading means, for whoever meets it for the first time
 depth           θ along the depth of a model as plain values
-card            a model as a README for those who download it
-changes         what plans and chimeras have in common as plain values
-plan            a plan as plain values
-chimera         a chimera as plain values
-chimeras        chimeras as plain values
-compatibility   whether the organs of one model fit into another, type by type, as plain values
-composing       what is shown while a chimera is put together, as plain values
-script          a recipe as lines of Python, step by step
-usage           how to use a chimera: a Modelfile, the line for llama.cpp
 values          the shape of everything that is shown
 text            numbers as people read them, for those who show rows
 accounts        contributors, their accounts and their tokens as plain values

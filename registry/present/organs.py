@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.chimeras import organs_made_of
 from organs.registry.catalog.queries.organs import measurements_of, organs_by_prefix, places_of_organ
 from organs.registry.catalog.tables import Measurement
-from organs.registry.present.chimera import made_values
+from organs.registry.compose.chimeras import made_organs
 from organs.registry.present.models import placement_values
 from organs.registry.present.values import Values
 
@@ -47,7 +48,7 @@ def organ_page(session: Session, prefix: str, *, visible: bool = False) -> Value
             for one, _ in rows
             for placement, model in places_of_organ(session, one.id)
         ],
-        "made": made_values(session, blob.digest),
+        "made": [msgspec.to_builtins(one) for one in made_organs(session, blob.digest)],
         "made_into": [asdict(one) for one in organs_made_of(session, blob.digest)],
     }
 

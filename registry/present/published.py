@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from organs.registry.catalog.queries.published import Changed, DescendantsPage, Versions
 from organs.registry.catalog.register.editing import declared_base
 from organs.registry.catalog.tables import Chimera, Model
-from organs.registry.present.changes import ACTS
+from organs.registry.entities.plan import ACTS
 from organs.registry.present.values import Values
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -26,6 +25,8 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.chimera.place import place_file
 from organs.registry.chimera.plan import FilePlan, plan_model
 from organs.registry.digest import Digest
+from organs.registry.entities.base import encode
+from organs.registry.entities.verdict import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport
 from organs.registry.errors import NotAssemblable, NotComposedHere, NotFound, StoreError
 from organs.registry.names import parse_model_name
 from organs.registry.store import BlobStore
@@ -87,7 +88,7 @@ def try_chimera(
     tried = Tried(trial.model.full_name, trial.base.full_name, tuple(donors), found, left_out)
     with catalog.writing() as session:
         verdict = found.verdict
-        report = json.dumps(report_values(tried), ensure_ascii=False)
+        report = encode(verdict_report(tried)).decode()
         add_verdict(session, trial.model.id, found.runtime, verdict.kind.value, verdict.reason, report)
     return tried
 
@@ -99,28 +100,26 @@ def registered_candidate(catalog: Catalog, store: BlobStore, name: str, folder: 
     return _candidate(catalog, store, model, folder)
 
 
-def report_values(tried: Tried) -> dict[str, Any]:
-    """What was found as plain values: per text the perplexities of all, what was written, the end of the logs."""
+def verdict_report(tried: Tried) -> VerdictReport:
+    """Return what was found: per text the perplexities of all models, what was written, the end of the logs."""
     found = tried.validation
-    return {
-        "model": tried.model,
-        "verdict": found.verdict.kind.value,
-        "reason": found.verdict.reason,
-        "runtime": found.runtime,
-        "tokens": found.tokens,
-        "tokens_remark": found.tokens_remark,
-        "base": {"name": tried.base, **_reading_values(found.base)},
-        "chimera": {"name": tried.model, **_reading_values(found.chimera)},
-        "control": None if found.control is None else {"name": "control", **_reading_values(found.control)},
-        "control_remark": found.control_remark,
-        "donors": [
-            {"name": name, **_reading_values(reading)} for name, reading in zip(tried.donors, found.donors, strict=True)
-        ],
-        "left_out": list(tried.left_out),
-        "zeroed": list(found.grafted),
-        "zeroed_because": found.act,
-        "texts": [_text_values(found, place) for place in range(len(found.texts))],
-    }
+    return VerdictReport(
+        model=tried.model,
+        verdict=found.verdict.kind.value,
+        reason=found.verdict.reason,
+        runtime=found.runtime,
+        tokens=found.tokens,
+        tokens_remark=found.tokens_remark,
+        base=_run_report(tried.base, found.base),
+        chimera=_run_report(tried.model, found.chimera),
+        control=None if found.control is None else _run_report("control", found.control),
+        control_remark=found.control_remark,
+        donors=tuple(_run_report(name, reading) for name, reading in zip(tried.donors, found.donors, strict=True)),
+        left_out=tried.left_out,
+        zeroed=tuple(found.grafted),
+        zeroed_because=found.act,
+        texts=tuple(_text_verdict(found, place) for place in range(len(found.texts))),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,36 +218,37 @@ def _placed(store: BlobStore, plans: Sequence[FilePlan], folder: Path | None) ->
         yield paths[0]
 
 
-def _text_values(found: Validation, place: int) -> dict[str, Any]:
-    """Of one text: p / p0 with its paired standard error, the share recovered, and how many tokens were scored."""
+def _text_verdict(found: Validation, place: int) -> TextVerdict:
+    """Return p / p0 of one text with its paired standard error, the share recovered, and the tokens scored."""
     text, scores = found.texts[place], found.verdict.texts[place]
     known = (reading.scores[place].tokens for reading in (found.chimera, found.base) if place < len(reading.scores))
-    return {
-        "name": text.name,
-        "digest": text.digest,
-        "ratio": _finite(scores.ratio),
-        "ratio_error": _finite(scores.ratio_error),
-        "recovered": _finite(scores.recovered),
-        "tokens": next((tokens for tokens in known if tokens is not None), None),
-    }
+    return TextVerdict(
+        name=text.name,
+        digest=text.digest,
+        ratio=_finite(scores.ratio),
+        ratio_error=_finite(scores.ratio_error),
+        recovered=_finite(scores.recovered),
+        tokens=next((tokens for tokens in known if tokens is not None), None),
+    )
 
 
-def _reading_values(reading: Reading) -> dict[str, Any]:
+def _run_report(name: str, reading: Reading) -> RunReport:
     failure = reading.failure
-    return {
-        "failure": None if failure is None else {"kind": failure.kind.value, "reason": failure.reason},
-        "scores": [
-            {
-                "text": score.text,
-                "perplexity": _finite(score.perplexity),
-                "standard_error": _finite(score.standard_error),
-                "tokens": score.tokens,
-            }
+    return RunReport(
+        name=name,
+        failure=None if failure is None else RunFailure(kind=failure.kind.value, reason=failure.reason),
+        scores=tuple(
+            TextScore(
+                text=score.text,
+                perplexity=_finite(score.perplexity),
+                standard_error=_finite(score.standard_error),
+                tokens=score.tokens,
+            )
             for score in reading.scores
-        ],
-        "written": reading.written,
-        "log": reading.log,
-    }
+        ),
+        written=reading.written,
+        log=reading.log,
+    )
 
 
 def _finite(value: float | None) -> float | None:

@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from organs.registry.catalog.queries import fitting, planning
-from organs.registry.catalog.queries.fitting import FittingModels, TypeFit, base_of, fitting_models
+from organs.registry.catalog.queries.fitting import base_of, fitting_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.search import SearchPage
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.tables import Model
+from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.errors import BadQuery
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
@@ -50,7 +51,7 @@ def found(registry: Registry, text: str) -> list[str]:
 
 def models_fitting(registry: Registry, name: str, limit: int = 50) -> FittingModels:
     with registry.catalog.reading() as session:
-        return fitting_models(session, model_by_name(session, parse_model_name(name)).id, limit)
+        return fitting_models(session, model_by_name(session, parse_model_name(name)), limit)
 
 
 # The definition, one part at a time.
@@ -218,7 +219,7 @@ def test_a_base_that_states_no_architecture_is_spoken_of(registry: Registry) -> 
     page = registry.search("fits:acme/base")
     assert page.items == ()
     assert page.notes == ("acme/base states no architecture, so nothing is known to fit it",)
-    assert models_fitting(registry, "acme/base") == FittingModels((), more=False)
+    assert models_fitting(registry, "acme/base") == FittingModels(base="acme/base@1", items=(), more=False)
 
 
 # Beside other filters, and as a count.
@@ -337,7 +338,7 @@ def compare(registry: Registry, placed: Placed, base: ModelRow) -> None:
     assert ids(placed, registry.search(f"-fits:{name}", limit=PAGE_MAX)) == placed.visible.keys() - expected
     assert registry.count(f"fits:{name}").total in (None, len(expected))
     told = models_fitting(registry, name)
-    by_model = {one.name: one.types for one in told.items}
+    by_model = {one.model: one.types for one in told.items}
     assert by_model.keys() == {placed.rows[row_id][1].full_name for row_id in expected}
     for model in placed.models.values():
         if model.full_name in by_model:
@@ -350,13 +351,13 @@ def ids(placed: Placed, page: SearchPage) -> set[int]:
     return set(found)
 
 
-def type_fits(model: ModelRow, base: ModelRow) -> dict[str, TypeFit]:
+def type_fits(model: ModelRow, base: ModelRow) -> dict[str, FitCount]:
     there = {(one.tower, one.block, one.slot, one.organ) for one in base.rows}
     counted = {}
     for kind in {row.type for row in model.rows}:
         rows = [row for row in model.rows if row.type == kind]
         equal = sum((row.tower, row.block, row.slot, row.organ) in there for row in rows)
-        counted[kind] = TypeFit(sum(fits(row, model, base) for row in rows), equal, len(rows))
+        counted[kind] = FitCount(sum(fits(row, model, base) for row in rows), equal, len(rows))
     return counted
 
 
@@ -368,10 +369,10 @@ def test_models_that_fit_come_newest_first_up_to_a_limit(registry: Registry) -> 
     strangers = [replace(BASE, name=f"x{number}", rows=(Row(slot="no", organ=number),)) for number in range(20, 23)]
     place(registry, [BASE, *others[:3], *strangers, *others[3:]])
     told = models_fitting(registry, "acme/base", 4)
-    assert [one.name for one in told.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
+    assert [one.model for one in told.items] == [f"acme/n{number}@1" for number in (15, 14, 13, 12)]
     assert told.more
     told = models_fitting(registry, "acme/base", 6)
-    assert [one.name for one in told.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
+    assert [one.model for one in told.items][3:] == [f"acme/n{number}@1" for number in (12, 11, 10)]
     assert not told.more
     with pytest.raises(BadQuery, match="a page has 1 to 1000 results"):
         models_fitting(registry, "acme/base", 0)
@@ -405,10 +406,10 @@ def test_a_type_that_fits_or_is_the_same_throughout_is_whole(registry: Registry)
     place(registry, [BASE, donor(*same, Row(type="skeleton", slot="attn_k", organ=30))])
     (model,) = models_fitting(registry, "acme/base").items
     assert list(model.types.items()) == [
-        ("skeleton", TypeFit(0, 1, 2)),
-        ("organ", TypeFit(1, 1, 2)),
-        ("embed", TypeFit(0, 1, 1)),
-        ("norm", TypeFit(0, 1, 1)),
+        ("skeleton", FitCount(0, 1, 2)),
+        ("organ", FitCount(1, 1, 2)),
+        ("embed", FitCount(0, 1, 1)),
+        ("norm", FitCount(0, 1, 1)),
     ]
     assert [kind for kind, one in model.types.items() if one.whole] == ["organ", "embed", "norm"]
 
@@ -429,7 +430,7 @@ def test_in_the_zoo_all_of_the_size_of_a_fits_it_and_neither_the_narrower_one_no
     assert len(wide) == 8
     for name in sorted(names):
         told = models_fitting(zoo, f"local/{name}")
-        fitting_names = {parse_model_name(one.name).name for one in told.items}
+        fitting_names = {parse_model_name(one.model).name for one in told.items}
         assert fitting_names == (wide - {name} if name in wide else set()), name
         assert all(one.types["organ"].whole for one in told.items)
         assert {

@@ -33,10 +33,10 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
 )
+from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import Digest
 from organs.registry.errors import BadValue, Conflict, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.chimera import chimera_values
 from organs.registry.registry import Registry
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.upkeep import verify
@@ -236,13 +236,13 @@ def test_a_chimera_outlives_its_base_and_its_donors(registry: Registry, tmp_path
         for name in ("base", "donor"):
             remove_model(session, named(session, name), "gone", "local")
     with registry.catalog.reading() as session:
-        values = chimera_values(session, named(session, made.model))
-    assert values is not None
-    assert [(one["model"], one["license"]) for one in values["parents"]] == [
+        chimera = chimera_of_model(session, named(session, made.model))
+    assert chimera is not None
+    assert [(one.model, one.license) for one in chimera.parents] == [
         ("local/base@1", None),
         ("local/donor@1", None),
     ]
-    assert all(one["theta_before"] is None for one in values["parts"])
+    assert all(one.theta_before is None for one in chimera.parts)
     assert assembled(registry, made.model, tmp_path / "after")[0].read_bytes() == before
     report = verify(registry.catalog, registry.blobs)
     assert (report.faults, report.miscounted) == ([], {})

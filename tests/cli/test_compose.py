@@ -57,13 +57,13 @@ def test_without_an_output_it_is_only_registered(organ: Organ, parents: Parents,
 def test_json_is_the_plan_and_what_was_made(organ: Organ, parents: Parents, out: Path) -> None:
     values = organ.done("compose", parents.graft(), "-o", out / "c.gguf", "--json").values
     assert values["can_be_made"] is True
-    assert [part["name"] for part in values["parts"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
-    assert values["lock_id"] == values["made"]["lock_id"]
+    assert [part["name"] for part in values["plan"]["parts"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
+    assert values["plan"]["lock_id"] == values["made"]["lock_id"]
     assert values["made"]["sha256"] == digest_of((out / "c.gguf").read_bytes())
-    assert values["size_bytes"] == (out / "c.gguf").stat().st_size == values["made"]["size_bytes"]
+    assert values["plan"]["size_bytes"] == (out / "c.gguf").stat().st_size == values["made"]["size_bytes"]
     assert values["out"]["file"] == str(out / "c.gguf")
-    (change,) = values["changes"]
-    assert (change["from"], change["first_block"], change["last_block"]) == ("local/tuned@1", 1, 1)
+    (change,) = values["plan"]["changes"]
+    assert (change["model"], change["first_block"], change["last_block"]) == ("local/tuned@1", 1, 1)
 
 
 def test_a_warning_stops_it_until_its_code_is_accepted_and_the_line_that_accepts_it_does(
@@ -106,7 +106,7 @@ def test_a_refusal_tells_all_findings_and_ends_with_5(form: list[str], organ: Or
     if not form:
         assert [line.split()[0] for line in ended.lines] == ["refuse"] * 3, "no sizes and no table of what is not made"
     if form == ["--json"]:
-        assert (ended.values["can_be_made"], ended.values["lock_id"]) == (False, None)
+        assert (ended.values["can_be_made"], ended.values["plan"]["lock_id"]) == (False, None)
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
@@ -337,7 +337,7 @@ def test_assemble_takes_a_recipe_and_a_chimera_by_its_lock(organ: Organ, parents
     (item,) = values["items"]
     assert (item["file"], item["proof"]) == (str(out / "a.gguf"), "new file")
     assert item["sha256"] == digest_of((out / "a.gguf").read_bytes())
-    lock_id = organ.done("compose", parents.graft(), "--dry-run", "--json").values["lock_id"]
+    lock_id = organ.done("compose", parents.graft(), "--dry-run", "--json").values["plan"]["lock_id"]
     organ.done("assemble", f"sha256:{lock_id}", "-o", out / "b.gguf")
     assert (out / "b.gguf").read_bytes() == (out / "a.gguf").read_bytes()
     told = organ.done("assemble", f"sha256:{lock_id}", "-o", out / "c.gguf").out

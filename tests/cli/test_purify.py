@@ -40,7 +40,7 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
 def test_organs_are_chosen_by_type_slot_and_what_they_measure(organ: Organ) -> None:
     def chosen(*options: str) -> list[str]:
         ended = organ.done("purify", "base", "--method", "spectral", "--dry-run", "--json", *options)
-        return [part["name"] for part in ended.values["parts"]]
+        return [part["name"] for part in ended.values["plan"]["parts"]]
 
     assert len(chosen()) == 4
     assert chosen("--type", "skeleton", "--layers", "0") == ["blk.0.attn_q.weight"]
@@ -60,9 +60,9 @@ def test_a_file_and_a_folder_are_purified_without_the_registry(
     organ.done("assemble", out / "pure", "-o", out / "from-folder.gguf")
     for name in ("file.gguf", "from-folder.gguf"):
         assert digest_of((out / name).read_bytes()) == made["sha256"]
-    assert values["made"] | {"file": None} == {
-        key: made[key] for key in ("size_bytes", "sha256", "lock_id")
-    } | {"file": None}  # fmt: skip
+    facts = ("size_bytes", "sha256", "lock_id")
+    assert [values["made"][fact] for fact in facts] == [made[fact] for fact in facts]
+    assert values["made"]["model"] is None, "a temporary registry's name means nothing"
     assert [one["name"] for one in values["computed"]] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
     assert row_counts(kept) == before
     expected = ["file.gguf", "folder", "from-folder.gguf", "pure", "registered.gguf"]
@@ -79,7 +79,7 @@ def test_of_a_folder_nothing_is_said_to_be_registered_and_no_file_is_named_that_
     assert ".gguf" not in told
     assert told.startswith(f"{out / 'folder'}; licences")
     values = organ.done(*step, "-o", out / "again", "--json").values
-    assert (values["name"], values["base"]) == (None, str(out / "folder"))
+    assert (values["plan"]["name"], values["plan"]["base"]) == (None, str(out / "folder"))
     assert "as it was made" in organ.done("assemble", out / "pure", "-o", out / "pure.gguf").out
 
 

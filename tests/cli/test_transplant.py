@@ -23,11 +23,11 @@ def test_feed_forward_organs_of_all_blocks_are_taken_by_themselves(
     organ: Organ, parents: Parents, out: Path, tmp_path: Path
 ) -> None:
     values = organ.done("transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--json").values
-    assert [part["name"] for part in values["parts"]] == [
+    assert [part["name"] for part in values["plan"]["parts"]] == [
         f"blk.{block}.ffn_{slot}.weight" for block in (0, 1) for slot in ("up", "down")
     ]
     assert values["made"]["sha256"] == digest_of((out / "t.gguf").read_bytes())
-    assert values["made"]["lock_id"] == values["lock_id"]
+    assert values["made"]["lock_id"] == values["plan"]["lock_id"]
     assert not (tmp_path / "nothing").exists(), "no registry was opened"
 
 
@@ -36,7 +36,7 @@ def test_blocks_types_and_slots_are_chosen(organ: Organ, parents: Parents, out: 
         ended = organ.done(
             "transplant", parents.base, parents.tuned, "-o", out / "t.gguf", "--dry-run", "--json", *options
         )
-        return [part["name"] for part in ended.values["parts"]]
+        return [part["name"] for part in ended.values["plan"]["parts"]]
 
     assert changed("--layers", "1") == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
     assert changed("--blocks", "0-1", "--slot", "ffn_up") == ["blk.0.ffn_up.weight", "blk.1.ffn_up.weight"]
@@ -71,7 +71,7 @@ def test_a_graft_between_folders_is_the_transplant_taken_apart(organ: Organ, par
 def test_several_donors_take_their_blocks_in_turn(organ: Organ, parents: Parents, out: Path) -> None:
     given = ("transplant", parents.base, parents.tuned, parents.stranger, "-o", out / "t.gguf", "-y")
     ended = organ.done(*given, "--layers", "0", "--layers", "1", "--json")
-    assert [(part["block"], part["from"]) for part in ended.values["parts"]] == [
+    assert [(part["block"], part["model"]) for part in ended.values["plan"]["parts"]] == [
         (0, str(parents.tuned)), (0, str(parents.tuned)), (1, str(parents.stranger)), (1, str(parents.stranger)),
     ]  # fmt: skip
     ended = organ(*given, "--force")

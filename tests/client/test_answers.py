@@ -12,13 +12,14 @@ import pytest
 from organs.registry.client import answers, shown
 from organs.registry.client.connection import API
 from organs.registry.client.names import told_file, told_name
-from organs.registry.client.planned import PLANNED, check_planned, findings, planned_organs, prediction
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.reported import told_report
 from organs.registry.client.shape import Shape, check
 from organs.registry.entities.base import Entity, decode
+from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job
+from organs.registry.entities.plan import Compatibility, PlannedRecipe
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.registry import Registry
 from organs.registry.reports.document import Column, Kind, Report, Table
@@ -28,14 +29,6 @@ from tests.client.scripted import Answer, as_json, scripted
 STRANGE: tuple[Any, ...] = (None, -1, 2**70, 1e400, float("nan"), True, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "0x0")
 
 TABLE = Table("t", "T", (Column("a", "A", Kind.SIZE),), ((7,),), ("B",), ("C",))
-
-
-def shown_plan(values: Any) -> None:
-    check_planned(values)
-    if values["plan"] is not None:
-        findings(values["findings"])
-        planned_organs(values["plan"]["parts"])
-        prediction(values["plan"]["prediction"]).sentence()
 
 
 def shown_model(values: Any) -> None:
@@ -79,12 +72,12 @@ def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
             "model": (ask.get(f"{API}/models/local/first"), shown_model),
             "placements": (ask.get(f"{API}/models/local/base/organs", limit=2), shaped(answers.PLACEMENTS)),
             "organ": (ask.get(f"{API}/organs/{first.organs[0].digest}"), shaped(shown.ORGAN)),
-            "chimera": (ask.get(f"{API}/chimeras/{first.lock_id}"), shaped(shown.CHIMERA)),
-            "fits": (ask.get(f"{API}/compatibility", base="base", donor="tuned"), shaped(shown.COMPATIBILITY)),
+            "chimera": (ask.get(f"{API}/chimeras/{first.lock_id}"), decoded(Chimera)),
+            "fits": (ask.get(f"{API}/compatibility", base="base", donor="tuned"), decoded(Compatibility)),
             "comparison": (ask.get(f"{API}/compare", first="base", second="tuned"), decoded(Comparison)),
             "figures": (ask.get(f"{API}/reports/figures"), shown_report),
             "table": (Report("A", ("B",), (TABLE,), ("C",), "t").values(), shown_report),
-            "plan": (ask.send("POST", f"{API}/plans", recipe), shown_plan),
+            "plan": (ask.send("POST", f"{API}/plans", recipe), decoded(PlannedRecipe)),
             "job": (ask.send("POST", f"{API}/reports", {"limit": 1}), decoded(Job)),
         }
     return {name: (shortened(values), take) for name, (values, take) in found.items()}
@@ -142,7 +135,7 @@ def test_an_answer_that_is_changed_anywhere_is_taken_or_refused_in_a_sentence(sa
 @pytest.mark.parametrize("whole", [None, [], "x", 5, True])
 def test_what_is_no_object_at_all_is_refused(whole: object) -> None:
     with pytest.raises(BadReply):
-        check(whole, PLANNED, "plan")
+        decoded(PlannedRecipe)(whole)
 
 
 @pytest.mark.parametrize(

@@ -173,11 +173,11 @@ def test_a_base_that_is_not_registered_is_told_with_the_nearest_name(pair: Regis
 def test_a_plan_says_what_it_comes_to(begun: Composition) -> None:
     plan = begun.graft("donor", type="organ", blocks=1).plan()
     changed = [part for part in plan.parts if part.acts]
-    assert [part.before.name for part in changed] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
-    assert {part.donor.label for part in changed if part.donor} == {"local/donor@1"}
+    assert [part.name for part in changed] == ["blk.1.ffn_up.weight", "blk.1.ffn_down.weight"]
+    assert {part.model for part in changed} == {"local/donor@1"}
     assert "unrelated-lineage" in {finding.code for finding in plan.findings}
     assert not plan.can_be_made
-    assert plan.prediction.sentence()
+    assert plan.prediction.sentence
     assert plan.recipe == begun.graft("donor", type="organ", blocks=1).recipe
 
 

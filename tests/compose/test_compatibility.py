@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 
 from organs.registry.anatomy import OrganType, group_of, place_of
 from organs.registry.compose.compatibility import check_adapter, check_pair, check_replacements, fit_by_type
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-)
 from organs.registry.compose.models import Parent
+from organs.registry.entities.finding import Finding, Severity
 from organs.registry.gguf import KeyValue
 from tests.builders import file_bytes, text
 from tests.compose.parents import (
@@ -77,7 +74,7 @@ def test_a_graft_from_a_stranger_is_warned_of_its_lineage_and_of_nothing_else() 
     assert warned(found) == {"unrelated-lineage"}
     assert refused(found) == set()
     finding = only(found, "unrelated-lineage")
-    assert (finding.base, finding.donor) == (zoo(A).label, zoo(B).label)
+    assert finding.models == (zoo(A).label, zoo(B).label)
     assert len(finding.organs) == 12
 
 
@@ -109,7 +106,7 @@ def test_a_narrower_model_fits_nowhere_and_every_type_says_why() -> None:
     assert refused(fits[SKELETON].findings) == {"width-differs", "heads-differ"}
     assert refused(fits[ORGAN].findings) == {"width-differs"}
     assert refused(fits[EMBED].findings) == {"width-differs", "tied-embeddings"}
-    assert all(fit.is_refused for fit in fits.values())
+    assert all(fit.refused for fit in fits.values())
     sentence = only(fits[ORGAN].findings, "width-differs").sentence
     assert "128 values a row where Zoo-A-2M-v1.0-F16 has 192" in sentence
     assert warned(check_pair(zoo(A), zoo(C))) == {"other-scale"}
@@ -118,7 +115,7 @@ def test_a_narrower_model_fits_nowhere_and_every_type_says_why() -> None:
 def test_the_kin_of_a_base_fits_in_every_type() -> None:
     fits = fit_by_type(zoo(A), zoo(CODE))
     assert [(fit.type, fit.fitting) for fit in fits] == [(SKELETON, 16), (ORGAN, 12), (EMBED, 1), (NORM, 9)]
-    assert not any(fit.is_refused for fit in fits)
+    assert not any(fit.refused for fit in fits)
     assert codes(check_pair(zoo(A), zoo(CODE))) == {"related-lineage"}
 
 
@@ -277,7 +274,7 @@ def test_a_group_from_two_donors_is_a_part_of_each() -> None:
     base, one, other = made_up("Base"), made_up("One", tensors=STRANGER), made_up("Other", tensors=model_tensors(2))
     halves = [each for each in taken(base, one, ORGAN) if "down" not in each.before.name]
     halves += [each for each in taken(base, other, ORGAN) if "down" in each.before.name]
-    donors = [finding.donor for finding in check_replacements(base, halves) if finding.code == "partial-group"]
+    donors = [finding.models[1] for finding in check_replacements(base, halves) if finding.code == "partial-group"]
     assert donors == ["One", "Other"]
 
 

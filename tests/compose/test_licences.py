@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.compose.findings import Severity
 from organs.registry.compose.licences import TEXT_MAX, Terms, combined_licence, licence_expression, terms_of
+from organs.registry.entities.finding import Severity
 
 FREE = ("apache-2.0", "mit", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "unlicense")
 
@@ -103,8 +103,8 @@ def test_what_is_not_stated_or_not_known_is_told_with_who_it_is() -> None:
     assert said("cc-by-nc-4.0") == {"licence-terms": "info"}
     assert said("mit") == {}
     found = combined_licence({"A": "mit", "B": None, "C": " "}).findings
-    assert [(finding.donor, finding.sentence) for finding in found] == [
-        ("B", "No licence is stated by B and C: ask the makers before this is passed on.")
+    assert [(finding.models, finding.sentence) for finding in found] == [
+        (("A", "B"), "No licence is stated by B and C: ask the makers before this is passed on.")
     ]
 
 
@@ -119,12 +119,7 @@ def test_a_conflict_names_both_sides_and_says_what_to_read() -> None:
     (finding,) = [
         one for one in combined_licence({"A": "gpl-3.0", "B": "cc-by-nc-4.0"}).findings if one.severity == "warn"
     ]
-    assert (finding.code, finding.base, finding.donor, finding.field) == (
-        "licences-conflict",
-        "A",
-        "B",
-        "general.license",
-    )
+    assert (finding.code, finding.models, finding.field) == ("licences-conflict", ("A", "B"), "general.license")
     assert "gpl-3.0 is the licence of A, cc-by-nc-4.0 that of B" in finding.sentence
     assert "Read both" in finding.sentence
 

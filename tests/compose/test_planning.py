@@ -7,12 +7,12 @@ from functools import cache
 
 import pytest
 
-from organs.registry.compose.findings import Severity
 from organs.registry.compose.models import Parent
 from organs.registry.compose.plan import NOT_YET, Plan
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.digest import digest_of
+from organs.registry.entities.finding import Severity
 from organs.registry.errors import NotComposable, NotFound
 from organs.registry.gguf import KeyValue, ValueType
 from tests.builders import file_bytes, text

@@ -13,7 +13,6 @@ import pytest
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.compose.build import make
-from organs.registry.compose.findings import Severity
 from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import (
@@ -23,6 +22,7 @@ from organs.registry.compose.planner import (
     predicted,
 )
 from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.finding import Severity
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 from tests.homes import Homes, shipped
@@ -73,7 +73,7 @@ def kept(kin: Registry, found: Plan) -> dict[str, Any]:
 def test_a_graft_from_a_fine_tune_is_warned_of_nothing(kin: Registry) -> None:
     found = grafted(kin, CODE)
     assert warned(found) == set()
-    assert found.prediction.is_usable
+    assert found.prediction.usable
     assert not found.prediction.provisional
 
 
@@ -87,7 +87,7 @@ def test_kin_that_will_not_work_is_warned_of(kin: Registry) -> None:
 
 def test_strangers_are_warned_of_once(kin: Registry) -> None:
     assert warned(grafted(kin, B)) == {"unrelated-lineage"}
-    assert grafted(kin, B, blocks=3).prediction.is_usable is False
+    assert grafted(kin, B, blocks=3).prediction.usable is False
 
 
 def test_what_purifying_costs_is_estimated_before_it_is_done(kin: Registry) -> None:
@@ -96,7 +96,7 @@ def test_what_purifying_costs_is_estimated_before_it_is_done(kin: Registry) -> N
         assert found.prediction.provisional
         assert found.prediction.uncounted == 0
         assert found.prediction.theta_after is None
-        assert "an estimate of what computing changes" in found.prediction.sentence()
+        assert "an estimate of what computing changes" in found.prediction.sentence
     assert (light.prediction.score or 0) > (deep.prediction.score or 0)
     assert (warned(light), warned(deep)) == (set(), {"likely-degraded"})
     assert warned(purified(kin, method="spectral")) == set()

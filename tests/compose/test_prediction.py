@@ -24,6 +24,7 @@ from organs.registry.compose.prediction import (
     recovered_of,
     score_of,
 )
+from organs.registry.entities.base import encode
 from tests.compose.parents import CODE, A, B, taken, zoo
 from tests.compose.test_survival import any_changes
 from tests.strategies import PATIENT
@@ -56,13 +57,13 @@ def _also_grafted(more: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize("donor", [CODE, PROSE, A_Q8])
 def test_organs_of_a_fine_tune_or_a_quantisation_are_usable(donor: str) -> None:
     for types in ((ORGAN,), (SKELETON,), (NORM,), (ORGAN, SKELETON)):
-        assert organs(donor, *types).is_usable
+        assert organs(donor, *types).usable
     assert organs(donor).recovered == pytest.approx(0.99, abs=0.012)
 
 
 def test_a_strangers_organs_are_not_usable() -> None:
     found = organs(B)
-    assert found.is_usable is False
+    assert found.usable is False
     assert found.loss is not None
     assert found.loss > math.log(3.0)
 
@@ -71,7 +72,7 @@ def test_kinship_alone_does_not_make_an_early_checkpoints_organs_usable() -> Non
     found = organs(STEP_100)
     assert found.similarity is not None
     assert found.similarity > 0.4
-    assert found.is_usable is False
+    assert found.usable is False
 
 
 def test_a_strangers_single_block_is_not_usable_because_it_carries_nothing() -> None:
@@ -80,7 +81,7 @@ def test_a_strangers_single_block_is_not_usable_because_it_carries_nothing() -> 
     assert found.loss < LOSS_LIMIT, "such a block would pass any test of coherence"
     assert found.recovered is not None
     assert found.recovered < 0.1
-    assert found.is_usable is False
+    assert found.usable is False
 
 
 def test_the_first_block_and_the_embeddings_weigh_more() -> None:
@@ -116,18 +117,18 @@ def test_a_strangers_block_is_not_usable_whatever_is_computed_beside_it() -> Non
     ]
     alone, both = (predict(changes, 10**6) for changes in (stranger, [*stranger, *computed]))
     assert alone.recovered == both.recovered
-    assert both.is_usable is False
+    assert both.usable is False
     only_computed = predict(computed, 10**6)
     assert only_computed.recovered is None
-    assert only_computed.is_usable
-    assert "is kept" not in only_computed.sentence()
+    assert only_computed.usable
+    assert "is kept" not in only_computed.sentence
 
 
 def test_each_block_shows_what_it_contributes() -> None:
     found = organs(STEP_270)
     assert found.loss == pytest.approx(sum(effect.loss for effect in found.effects))
-    assert [effect.group.block for effect in found.effects] == [0, 1, 2, 3]
-    assert max(found.effects, key=lambda effect: effect.loss).group.block == 0
+    assert [effect.block for effect in found.effects] == [0, 1, 2, 3]
+    assert max(found.effects, key=lambda effect: effect.loss).block == 0
 
 
 def test_the_plain_numbers_stand_beside_it() -> None:
@@ -142,33 +143,33 @@ def test_the_plain_numbers_stand_beside_it() -> None:
 
 def test_nothing_changed_loses_nothing() -> None:
     found = predict([], 100)
-    assert (found.loss, found.is_usable, found.share) == (0.0, True, 0.0)
-    assert found.sentence() == "Nothing changes, so nothing is lost."
+    assert (found.loss, found.usable, found.share) == (0.0, True, 0.0)
+    assert found.sentence == "Nothing changes, so nothing is lost."
 
 
 def test_what_cannot_be_compared_is_not_predicted() -> None:
     found = organs("Zoo-C-1M-v1.0-Q8_0.gguf")
-    assert (found.loss, found.score, found.is_usable) == (None, None, None)
+    assert (found.loss, found.score, found.usable) == (None, None, None)
     assert found.uncounted == 12
-    assert found.sentence().startswith("Nothing can be predicted")
+    assert found.sentence.startswith("Nothing can be predicted")
 
 
 def test_the_sentence_says_what_is_predicted_and_on_what_it_rests() -> None:
-    assert organs(CODE).sentence() == (
+    assert organs(CODE).sentence == (
         "Likely usable: a perplexity about 1% higher than the base's, and 99% of what the replaced organs did is kept. "
         "It rests on measurements, with 12 of the matrices that change compared; nothing was run."
     )
-    assert organs(B).sentence().startswith("Likely not usable: more than 3 times the base's perplexity, and 2% of what")
-    assert "perplexity of the base" in organs(A_Q8).sentence()
+    assert organs(B).sentence.startswith("Likely not usable: more than 3 times the base's perplexity, and 2% of what")
+    assert "perplexity of the base" in organs(A_Q8).sentence
 
 
 @PATIENT
 @given(any_changes(), st.integers(0, 10**12))
 def test_whatever_was_measured_there_is_a_prediction(changes: list[Change], elements: int) -> None:
     found = predict(changes, elements)
-    text = json.dumps(found.values(), allow_nan=False)
-    assert json.loads(text)["sentence"] == found.sentence()
-    assert (found.loss is None) == (found.score is None) == (found.is_usable is None)
+    text = encode(found).decode()
+    assert json.loads(text)["sentence"] == found.sentence
+    assert (found.loss is None) == (found.score is None) == (found.usable is None)
     assert found.loss is None or found.loss >= 0.0
     assert found.score is None or 0.0 <= found.score <= SCORE_MAX
     assert found.recovered is None or 0.0 <= found.recovered <= 1.0

@@ -11,10 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from organs.registry.compose import document
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-)
 from organs.registry.compose.recipe import (
     AdapterMerge,
     Graft,
@@ -29,6 +25,7 @@ from organs.registry.compose.recipe_io import (
     read_recipe,
     recipe_findings,
 )
+from organs.registry.entities.finding import Finding, Severity
 from organs.registry.errors import BadInput, BadRecipe
 from tests.compose.bad_recipes import BAD, DIGEST, HINTS
 from tests.strategies import PATIENT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from organs.registry.catalog.queries.chimeras import verdicts_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.compose.api import Composition
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import decode, encode
+from organs.registry.entities.verdict import VerdictReport
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 from organs.registry.sandbox.process import Limits
@@ -21,8 +22,8 @@ from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.run import (
     KeptScores,
     Tried,
-    report_values,
     try_chimera,
+    verdict_report,
 )
 from organs.registry.validation.runtime import (
     NoVerdict,
@@ -67,24 +68,26 @@ def test_a_useless_block_beside_a_weak_adapter_or_a_purification_is_not_coherent
 
 def test_where_nothing_was_grafted_there_is_no_control_and_the_reason_says_so(kin: Registry) -> None:
     found = tried(kin, made(kin.compose(A).adapter(LORA).named("me/adapter-alone")))
-    values = report_values(found)
-    assert (values["control"], values["zeroed"], values["verdict"]) == (None, [], "gains")
-    assert "Nothing was grafted" in values["reason"]
-    assert values["donors"] == []
+    report = verdict_report(found)
+    assert (report.control, report.zeroed, report.verdict) == (None, (), "gains")
+    assert "Nothing was grafted" in report.reason
+    assert report.donors == ()
 
 
 @pytest.mark.long
 def test_the_report_has_the_error_of_each_difference_and_the_tokens_that_were_scored(kin: Registry) -> None:
     model = made(kin.compose(A).graft(CODE, type="organ").named("me/coder"))
-    first, again = (report_values(tried(kin, model, tokens=300)) for _ in range(2))
-    assert first["texts"] == again["texts"], "what was kept tells the same"
-    assert [text["tokens"] for text in first["texts"]] == [255, 255]
-    assert "the smallest context among these models has 256" in first["tokens_remark"]
-    for text in first["texts"]:
-        assert 0.0 < text["ratio_error"] < 0.05
-    assert first["texts"][0]["ratio"] < 1.0
-    assert "±" in first["reason"]
-    json.dumps(first, allow_nan=False)
+    first, again = (verdict_report(tried(kin, model, tokens=300)) for _ in range(2))
+    assert first.texts == again.texts, "what was kept tells the same"
+    assert [text.tokens for text in first.texts] == [255, 255]
+    assert "the smallest context among these models has 256" in (first.tokens_remark or "")
+    for text in first.texts:
+        assert text.ratio_error is not None
+        assert 0.0 < text.ratio_error < 0.05
+    assert first.texts[0].ratio is not None
+    assert first.texts[0].ratio < 1.0
+    assert "±" in first.reason
+    assert decode(encode(first), VerdictReport) == first
 
 
 def test_a_base_that_crashes_the_runtime_is_an_error_and_nothing_is_kept(kin: Registry, tmp_path: Path) -> None:

@@ -78,9 +78,9 @@ def test_a_recipe_becomes_a_chimera_with_its_lock_and_its_address(kin: Registry)
     made = result(kin, "compose", {"recipe_text": RECIPE_YAML})
     assert made["model"] == "local/mixed@1"
     assert made["created"] is True
-    assert made["address"] == f"/chimeras/{made['lock']}"
+    assert made["address"] == f"/chimeras/{made['lock_id']}"
     plan = kin.compose(read_recipe(RECIPE_YAML)).plan().plan
-    assert made["lock"] == plan.lock().id
+    assert made["lock_id"] == plan.lock().id
     assert made["size_bytes"] == plan.size_bytes
 
 
@@ -101,13 +101,13 @@ def test_a_job_that_was_done_before_makes_nothing_new(kin: Registry) -> None:
 
 def test_graft_and_purify_are_recipes_of_one_step(kin: Registry) -> None:
     graft = {"base": "local/base", "donor": "local/tuned", "type": "organ", "blocks": 0, "name": "local/mixed"}
-    assert result(kin, "graft", graft)["lock"] == result(kin, "compose", {"recipe_text": RECIPE_YAML})["lock"]
+    assert result(kin, "graft", graft)["lock_id"] == result(kin, "compose", {"recipe_text": RECIPE_YAML})["lock_id"]
     purify = {"model": "local/base", "method": "spectral", "keep": 0.9, "type": ["organ"], "blocks": "0-1"}
     alone = result(kin, "purify", purify | {"accept": ["likely-degraded"]})
     recipe = (
         "base: local/base\npurify: {method: spectral, keep: 0.9, type: organ, blocks: 0-1}\naccept: [likely-degraded]"
     )
-    assert alone["lock"] == result(kin, "compose", {"recipe_text": recipe})["lock"]
+    assert alone["lock_id"] == result(kin, "compose", {"recipe_text": recipe})["lock_id"]
 
 
 TEXT = "recipe_text"
@@ -307,7 +307,7 @@ def test_a_chimera_of_the_zoo_is_validated_in_llama_cpp(registry: Registry) -> N
     ingest_zoo(registry, "Zoo-A-2M*F16.gguf")
     graft = {"base": "local/Zoo-A-2M-v1.0-F16", "donor": "local/Zoo-A-2M-Code-v1.0-F16", "type": "organ"}
     made = result(registry, "graft", graft)
-    found = result(registry, "validate", {"chimera": made["lock"], "tokens": 32, "texts": ["code"]})
+    found = result(registry, "validate", {"chimera": made["lock_id"], "tokens": 32, "texts": ["code"]})
     assert found["verdict"] in ("gains", "coherent")
     assert found["tokens"] == 32
     assert [text["name"] for text in found["texts"]] == ["code"]

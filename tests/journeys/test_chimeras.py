@@ -17,8 +17,8 @@ from organs.registry.compose.api import (
     ChimeraPlan,
     Composition,
 )
-from organs.registry.compose.findings import Severity
 from organs.registry.compose.recipe import Graft, Recipe, Selection
+from organs.registry.entities.finding import Severity
 from organs.registry.errors import NotComposable
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.gguf.quants import dequantize

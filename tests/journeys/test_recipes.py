@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.compose.findings import Severity
 from organs.registry.compose.recipe_io import (
     read_recipe,
     recipe_findings,
 )
+from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadRecipe, NotComposable, NotFound
 from organs.registry.registry import Registry
 from tests.builders import file_bytes, text

@@ -20,7 +20,10 @@ from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.compose.lock import parse_lock
 from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.base import decode
 from organs.registry.entities.comparison import OrganChange
+from organs.registry.entities.plan import PlanPart
+from organs.registry.entities.verdict import VerdictReport
 from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.pages.anatomy import (
@@ -29,7 +32,7 @@ from organs.web.pages.anatomy import (
     marked,
     marks,
 )
-from organs.web.pages.verdicts import missing_runtime, scored
+from organs.web.pages.verdicts import missing_runtime, score_rows
 from organs.web.settings import WebSettings
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors
@@ -102,7 +105,7 @@ def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
     client: FlaskClient, registry: Registry, composed: dict[str, str]
 ) -> None:
     put_verdict(registry, composed["graft"])
-    values = client.get("/chimeras.json").get_json()
+    values = client.get("/chimeras.json", follow_redirects=True).get_json()
     assert [one["lock_id"] for one in values["items"]] == [composed["child"], composed["graft"]]
     assert values["items"][1]["verdict"] == "gains"
     assert values["items"][0]["verdict"] is None
@@ -110,9 +113,9 @@ def test_the_list_has_the_newest_first_with_parents_prediction_and_verdict(
     assert f"/chimeras/{composed['graft']}" in parsed(page).links()
     assert "of local/base@1, local/tuned@1" in words(page)
     assert "gains" in words(page)
-    first = client.get("/chimeras.json?limit=1").get_json()
+    first = client.get("/chimeras.json?limit=1", follow_redirects=True).get_json()
     assert [one["lock_id"] for one in first["items"]] == [composed["child"]]
-    second = client.get(f"/chimeras.json?limit=1&after={first['next']}").get_json()
+    second = client.get(f"/chimeras.json?limit=1&after={first['next']}", follow_redirects=True).get_json()
     assert ([one["lock_id"] for one in second["items"]], second["next"]) == ([composed["graft"]], None)
 
 
@@ -151,7 +154,7 @@ def test_the_page_says_all_that_is_known_of_it(
     put_verdict(registry, composed["graft"])
     html = client.get(address).text
     text, links = words(html), parsed(html).links()
-    values = client.get(f"{address}.json").get_json()
+    values = client.get(f"{address}.json", follow_redirects=True).get_json()
     for said in (values["recipe_yaml"].strip().splitlines()[0], values["prediction"]["sentence"], values["license"]):
         assert said in text
     for line in ("llama-cli -m", "ollama create mixed -f Modelfile", "organ assemble local/mixed@1", "hf download"):
@@ -173,7 +176,7 @@ def test_the_page_says_all_that_is_known_of_it(
 
 def test_the_file_has_one_name_wherever_it_is_spoken_of(client: FlaskClient, composed: dict[str, str]) -> None:
     address = f"/chimeras/{composed['graft']}"
-    values = client.get(f"{address}.json").get_json()
+    values = client.get(f"{address}.json", follow_redirects=True).get_json()
     name = values["file"]["name"]
     text = words(client.get(address).text)
     lines = (f"-o {name} 'http://localhost/models/local/mixed@1.gguf'", f"llama-cli -m {name}", f"FROM ./{name}")
@@ -187,7 +190,7 @@ def test_the_file_has_one_name_wherever_it_is_spoken_of(client: FlaskClient, com
 def test_the_page_of_the_model_says_first_what_matters_of_a_chimera(
     client: FlaskClient, registry: Registry, composed: dict[str, str]
 ) -> None:
-    prediction = client.get(f"/chimeras/{composed['graft']}.json").get_json()["prediction"]
+    prediction = client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["prediction"]
     before = words(client.get("/models/local/mixed").text)
     assert prediction["sentence"] in before
     assert "not run yet" in before
@@ -209,10 +212,14 @@ def test_the_page_of_the_model_has_the_button_of_the_chimeras(writer: FlaskClien
 
 
 def test_lineage_is_told_both_ways(client: FlaskClient, composed: dict[str, str]) -> None:
-    (child,) = [one for one in client.get("/chimeras.json").get_json()["items"] if one["lock_id"] == composed["child"]]
+    (child,) = [
+        one
+        for one in client.get("/chimeras.json", follow_redirects=True).get_json()["items"]
+        if one["lock_id"] == composed["child"]
+    ]
     page = client.get(f"/chimeras/{composed['graft']}").text
     assert f"Part of it went into {child['name']} (grafted)" in words(page)
-    assert client.get(f"/chimeras/{composed['graft']}.json").get_json()["made_into"] == [
+    assert client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["made_into"] == [
         {"model": child["name"], "acts": ["grafted"]}
     ]
     assert "It comes from local/base@1, local/tuned@1. Part of it went into" in words(page)
@@ -249,7 +256,7 @@ def test_a_purified_model_hangs_on_its_source_by_that_word(registry: Registry, t
 
 
 def test_computed_organs_lead_to_what_they_were_made_of_and_back(client: FlaskClient, composed: dict[str, str]) -> None:
-    (made,) = client.get(f"/chimeras/{composed['graft']}.json").get_json()["computed"]
+    (made,) = client.get(f"/chimeras/{composed['graft']}.json", follow_redirects=True).get_json()["computed"]
     source = made["source"]["digest"]
     page = client.get(f"/organs/{made['digest']}").text
     assert "purified (fractal)" in words(page)
@@ -283,7 +290,7 @@ def test_the_lock_is_the_one_that_its_address_names_and_the_recipe_makes_it_agai
     client: FlaskClient, registry: Registry, composed: dict[str, str]
 ) -> None:
     lock = composed["graft"]
-    assert parse_lock(client.get(f"/chimeras/{lock}/lock.json").text).id == lock
+    assert parse_lock(client.get(f"/chimeras/{lock}/lock.json", follow_redirects=True).text).id == lock
     recipe = read_recipe(client.get(f"/chimeras/{lock}/recipe.yaml").text)
     made = registry.compose(recipe).plan().register()
     assert (made.lock_id, made.created) == (lock, False)
@@ -301,8 +308,9 @@ def test_what_is_no_lock_is_404_everywhere(client: FlaskClient) -> None:
         "\u0660" * 8,
         "sha256:" + "0" * 64,
     ):
-        for address in (f"/chimeras/{lock}", f"/chimeras/{lock}.json", *(f"/chimeras/{lock}/{name}" for name in TEXTS)):
+        for address in (f"/chimeras/{lock}", *(f"/chimeras/{lock}/{name}" for name in TEXTS)):
             assert client.get(address).status_code == 404, address
+        assert client.get(f"/chimeras/{lock}.json", follow_redirects=True).status_code in (400, 404), lock
     assert client.get("/chimeras/01234567/passwd").status_code == 404
 
 
@@ -310,7 +318,7 @@ def test_two_names_of_one_lock_are_one_page(client: FlaskClient, registry: Regis
     text = client.get(f"/chimeras/{composed['graft']}/recipe.yaml").text
     other = registry.compose(read_recipe(text.replace("local/mixed", "local/other"))).plan().register()
     assert other.lock_id == composed["graft"]
-    values = client.get(f"/chimeras/{other.lock_id}.json").get_json()
+    values = client.get(f"/chimeras/{other.lock_id}.json", follow_redirects=True).get_json()
     assert (values["model"], values["also"]) == ("local/mixed@1", ["local/other@1"])
     assert "The same bytes also stand as local/other@1" in words(client.get(f"/chimeras/{other.lock_id}").text)
 
@@ -356,7 +364,7 @@ def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
     ask_for(registry, "extract", {"model": "local/mixed"})
     made = ask_for(registry, "graft", {"base": "local/base", "donor": "local/tuned", "type": "organ"})
     Runner(registry, Event()).run(once=True)
-    lock = writer.get(f"/jobs/{made}.json").get_json()["result"]["lock"]
+    lock = writer.get(f"/jobs/{made}.json").get_json()["result"]["lock_id"]
     assert f"/chimeras/{lock}" in parsed(writer.get(f"/jobs/{made}").text).links()
     page = writer.get("/jobs/1").text
     assert "/jobs/1/files/mixed.tar" in parsed(page).links()
@@ -380,7 +388,7 @@ def test_what_a_job_made_is_linked_from_its_page_and_downloads_with_ranges(
 
 
 def test_everything_hostile_is_shown_as_it_is(hostile: FlaskClient) -> None:
-    (one,) = hostile.get("/chimeras.json").get_json()["items"]
+    (one,) = hostile.get("/chimeras.json", follow_redirects=True).get_json()["items"]
     html = hostile.get(f"/chimeras/{one['lock_id']}").text
     assert HOSTILE in parsed(html).text
     assert HOSTILE_LINK in parsed(html).text
@@ -393,24 +401,39 @@ def test_everything_hostile_is_shown_as_it_is(hostile: FlaskClient) -> None:
 
 
 def test_scores_that_are_not_there_are_dashes_and_failures_are_words() -> None:
-    found = scored(hostile_report())
-    assert [row["role"] for row in found["rows"]] == ["base", "donor", "chimera"]
-    assert found["rows"][0]["scores"] == ["1.0e+300"]
-    assert found["rows"][2]["failure"] == HOSTILE
-    assert found["rows"][2]["scores"] == ["–"]
+    rows = score_rows(decode(json.dumps(hostile_report()).encode(), VerdictReport))
+    assert [row.role for row in rows] == ["base", "donor", "chimera"]
+    assert rows[0].scores == ["1.0e+300"]
+    assert (rows[2].failure, rows[2].scores) == (HOSTILE, ["–"])
 
 
 def test_letters_go_on_behind_z() -> None:
     parts = [
-        {"name": str(n), "from": f"local/{n}@1", "acts": ["grafted"], "theta": 1.0, "theta_before": None}
+        PlanPart(
+            name=str(n),
+            type="organ",
+            tower="text",
+            block=0,
+            slot=str(n),
+            model=f"local/{n}@1",
+            acts=("grafted",),
+            dtype_before="F32",
+            dtype="F32",
+            theta_before=None,
+            theta=1.0,
+            spectral_signal=None,
+            size_bytes_before=4,
+            size_bytes=4,
+            digest=None,
+        )
         for n in range(60)
     ]
     lines = legend(parts, "local/0@1")
-    letters = [line["mark"] for line in lines]
+    letters = [line.mark for line in lines]
     assert (letters[0], letters[25], letters[26], letters[59]) == ("A", "Z", "A2", "H3")
     assert len(set(letters)) == 60
-    assert lines[0]["is_base"]
-    assert not lines[1]["is_base"]
+    assert lines[0].is_base
+    assert not lines[1].is_base
     by_name = marks(parts, lines)
     cell = {"name": "26", "said": "26: θ 1°", "number": "1°"}
     grid = {"rows": [{"label": "0", "cells": [cell, None]}], "head": [], "foot": [{**cell, "name": "other"}]}

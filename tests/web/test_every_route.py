@@ -52,7 +52,7 @@ QUERIES = {
 def arguments(client: FlaskClient) -> dict[str, str]:
     """A value for each name that rules have in angle brackets."""
     values = client.get("/models/local/hostile.json").get_json()
-    (chimera,) = client.get("/chimeras.json").get_json()["items"]
+    (chimera,) = client.get("/chimeras.json", follow_redirects=True).get_json()["items"]
     return {
         "lock": chimera["lock_id"],
         "header": client.get(f"/chimeras/{chimera['lock_id']}/lock.json").get_json(force=True)["header"],
@@ -199,7 +199,8 @@ def test_every_page_has_a_twin_in_json(little: FlaskClient) -> None:
         "/compare?first=local/base&second=local/tuned",
         "/compose",
         "/compose?base=local/base&graft=from:local/tuned&accept=likely-degraded&accept=unrelated-lineage",
-        "/compose/fits",
+        "/compose/fits?base=local/base",
+        "/compose/fits?base=local/base&donor=local/tuned",
     )
     for address in (*addresses, *composing):
         page = little.get(address).text

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from flask import Flask
@@ -13,10 +12,12 @@ from sqlalchemy import update
 from werkzeug.test import TestResponse
 
 from organs.registry.catalog.tables import Model
+from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.plan import Compatibility, TypeCompatibility
 from organs.registry.registry import Registry
 from organs.web import planning
 from organs.web.app import create_app
-from organs.web.planning import ANONYMOUS_PLANNING, NAMES_MAX, PLANNING, cut_lists
+from organs.web.planning import ANONYMOUS_PLANNING, NAMES_MAX, PLANNING, cut_pair
 from organs.web.rates import rates
 from tests.homes import Homes
 from tests.web.accounts import bearing, form_token, logged_in, new_token
@@ -30,7 +31,7 @@ FACES = {
     "the API with YAML": lambda client: client.post("/api/v1/plans", json={"yaml": json.dumps(RECIPE)}),
     "two models": lambda client: client.get("/api/v1/compatibility?base=local/base&donor=local/tuned"),
     "the page": lambda client: client.get(f"/compose?{PAGE}"),
-    "its twin": lambda client: client.get(f"/compose.json?{PAGE}"),
+    "the page as JSON": lambda client: client.get(f"/compose.json?{PAGE}", follow_redirects=True),
     "the page of two models": lambda client: client.get("/compose/fits?base=local/base&donor=local/tuned"),
 }
 """All ways for anybody to plan."""
@@ -117,6 +118,8 @@ def test_long_lists_are_cut_and_say_how_much_was_left_out(app: Flask, monkeypatc
 
 
 def test_findings_of_types_are_cut_too() -> None:
-    finding = {"organs": ["x"] * (NAMES_MAX + 5)}
-    values: dict[str, Any] = {"types": [{"findings": [dict(finding)]}], "findings": [dict(finding)]}
-    assert cut_lists(values)["left_out"] == {"organs": 10}
+    finding = Finding(Severity.INFO, "theta-changes", "Some.", organs=("x",) * (NAMES_MAX + 5))
+    one = TypeCompatibility(type="organ", fitting=0, total=1, refused=True, findings=(finding,))
+    found = cut_pair(Compatibility(base="a", donor="b", types=(one,), findings=(finding,)))
+    assert found.left_out == {"organs": 10}
+    assert len(found.types[0].findings[0].organs) == NAMES_MAX

@@ -8,9 +8,11 @@ from typing import Any
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.register.chimeras import add_verdict
+from organs.registry.entities.base import decode
+from organs.registry.entities.verdict import VerdictReport
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.pages.verdicts import scored
+from organs.web.pages.verdicts import differences, score_rows, scored_lengths
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.web.pages import parsed
 
@@ -22,30 +24,40 @@ def report(**more: Any) -> dict[str, Any]:
     values = {"name": "code", "digest": "0" * 64, "ratio": 0.94, "recovered": None}
     measured = {"ratio_error": 0.03, "tokens": 255} if more else {}
     return {
+        "model": "local/made@1",
+        "verdict": "gains",
+        "reason": "It is better.",
+        "runtime": "llama.cpp",
         "tokens": 255,
         "base": reading,
         "chimera": reading,
         "control": None,
         "control_remark": "Nothing was grafted.",
         "donors": [],
+        "zeroed": [],
+        "zeroed_because": "grafted",
         "texts": [values | measured],
         **more,
     }
 
 
+def read(values: dict[str, Any]) -> VerdictReport:
+    return decode(json.dumps(values).encode(), VerdictReport)
+
+
 def test_the_difference_is_shown_with_its_error_and_the_tokens_of_each_text() -> None:
-    found = scored(report(tokens_remark="Fewer."))
-    assert found["differences"] == ["−6% ± 3%"]
-    assert found["lengths"] == "255 tokens of code"
-    assert found["remarks"] == ["Nothing was grafted.", "Fewer."]
-    assert found["controlled"] is False
+    found = read(report(tokens_remark="Fewer."))
+    assert differences(found) == ["−6% ± 3%"]
+    assert scored_lengths(found) == "255 tokens of code"
+    assert found.tokens_remark == "Fewer."
+    assert [row.role for row in score_rows(found)] == ["base", "chimera"]
 
 
 def test_a_report_of_before_differences_were_measured_is_shown_without() -> None:
-    found = scored(report())
-    assert found["differences"] == [None]
-    assert found["lengths"] == "255 tokens of code at most"
-    assert found["remarks"] == ["Nothing was grafted."]
+    found = read(report())
+    assert differences(found) == [None]
+    assert scored_lengths(found) == "255 tokens of code at most"
+    assert found.tokens_remark is None
 
 
 def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_there(
@@ -63,3 +75,19 @@ def test_the_page_has_a_row_of_differences_and_none_of_a_control_that_is_not_the
     assert "over 255 tokens of code" in text
     assert "Fewer than asked for." in text
     assert "recovered of what zeroing" not in text
+
+
+def test_the_page_of_a_verdict_whose_report_cannot_be_read_has_its_word_and_its_reason(
+    registry: Registry, tmp_path: Path
+) -> None:
+    ingest_bytes(registry, tmp_path, "base", kin_file("Base", kin_tensors()))
+    made = registry.compose("local/base").purify("fractal", type="organ").accept("likely-degraded").plan().register()
+    with registry.catalog.writing() as session:
+        model = chimeras_by_lock(session, made.lock_id)[0]
+        add_verdict(session, model.id, "llama.cpp", "gains", "It is better.", "{}")
+    with create_app(registry).test_client() as client:
+        page = client.get(f"/chimeras/{made.lock_id}")
+    assert page.status_code == 200
+    assert "It is better." in page.text
+    (verdict,) = registry.chimera(made.lock_id).verdicts
+    assert (verdict.verdict, verdict.report) == ("gains", None)

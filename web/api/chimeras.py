@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.digest import parse_prefix
+from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
+from organs.registry.digest import Digest, parse_prefix
+from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera, ChimeraPage
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
+from organs.registry.entities.recipe import RecipeRequest
 from organs.registry.errors import BadDigest, BadName, BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
-from organs.registry.present.chimeras import chimera_page, chimeras_values
-from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import operation
 from organs.web.api.params import (
@@ -40,14 +41,14 @@ EXAMPLE_LOCK = "679541f31fd5790a"
     group=GROUP,
     summary="Chimeras, newest first",
     parameters=(LIMIT, AFTER),
-    answer="Chimeras",
+    answer=ChimeraPage,
     example=f"{ROOT}/chimeras?limit=1",
 )
-def chimeras() -> Values:
-    """The models that were composed here, each with what was predicted of it and its newest verdict."""
+def chimeras() -> ChimeraPage:
+    """List the models that were composed here, each with its prediction and its newest verdict."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        return chimeras_values(session, newest_chimeras(session, limit, after))
+        return chimera_page(session, limit, after)
 
 
 @operation(
@@ -55,21 +56,21 @@ def chimeras() -> Values:
     group=GROUP,
     summary="One chimera",
     parameters=(LOCK,),
-    answer="Chimera",
+    answer=Chimera,
     refusals=(404, 409),
     example=f"{ROOT}/chimeras/{EXAMPLE_LOCK}",
 )
-def chimera(lock: str) -> Values:
-    """Its recipe, parents, findings and prediction, its verdicts, and every organ that is not its base's own."""
+def chimera(lock: str) -> Chimera:
+    """Return its recipe, parents, findings and prediction, its verdicts, and every organ that is not its base's own."""
     with reading(settings().search_seconds) as session:
-        return chimera_page(session, checked_lock(lock))
+        return chimera_by_lock(session, checked_lock(lock))
 
 
 @writing_operation(
     "/chimeras",
     group=GROUP,
     summary="Compose a chimera",
-    body="RecipeGiven",
+    body=RecipeRequest,
     answer=Job,
     status=ACCEPTED,
     refusals=(404, 409, 410),
@@ -133,14 +134,14 @@ def validate() -> Job:
     "/assemblies",
     group=GROUP,
     summary="Where a model's file is",
-    body="AssemblyRequest",
-    answer="Assembly",
+    body=AssemblyRequest,
+    answer=Assembly,
     refusals=(404, 409, 410, 500),
     example=f'{{"lock": "{EXAMPLE_LOCK}"}}',
 )
-def assemble() -> Values:
-    """The whole model, or the chimera of that lock, as one file: it is put together while it is handed out, at
-    `address`. Shards are merged, and the digest of what comes of that is not known beforehand.
+def assemble() -> Assembly:
+    """Return where a whole model, or the chimera of a lock, is one file. It is put together while it is sent from
+    `address`. Shards are merged; the digest of the result is not known before.
     """
     asked = json_body(("model", "lock"))
     if len(asked) != 1 or not all(isinstance(one, str) and len(one) <= MODEL_TEXT_MAX_LENGTH for one in asked.values()):
@@ -151,13 +152,13 @@ def assemble() -> Values:
         else:
             model = model_by_name(session, _model_name(asked["model"]))
         content = whole_model(session, model, immutable=True)
-        return {
-            "model": model.full_name,
-            "file": content.name,
-            "size_bytes": content.size_bytes,
-            "sha256": content.sha256,
-            "address": model_address(model.full_name, "downloads.model"),
-        }
+        return Assembly(
+            model=model.full_name,
+            file=content.name,
+            size_bytes=content.size_bytes,
+            sha256=None if content.sha256 is None else Digest(content.sha256),
+            address=model_address(model.full_name, "downloads.model"),
+        )
 
 
 def checked_lock(text: str) -> str:

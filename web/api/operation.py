@@ -9,7 +9,7 @@ OpenAPI document is made from what is said here, so that neither can say somethi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
@@ -52,6 +52,7 @@ class Parameter:
     example: str
     where: str = "query"
     required: bool = False
+    is_repeatable: bool = False
 
     @property
     def is_in_path(self) -> bool:
@@ -184,6 +185,7 @@ def only_post(answer_post: Callable[..., Response]) -> Callable[..., Response]:
 
 def _serve(told: Operation, view: View) -> Callable[..., Response]:
     known = tuple(parameter.name for parameter in told.parameters if not parameter.is_in_path)
+    repeatable = frozenset(parameter.name for parameter in told.parameters if parameter.is_repeatable)
 
     @wraps(view)
     def answer(**arguments: Any) -> Response:
@@ -191,7 +193,7 @@ def _serve(told: Operation, view: View) -> Callable[..., Response]:
             identity()  # a token that is sent is good, or the request is refused
         else:
             need(told.scope)
-        check_address(known)
+        check_address(known, repeatable)
         value = view(**arguments)
         made = json_answer(value)
         following = _next(value) if told.is_list else None
@@ -207,7 +209,7 @@ def _next(value: Entity | Values) -> str | None:
     return following
 
 
-def check_address(known: Sequence[str]) -> None:
+def check_address(known: Sequence[str], repeatable: Collection[str] = ()) -> None:
     """Raise BadRequest for parameters that are unknown or repeated, and for an address that is not UTF-8."""
     sent = request.query_string
     if not sent:
@@ -220,7 +222,7 @@ def check_address(known: Sequence[str]) -> None:
     for name, values in request.args.lists():
         if name not in known:
             raise BadRequest(name[:80], _unknown(name, known))
-        if len(values) > 1:
+        if len(values) > 1 and name not in repeatable:
             raise BadRequest(name, f"{name} is given {len(values)} times; once is enough.")
 
 

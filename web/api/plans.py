@@ -5,24 +5,25 @@ from __future__ import annotations
 import json
 
 from flask import request
+from msgspec.structs import replace
 
 from organs.registry.catalog.queries.composing import model_by_text
 from organs.registry.catalog.queries.fitting import fitting_models
-from organs.registry.compose.findings import (
-    Finding,
-    Severity,
-)
+from organs.registry.compose.compatibility import check_compatibility
+from organs.registry.compose.plan import planned_recipe
 from organs.registry.compose.recipe_io import (
     read_recipe,
     recipe_findings,
 )
+from organs.registry.compose.steps import PARAMETERS, TEXT_MAX_LENGTH, read_steps
+from organs.registry.entities.base import Schema
+from organs.registry.entities.finding import Finding, Severity, in_order
+from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe
+from organs.registry.entities.recipe import RecipeRequest
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
-from organs.registry.present.compatibility import compatibility_values
-from organs.registry.present.composing import fitting_values
-from organs.registry.present.plan import findings_values, plan_values
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import operation
+from organs.web.api.operation import Parameter, operation
 from organs.web.api.params import (
     BASE,
     DONOR,
@@ -36,7 +37,15 @@ from organs.web.params import (
     asked_switch,
 )
 from organs.web.permissions import planner
-from organs.web.planning import cut_lists, pair_for_client, plan_for_client
+from organs.web.planning import (
+    ORDERS,
+    checked_order,
+    compose_for_client,
+    cut_pair,
+    cut_plan,
+    pair_for_client,
+    plan_for_client,
+)
 from organs.web.responses import reading
 
 GROUP = "Chimeras"
@@ -55,22 +64,22 @@ RECIPE_EXAMPLE = json.dumps(
     group=GROUP,
     summary="Plan a recipe",
     parameters=(EVERY_PART, LOCK_TOO),
-    body="RecipeGiven",
-    answer="PlannedRecipe",
+    body=RecipeRequest,
+    answer=PlannedRecipe,
     refusals=(429,),
     example=RECIPE_EXAMPLE,
 )
-def plan() -> Values:
-    """What it comes to: findings, sizes, a prediction, and what becomes of every organ that changes. Nothing is made or
-    written. A recipe that is refused is told so by its findings, with 200; without a base there is no plan. Its cost is
-    estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000 rows.
+def plan() -> PlannedRecipe:
+    """Return what a recipe makes: findings, sizes, a prediction, and every organ that changes. Nothing is made or
+    written. A recipe that is refused has findings that say why, with 200; without a known base there is no plan. The
+    cost is estimated first: 413 for more than 2 s of processor time, or 10 s with an account. Lists have at most 2,000
+    rows.
     """
-    every_part, with_lock = asked_switch("every_part"), asked_switch("lock")
-    return planned_values(asked_recipe(), every_part=every_part, with_lock=with_lock)
+    return planned_for_client(asked_recipe(), every_part=asked_switch("every_part"), with_lock=asked_switch("lock"))
 
 
-def planned_values(inputs: Values, *, every_part: bool = False, with_lock: bool = False) -> Values:
-    """Return the plan of the recipe in `recipe` or `recipe_text`, or None and the findings that keep it from one.
+def planned_for_client(inputs: Values, *, every_part: bool = False, with_lock: bool = False) -> PlannedRecipe:
+    """Return the plan of the recipe in `recipe` or `recipe_text`, or the findings that prevent one.
 
     Raises TooCostly, TooMany, TooSlow.
     """
@@ -83,10 +92,54 @@ def planned_values(inputs: Values, *, every_part: bool = False, with_lock: bool 
         return _without_plan(recipe_findings(error))
     except (NotFound, Ambiguous, BadName, BadDigest) as error:
         return _without_plan([Finding(Severity.REFUSE, "unknown-base", str(error), "base")])
-    values = plan_values(found, every_part=every_part, contributor=planner())
-    if with_lock:
-        values["lock"] = found.lock().canonical() if found.can_be_made and not found.computations else None
-    return cut_lists({"can_be_made": found.can_be_made, "findings": values.pop("findings"), "plan": values})
+    planned = planned_recipe(found, every_part=every_part, contributor=planner())
+    if with_lock and found.can_be_made and not found.computations:
+        planned = replace(planned, lock=found.lock().canonical())
+    return cut_plan(planned)
+
+
+def _steps(name: str, description: str, example: str) -> Parameter:
+    schema: Schema = {"type": "array", "items": {"type": "string", "maxLength": TEXT_MAX_LENGTH}}
+    return Parameter(name, f"{description} It may be repeated.", schema, example, is_repeatable=True)
+
+
+def _step(name: str, description: str, example: str) -> Parameter:
+    return Parameter(name, description, {"type": "string", "maxLength": TEXT_MAX_LENGTH}, example)
+
+
+STEPS = (
+    BASE,
+    _steps(
+        "graft", "A graft: `from:acme/coder type:organ blocks:2-5`.", "from:local/Zoo-A-2M-Code-v1.0-F16 type:organ"
+    ),
+    _steps("adapter", "An adapter: `from:acme/lora scale:0.5`.", ""),
+    _steps("purify", "A purification: `method:fractal type:organ`.", ""),
+    _steps("accept", "The code of a warning that is accepted.", ""),
+    _steps("meta", "Metadata: `general.name=Tiny`.", ""),
+    _step("encode", "The type of computed organs whose own type cannot be written.", ""),
+    _step("name", "The name under which the chimera would be registered.", ""),
+    _step("cell", "A cell of the base, to have its candidates: `organ:2`, `embed:none`.", "organ:2"),
+    Parameter("order", "The order of the candidates.", {"type": "string", "enum": list(ORDERS)}, "-theta"),
+)
+
+
+@operation(
+    "/composition",
+    group=GROUP,
+    summary="A recipe under way",
+    parameters=STEPS,
+    answer=CompositionState,
+    refusals=(404, 409, 410, 413, 429),
+    example=f"{ROOT}/composition?base=local/Zoo-A-2M-v1.0-F16&cell=organ:2",
+)
+def composition() -> CompositionState:
+    """Return the plan of the steps in the address, and what can be chosen next: the cells of the base with θ, models
+    and adapters that fit, and the candidates of one cell.
+    """
+    _asked_name("base")
+    steps = [(name, text) for name in PARAMETERS for text in request.args.getlist(name)]
+    order = checked_order(request.args.get("order", ""))
+    return compose_for_client(read_steps(steps), (), request.args.get("cell", ""), order).state
 
 
 @operation(
@@ -94,18 +147,18 @@ def planned_values(inputs: Values, *, every_part: bool = False, with_lock: bool 
     group=GROUP,
     summary="Whether organs of one model fit into another",
     parameters=(BASE, DONOR),
-    answer="Compatibility",
+    answer=Compatibility,
     refusals=(404, 409, 410, 429),
     example=f"{ROOT}/compatibility?base=local/Zoo-A-2M-v1.0-F16&donor=local/Zoo-B-2M-v1.0-Q8_0",
 )
-def compatibility() -> Values:
+def compatibility() -> Compatibility:
     """How much of each type fits, and all that speaks for and against it. What refuses one type says nothing against
     the others.
     """
     names = [_asked_name("base"), _asked_name("donor")]
     with reading(PLAN_SECONDS) as session:
         base, donor = pair_for_client(session, *names)
-        return cut_lists(compatibility_values(base, donor))
+        return cut_pair(check_compatibility(base, donor))
 
 
 @operation(
@@ -113,22 +166,21 @@ def compatibility() -> Values:
     group=GROUP,
     summary="Models that have organs which fit into one",
     parameters=(BASE, LIMIT),
-    answer="Fitting",
+    answer=FittingModels,
     refusals=(404, 409, 410),
     example=f"{ROOT}/fitting?base=local/Zoo-A-2M-v1.0-F16&limit=2",
 )
-def fitting() -> Values:
+def fitting() -> FittingModels:
     """Relatives first, the most alike before the others; then strangers, newest first, whose organs fit by shape
     alone. No more than 1,000 models are looked through, so that one page can hold all that is found.
     """
     name, limit = _asked_name("base"), asked_limit()
     with reading(PLAN_SECONDS) as session:
-        base = model_by_text(session, name)
-        return {"base": base.full_name, "next": None} | fitting_values(fitting_models(session, base.id, limit))
+        return fitting_models(session, model_by_text(session, name), limit)
 
 
-def _without_plan(findings: list[Finding]) -> Values:
-    return cut_lists({"can_be_made": False, "findings": findings_values(findings, ()), "plan": None})
+def _without_plan(findings: list[Finding]) -> PlannedRecipe:
+    return cut_plan(PlannedRecipe(can_be_made=False, findings=in_order(findings), plan=None))
 
 
 def _asked_name(parameter: str) -> str:

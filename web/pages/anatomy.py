@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from string import ascii_uppercase
 
 from organs.registry.anatomy import is_behind_blocks, reading_order
 from organs.registry.entities.comparison import OrganChange
+from organs.registry.entities.plan import CellTotals, PlanChange, PlanPart
 from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.web.render import (
@@ -29,71 +31,77 @@ def acts_text(acts: Sequence[str]) -> str:
     return ", then ".join(ACTS[act] for act in acts)
 
 
-def legend(parts: Iterable[Values], base: str) -> list[Values]:
-    """A letter for each parent and what was done with its organs, in the order of the parts; with how many these are.
+@dataclass(frozen=True, slots=True)
+class LegendLine:
+    """A line of the legend: a parent and what was done with its organs, with a letter."""
 
-    `mark` is the letter, `model` the parent, `words` what was done.
-    """
+    mark: str
+    model: str
+    is_base: bool
+    acts: tuple[str, ...]
+    organs: int
+
+    @property
+    def words(self) -> str:
+        """What was done, in words."""
+        return acts_text(self.acts)
+
+
+def legend(parts: Iterable[PlanPart], base: str) -> list[LegendLine]:
+    """Return a line for each parent and what was done with its organs, in the order of the parts."""
     counts: dict[tuple[str, ...], int] = {}
     for part in parts:
-        key = (part["from"], *part["acts"])
+        key = (part.model, *part.acts)
         counts[key] = counts.get(key, 0) + 1
     return [
-        {
-            "mark": letter(number),
-            "model": model,
-            "is_base": model == base,
-            "acts": list(acts),
-            "words": acts_text(acts),
-            "organs": count,
-        }
+        LegendLine(letter(number), model, model == base, tuple(acts), count)
         for number, ((model, *acts), count) in enumerate(counts.items())
     ]
 
 
-def marks(parts: Iterable[Values], shown: Iterable[Values]) -> dict[str, Values]:
-    """The line of the legend `shown` that each part belongs to, by the tensor's name."""
+def marks(parts: Iterable[PlanPart], shown: Iterable[LegendLine]) -> dict[str, LegendLine]:
+    """Return the line of the legend `shown` for each part, by the tensor's name."""
     lines = _by_key(shown)
-    return {part["name"]: lines[part["from"], *part["acts"]] for part in parts}
+    return {part.name: lines[part.model, *part.acts] for part in parts}
 
 
-def with_marks(runs: Iterable[Values], shown: Iterable[Values]) -> list[Values]:
-    """The changes of runs of blocks, each with the letter of its line in the legend `shown`."""
+def with_marks(runs: Iterable[PlanChange], shown: Iterable[LegendLine]) -> list[tuple[str, PlanChange]]:
+    """Return the changes of runs of blocks, each with the letter of its line in the legend `shown`."""
     lines = _by_key(shown)
-    return [run | {"mark": lines[run["from"], *run["acts"]]["mark"]} for run in runs]
+    return [(lines[run.model, *run.acts].mark, run) for run in runs]
 
 
-def marked(grid: Values, by_name: Mapping[str, Values]) -> Values:
+def marked(grid: Values, by_name: Mapping[str, LegendLine]) -> Values:
     """`grid`, as `web.pages.anatomy` gives it, with the letter of each cell that is not the base's own."""
     rows = [row | {"cells": [_cell(one, by_name) for one in row["cells"]]} for row in grid["rows"]]
     ends = {end: [_cell(one, by_name) for one in grid[end]] for end in ("head", "foot")}
     return grid | ends | {"rows": rows, "lettered": True}
 
 
-def changes(placements: Iterable[Values], parts: Iterable[Values]) -> dict[Place, OrganChange]:
+def changes(placements: Iterable[Values], parts: Iterable[PlanPart]) -> dict[Place, OrganChange]:
     """What became of each organ of the base, for a grid that is coloured by it. Likeness is not known here."""
-    changed = {part["name"]: part for part in parts}
+    changed = {part.name: part for part in parts}
     return {(one["tower"], one["block"], one["slot"]): _change(changed.get(one["name"])) for one in placements}
 
 
-def _by_key(shown: Iterable[Values]) -> dict[tuple[str, ...], Values]:
-    return {(line["model"], *line["acts"]): line for line in shown}
+def _by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
+    return {(line.model, *line.acts): line for line in shown}
 
 
-def _change(part: Values | None) -> OrganChange:
+def _change(part: PlanPart | None) -> OrganChange:
     if part is None:
         return OrganChange(theta_change=0.0, likeness=None, identical=True)
-    before, after = part["theta_before"], part["theta"]
+    before, after = part.theta_before, part.theta
     shift = None if before is None or after is None else after - before
     return OrganChange(theta_change=shift, likeness=None, identical=False)
 
 
-def _cell(cell: Values | None, by_name: Mapping[str, Values]) -> Values | None:
+def _cell(cell: Values | None, by_name: Mapping[str, LegendLine]) -> Values | None:
     line = None if cell is None else by_name.get(cell["name"])
     if cell is None or line is None:
         return cell
-    source = "the base's own" if line["is_base"] else f"of {line['model']}"
-    return cell | {"mark": line["mark"], "said": f"{line['mark']}, {source}, {line['words']}: {cell['said']}"}
+    source = "the base's own" if line.is_base else f"of {line.model}"
+    return cell | {"mark": line.mark, "said": f"{line.mark}, {source}, {line.words}: {cell['said']}"}
 
 
 def letter(number: int) -> str:
@@ -253,14 +261,16 @@ def letters(parents: Sequence[str]) -> dict[str, str]:
     return {name: letter(number) for number, name in enumerate(parents[1:])}
 
 
-def cell_grid(cells: Sequence[Values], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Values:
-    """`cells` as rows; `marks` has the parents' letters, `address` gives the page on which a cell is looked at."""
-    painted = {one["cell"]: _painted(one, marks, chosen, address) for one in cells}
-    inside = [one for one in cells if one["block"] is not None]
-    found = {one["type"] for one in inside}
+def cell_grid(
+    cells: Sequence[CellTotals], marks: Mapping[str, str], chosen: str, address: Callable[[str], str]
+) -> Values:
+    """Return `cells` as rows; `marks` has the parents' letters, `address` gives the page of a cell."""
+    painted = {one.cell: _painted(one, marks, chosen, address) for one in cells}
+    inside = [one for one in cells if one.block is not None]
+    found = {one.type for one in inside}
     kinds = [*(kind for kind in _COLUMNS if kind in found), *sorted(found.difference(_COLUMNS))]
-    rows = sorted({(one["tower"], one["block"]) for one in inside})
-    places = {(one["tower"], one["block"], one["type"]): painted[one["cell"]] for one in inside}
+    rows = sorted({(one.tower, one.block or 0) for one in inside})
+    places = {(one.tower, one.block, one.type): painted[one.cell] for one in inside}
     return {
         "kinds": kinds,
         "rows": [
@@ -271,28 +281,28 @@ def cell_grid(cells: Sequence[Values], marks: Mapping[str, str], chosen: str, ad
             for tower, block in rows[:ROWS_MAX]
         ],
         "left_out": max(0, len(rows) - ROWS_MAX),
-        "outside": [painted[one["cell"]] for one in cells if one["block"] is None],
-        "is_computed": any(one["to_compute"] for one in cells),
-        "is_purified": any(one["purified"] for one in cells),
+        "outside": [painted[one.cell] for one in cells if one.block is None],
+        "is_computed": any(one.to_compute for one in cells),
+        "is_purified": any(one.purified for one in cells),
     }
 
 
-def _painted(one: Values, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Values:
-    signs = [*(marks[name] for name in one["from"] if name in marks), *([PURIFIED] if one["purified"] else [])]
-    where = "outside the blocks" if one["block"] is None else f"block {one['block']}"
-    tower = "" if one["tower"] == "text" else f"{one['tower']} "
-    number = theta_text(one["theta_taken"])
-    theta = f"θ {number}{' before it is computed' if one['to_compute'] else ''}"
-    said = f"{tower}{where}, {one['type']}: {theta}, {one['organs']} organ{'s' if one['organs'] != 1 else ''}"
-    if one["from"]:
-        said += f", from {' and '.join(one['from'])}"
+def _painted(one: CellTotals, marks: Mapping[str, str], chosen: str, address: Callable[[str], str]) -> Values:
+    signs = [*(marks[name] for name in one.models if name in marks), *([PURIFIED] if one.purified else [])]
+    where = "outside the blocks" if one.block is None else f"block {one.block}"
+    tower = "" if one.tower == "text" else f"{one.tower} "
+    number = theta_text(one.theta_taken)
+    theta = f"θ {number}{' before it is computed' if one.to_compute else ''}"
+    said = f"{tower}{where}, {one.type}: {theta}, {one.organs} organ{'s' if one.organs != 1 else ''}"
+    if one.models:
+        said += f", from {' and '.join(one.models)}"
     return {
-        "key": one["cell"],
-        "type": one["type"],
-        "tone": theta_class(one["theta_taken"]),
-        "number": f"({number})" if one["to_compute"] else number,
+        "key": one.cell,
+        "type": one.type,
+        "tone": theta_class(one.theta_taken),
+        "number": f"({number})" if one.to_compute else number,
         "sign": "".join(signs),
-        "said": said + (", purified" if one["purified"] else ""),
-        "chosen": one["cell"] == chosen,
-        "address": address(one["cell"]),
+        "said": said + (", purified" if one.purified else ""),
+        "chosen": one.cell == chosen,
+        "address": address(one.cell),
     }

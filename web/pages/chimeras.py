@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from datetime import datetime
 
 from flask import request, url_for
+from msgspec.structs import asdict
 
-from organs.registry.catalog.queries.chimeras import chimeras_by_lock, newest_chimeras
-from organs.registry.present.chimeras import chimera_organs, chimera_page, chimeras_values
+from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
+from organs.registry.entities.chimera import Chimera, ChimeraPage
+from organs.registry.entities.finding import Severity
+from organs.registry.present.models import placements_values
 from organs.registry.present.values import Values
 from organs.registry.reports.document import Cell
 from organs.web.forms import writing_form
@@ -27,8 +31,10 @@ from organs.web.pages.blueprint import pages
 from organs.web.pages.model import pull_lines
 from organs.web.pages.verdicts import (
     KIND,
+    differences,
     missing_runtime,
-    scored,
+    score_rows,
+    scored_lengths,
     under_way,
     verdict_meaning,
 )
@@ -48,32 +54,36 @@ from organs.web.responses import (
 
 READINGS_HERE = ("theta", "spectral", "size", "change")
 COMPUTED_SHOWN = 60
-"""Computed organs that the page lists; its twin has all of them."""
+"""Computed organs that the page lists; the JSON has all of them."""
 TEXTS = ("recipe.yaml", "lock.json", "card.md", "Modelfile")
 COLUMNS = ("name", "lock_id", "usable", "score", "verdict", "size_bytes", "mean_theta", "created_at")
 """Of the list as CSV."""
 
 
-@paged(pages, "/chimeras", csv=True)
+@paged(pages, "/chimeras", csv=True, api="chimeras")
 def chimeras() -> Page:
-    """The models that were composed here, newest first; `after` and `limit` page through them."""
+    """Show the models that were composed here, newest first; `after` and `limit` page through them."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        values = chimeras_values(session, newest_chimeras(session, limit, after))
+        page = chimera_page(session, limit, after)
     return Page(
-        "chimeras.html", values, extra=lambda: _around(values), sheet=lambda: _sheet(values), next=values["next"]
+        "chimeras.html",
+        {"chimeras": page.items},
+        extra=lambda: _around(page),
+        sheet=lambda: _sheet(page),
+        next=page.next,
     )
 
 
-@paged(pages, "/chimeras/<lock>")
+@paged(pages, "/chimeras/<lock>", api="chimera")
 def chimera(lock: str) -> Page:
-    """The chimera whose lock has a digest that begins so; `by` says what the cells of its grid are coloured by."""
+    """Show the chimera whose lock has a digest that begins with `lock`; `by` chooses what colours its grid."""
     by = asked_choice("by", READINGS_HERE)
     with reading(settings().search_seconds) as session:
-        values = chimera_page(session, lock)
-        values["placements"] = chimera_organs(session, lock)
-        jobs = under_way(session, values["model"])
-    return Page("chimera.html", values, extra=lambda: _shown(values, by) | {"jobs": jobs})
+        found = chimera_by_lock(session, lock)
+        placements = placements_values(session, chimeras_by_lock(session, lock)[0].id)
+        jobs = under_way(session, found.model)
+    return Page("chimera.html", asdict(found), extra=lambda: _shown(found, placements, by) | {"jobs": jobs})
 
 
 @writing_form(pages, "/chimeras/<lock>/validate")
@@ -86,77 +96,83 @@ def validate(lock: str) -> str:
     return url_for("pages.job", job=job_id)
 
 
-def _around(values: Values) -> Values:
+def _around(page: ChimeraPage) -> Values:
     path, limit = url_for("pages.chimeras"), request.args.get("limit", "")
     return {
-        "following": values["next"] and with_parameters(path, {"after": values["next"]}, limit=limit),
+        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
         "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
         "csv": with_parameters(url_for("pages.chimeras_csv"), {}, limit="1000"),
         "verdict_meaning": verdict_meaning,
     }
 
 
-def _sheet(values: Values) -> Sheet:
+def _sheet(page: ChimeraPage) -> Sheet:
     keys = (*COLUMNS[:1], "parents", *COLUMNS[1:])
-    return Sheet(keys, [[_cell(one[key]) for key in keys] for one in values["items"]])
+    return Sheet(keys, [[_cell(getattr(one, key)) for key in keys] for one in page])
 
 
-def _cell(value: Any) -> Cell:
-    return " ".join(map(str, value)) if isinstance(value, list) else value
+def _cell(value: object) -> Cell:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return " ".join(map(str, value)) if isinstance(value, tuple) else value  # type: ignore[return-value]
 
 
-def _shown(values: Values, by: str) -> Values:
-    lines = legend(values["parts"], values["parents"][0]["model"])
-    colours = changes(values["placements"], values["parts"]) if by == "change" else {}
-    grid = anatomy(values["placements"], by, colours)
-    newest = values["verdicts"][0] if values["verdicts"] else None
+def _shown(chimera: Chimera, placements: list[Values], by: str) -> Values:
+    lines = legend(chimera.parts, chimera.parents[0].model)
+    colours = changes(placements, chimera.parts) if by == "change" else {}
+    grid = anatomy(placements, by, colours)
+    newest = chimera.verdicts[0] if chimera.verdicts else None
+    report = None if newest is None else newest.report
     return {
-        "parts_count": len(values["parts"]),
+        "parts_count": len(chimera.parts),
         "by_label": READINGS[by],
-        "choices": [_choice(values, name, by) for name in READINGS_HERE],
-        "grid": marked(grid, marks(values["parts"], lines)),
+        "choices": [_choice(chimera, name, by) for name in READINGS_HERE],
+        "grid": marked(grid, marks(chimera.parts, lines)),
         "donors": lines,
-        "changes_shown": with_marks(values["changes"], lines),
+        "changes_shown": with_marks(chimera.changes, lines),
         "acts_text": acts_text,
         "newest": newest,
-        "scored": None if newest is None else scored(newest["report"]),
+        "report": report,
+        "rows": [] if report is None else score_rows(report),
+        "differences": [] if report is None else differences(report),
+        "lengths": "" if report is None else scored_lengths(report),
         "verdict_meaning": verdict_meaning,
-        "serious": [one for one in values["findings"] if one["severity"] != "info"],
-        "informing": [one for one in values["findings"] if one["severity"] == "info"],
-        "computed_shown": values["computed"][:COMPUTED_SHOWN],
-        "file_address": model_address(values["model"], "downloads.model"),
-        "texts": [_text(values, name) for name in TEXTS],
-        "lines": _lines(values),
-        "lineage_address": url_for("pages.lineage", model=values["model"]),
+        "serious": [one for one in chimera.findings if one.severity is not Severity.INFO],
+        "informing": [one for one in chimera.findings if one.severity is Severity.INFO],
+        "computed_shown": chimera.computed[:COMPUTED_SHOWN],
+        "file_address": model_address(chimera.model, "downloads.model"),
+        "texts": [_text(chimera, name) for name in TEXTS],
+        "lines": _lines(chimera),
+        "lineage_address": url_for("pages.lineage", model=chimera.model),
         "missing_runtime": missing_runtime(),
     }
 
 
-def _choice(values: Values, name: str, by: str) -> Values:
+def _choice(chimera: Chimera, name: str, by: str) -> Values:
     address = with_parameters(
-        url_for("pages.chimera", lock=values["lock_id"]), {"by": name} if name != READINGS_HERE[0] else {}
+        url_for("pages.chimera", lock=chimera.lock_id), {"by": name} if name != READINGS_HERE[0] else {}
     )
     return {"label": READINGS[name], "chosen": name == by, "address": address}
 
 
-def _text(values: Values, name: str) -> Values:
-    return {"label": name, "address": url_for("made.chimera_text", lock=values["lock_id"], text=name)}
+def _text(chimera: Chimera, name: str) -> Values:
+    return {"label": name, "address": url_for("made.chimera_text", lock=chimera.lock_id, text=name)}
 
 
-def _lines(values: Values) -> list[Values]:
-    """What to type, by what it is for: first what gets the file, under the name that the other lines call it."""
-    name = values["model"].partition("/")[2].partition("@")[0]
-    modelfile = url_for("made.chimera_text", lock=values["lock_id"], text="Modelfile", _external=True)
-    get, pull = pull_lines(values["model"], values["file"]["name"])
+def _lines(chimera: Chimera) -> list[Values]:
+    """Return the commands, by what each is for; first those that get the file, under the name that the others use."""
+    name = chimera.model.partition("/")[2].partition("@")[0]
+    modelfile = url_for("made.chimera_text", lock=chimera.lock_id, text="Modelfile", _external=True)
+    get, pull = pull_lines(chimera.model, chimera.file.name)
     ollama = f"ollama create {shlex.quote(name.lower())} -f Modelfile"
     return [
         {"label": "get the file", "line": get},
-        {"label": "run it with llama.cpp", "line": values["llama_cli"]},
+        {"label": "run it with llama.cpp", "line": chimera.llama_cli},
         {
             "label": "into Ollama, with the Modelfile beside the file",
             "line": f"curl -fL -o Modelfile '{modelfile}'\n{ollama}",
         },
         {"label": "or get it as clients of the Hugging Face hub do", "line": pull},
-        {"label": "or write its file where the registry is", "line": values["assemble"]},
-        {"label": "the same from Python, from the recipe", "line": values["python"].rstrip()},
+        {"label": "or write its file where the registry is", "line": chimera.assemble},
+        {"label": "the same from Python, from the recipe", "line": chimera.python.rstrip()},
     ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from urllib.parse import quote, urlencode
 
-from flask import abort, g, redirect, request, url_for
+from flask import abort, redirect, request, url_for
+from msgspec.structs import asdict
 from sqlalchemy.orm import Session
 from werkzeug.datastructures import MultiDict
 from werkzeug.wrappers import Response
@@ -17,32 +18,20 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.search.parse import short_text
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.findings import Finding
-from organs.registry.compose.models import Parent
+from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.recipe import ENCODINGS, Graft, PurifyMethod, Recipe
 from organs.registry.compose.recipe_io import (
     TYPES,
     recipe_findings,
+    recipe_python,
     recipe_values,
-    recipe_yaml,
 )
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
-from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound, TooSlow
-from organs.registry.present.changes import findings_values
-from organs.registry.present.compatibility import compatibility_values
-from organs.registry.present.composing import (
-    ALIKE,
-    Cell,
-    adapters_values,
-    candidates_values,
-    cells_values,
-    fitting_values,
-    types_values,
-)
+from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.plan import Candidates, Compatibility, CompositionState, FitCount, FittingModels
+from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound
 from organs.registry.present.models import model_summary, models_values
-from organs.registry.present.plan import plan_values
-from organs.registry.present.script import script
 from organs.registry.present.values import Values
 from organs.web.errors import status_of
 from organs.web.forms import writing_form
@@ -53,25 +42,21 @@ from organs.web.pages.anatomy import (
 from organs.web.pages.blueprint import pages
 from organs.web.pages.lineage import offered_names
 from organs.web.params import asked_query
-from organs.web.permissions import ask, planner
-from organs.web.planning import cut_lists, pair_for_client, plan_for_client
+from organs.web.permissions import ask
+from organs.web.planning import ORDERS, UnderWay, checked_order, compose_for_client, cut_pair, pair_for_client
 from organs.web.responses import (
     Page,
     paged,
-    plain_page,
     reading,
     settings,
 )
 
-ORDERS = {ALIKE: "alike", "-theta": "θ", "-spectral": "spectral signal", "-rank": "stable rank"}
-"""What candidates are ranked by, the largest first; only likeness has been seen to say how a graft ends."""
 STEP_FIELDS = {
     "graft": ("from", "where", "sort", "type", "slot", "blocks"),
     "adapter": ("from", "scale"),
     "purify": ("method", "where", "type", "slot", "blocks", "keep"),
 }
 """The fields of the forms that add a step, as a recipe calls them."""
-BLOCK_DIGITS = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +112,7 @@ def asked_of(given: MultiDict[str, str]) -> Asked:
     Empty ones and those of other names say nothing.
     """
     steps = [(name, text.strip()) for name in PARAMETERS for text in given.getlist(name) if text.strip()]
-    order = given.get("order") or next(iter(ORDERS))
-    if order not in ORDERS:
-        raise BadQuery("order", f"one of {', '.join(ORDERS)}")
-    return Asked(tuple(steps), given.get("cell", ""), order)
+    return Asked(tuple(steps), given.get("cell", ""), checked_order(given.get("order", "")))
 
 
 def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> str:
@@ -140,18 +122,8 @@ def compose_address(steps: Sequence[Step], endpoint: str = "pages.compose") -> s
 
 
 def twin(endpoint: str = "pages.compose_json") -> str:
-    """The JSON twin of a page of composing, which may have several parameters of one name."""
+    """Return the JSON address of a page of composing, which may have several parameters of one name."""
     return compose_address(list(request.args.items(multi=True)), endpoint)
-
-
-def parsed_cell(text: str) -> Cell:
-    """The cell that `text` names: `organ:2`, `embed:none`, `norm:3:vision`; raises BadQuery."""
-    kind, _, rest = text.partition(":")
-    block, _, tower = rest.partition(":")
-    is_number = block.isascii() and block.isdigit() and len(block) <= BLOCK_DIGITS
-    if not kind or not (is_number or block == "none"):
-        raise BadQuery("cell", "a type and a block of the base, such as organ:2")
-    return Cell(kind, int(block) if is_number else None, tower or "text")
 
 
 def filled_step(given: MultiDict[str, str]) -> Step:
@@ -166,16 +138,16 @@ def filled_step(given: MultiDict[str, str]) -> Step:
     raise BadQuery("add", f"one of {', '.join((*STEP_FIELDS, 'encode', 'meta'))}")
 
 
-def cell_graft(model: str, cell: Values, towers: Sequence[str]) -> Step:
+def cell_graft(model: str, cell: Candidates, towers: Sequence[str]) -> Step:
     """The step that takes all of a cell from `model`.
 
     A recipe's blocks are those of every tower, so where the base has several a query keeps to one. What stands outside
     the blocks is named by its slots.
     """
-    place = {"slot": ",".join(cell["slots"])} if cell["block"] is None else {"type": cell["type"]}
-    block = {} if cell["block"] is None else {"blocks": str(cell["block"])}
+    place = {"slot": ",".join(cell.slots)} if cell.block is None else {"type": cell.type}
+    block = {} if cell.block is None else {"blocks": str(cell.block)}
     if len(towers) > 1:
-        return "graft", step_text({"where": f"model:{model} tower:{cell['tower']}", **place, **block})
+        return "graft", step_text({"where": f"model:{model} tower:{cell.tower}", **place, **block})
     return "graft", step_text({"from": model, **place, **block})
 
 
@@ -210,102 +182,70 @@ def _reads(steps: Sequence[Step]) -> bool:
     return True
 
 
-FITTING_SHOWN = 12
 FILE_NAME = "recipe.yaml"
 TOO_SLOW = "This took the catalog too long, and was left out."
 NOTHING_YET = "nothing-to-do"
-"""What the plan of a base without any step is refused for: no news to whoever has only begun."""
+"""The finding about a base without any step, which is no news to a person who has only begun."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workbench:
-    """What a page of it is made of."""
+    """The steps, what they make, and what is wrong with the request."""
 
     asked: Asked
-    recipe: Recipe
-    plan: Plan
-    values: Values
-    """For HTML and JSON alike."""
+    under_way: UnderWay
     problem: str | None = None
     status: int = 200
 
+    @property
+    def recipe(self) -> Recipe:
+        return self.under_way.recipe
+
+    @property
+    def plan(self) -> Plan:
+        return self.under_way.plan
+
+    @property
+    def state(self) -> CompositionState:
+        return self.under_way.state
+
     def page(self) -> Page:
-        """The page, and its twin."""
-        return Page("compose.html", self.values, extra=lambda: _shown(self), status=self.status)
+        """Return the page."""
+        return Page("compose.html", asdict(self.state), extra=lambda: _shown(self), status=self.status)
 
 
 def workbench(asked: Asked, problem: str | None = None, status: int = 200) -> Workbench:
-    """The plan of what is asked and all beside it. Steps that cannot be read are findings, and 400.
+    """Return the plan of the steps and what can be chosen next. Steps that cannot be read are findings, and 400.
 
-    Raises NotFound, BadName and the like for the base, BadQuery for a cell, TooCostly, TooMany, TooSlow, StoreError.
+    Raises what `compose_for_client` raises.
     """
     unread: list[Finding] = []
     try:
         recipe = asked.recipe()
     except BadRecipe as error:
-        if not plain_page():
-            raise
         recipe, unread, status = asked.readable(), recipe_findings(error), 400
-    with reading(settings().search_seconds) as session:
-        plan, library = plan_for_client(session, recipe)
-        adapters = adapters_values(session, plan.base, library)
-    values = {
-        "base": plan.base.label,
-        "recipe": None if unread else recipe_values(recipe),
-        "yaml": None if unread else recipe_yaml(recipe),
-        "plan": None if unread else plan_values(plan, contributor=planner()),
-        "findings": findings_values(unread or plan.findings, recipe.accept),
-        "cells": cells_values(plan.parts),
-        "types": types_values(plan.parts),
-        "adapters": adapters,
-        "fitting": _fitting(plan.base),
-        "candidates": _candidates(plan.base, asked) if asked.cell else None,
-    }
-    return Workbench(asked, recipe, plan, cut_lists(values), problem, status)
-
-
-def _fitting(base: Parent) -> Values | None:
-    """Models that fit the base; None where that took too long."""
-    try:
-        with reading(settings().search_seconds) as session:
-            return fitting_values(fitting_models(session, base.model_id or 0, FITTING_SHOWN))
-    except TooSlow:
-        g.unkept = True  # the next one who asks may have more luck
-        return None
-
-
-def _candidates(base: Parent, asked: Asked) -> Values | None:
-    cell = parsed_cell(asked.cell)
-    try:
-        with reading(settings().search_seconds) as session:
-            return candidates_values(session, base, cell, asked.order)
-    except TooSlow:
-        g.unkept = True
-        return None
+    return Workbench(asked, compose_for_client(recipe, unread, asked.cell, asked.order), problem, status)
 
 
 def _shown(bench: Workbench) -> Values:
     """What only the HTML needs."""
-    asked, plan, values = bench.asked, bench.plan, bench.values
+    asked, plan, state = bench.asked, bench.plan, bench.state
     marks = letters([parent.label for parent in plan.parents])
-    findings = [
-        one for one in values["findings"] if one["code"] != NOTHING_YET or len(asked.steps) > 1 or bench.problem
-    ]
+    findings = [one for one in state.findings if one.code != NOTHING_YET or len(asked.steps) > 1 or bench.problem]
+    parents = () if state.plan is None else state.plan.parents
     return {
         "problem": bench.problem,
         "steps": _steps(bench),
-        "grid": cell_grid(
-            values["cells"], marks, asked.cell, lambda cell: asked.address(cell=cell, anchor="candidates")
-        ),
+        "grid": cell_grid(state.cells, marks, asked.cell, lambda cell: asked.address(cell=cell, anchor="candidates")),
         "marks": marks,
-        "acts": {one["model"]: one["acts"] for one in (values["plan"] or {}).get("parents", ())},
-        "findings_shown": [one | _accepting(asked, one) for one in findings],
+        "acts": {one.model: one.acts for one in parents},
+        "findings_shown": [asdict(one) | {"accept": _accepting(asked, one)} for one in findings],
         "has_steps": any(part.acts for part in plan.parts) or len(asked.steps) > 1,
         "offers": _offers(bench),
         "whole": _whole(bench),
         "adding": [
-            {"name": one["model"], "address": _added(asked, "adapter", f"from:{one['model']}"), **one}
-            for one in values["adapters"]
+            {"name": one.model, "address": _added(asked, "adapter", f"from:{one.model}"), "findings": one.findings}
+            for one in state.adapters
         ],
         "orders": [
             {"label": label, "chosen": order == asked.order, "address": asked.address(order=order, anchor="candidates")}
@@ -328,15 +268,15 @@ def _shown(bench: Workbench) -> Values:
 
 def _steps(bench: Workbench) -> list[Values]:
     """The steps so far, each with what is wrong with its text, and the page without it."""
-    asked, findings = bench.asked, bench.values["findings"]
-    wrong = [one for one in findings if one["severity"] == "refuse" and one["field"]]
+    asked = bench.asked
+    wrong = [one for one in bench.state.findings if one.severity is Severity.REFUSE and one.field]
     return [
         {
             "what": parameter,
             "text": text,
             "path": path,
             "remove": asked.without(place).address(),
-            "problems": [one["sentence"] for one in wrong if _is_at(one["field"], path)],
+            "problems": [one.sentence for one in wrong if _is_at(one.field, path)],
         }
         for place, ((parameter, text), path) in enumerate(zip(asked.steps, asked.paths(), strict=True))
         if parameter != "base"
@@ -347,48 +287,48 @@ def _is_at(field: str, path: str) -> bool:
     return field == path or field.startswith((f"{path}.", f"{path}["))
 
 
-def _accepting(asked: Asked, finding: Mapping[str, str]) -> Values:
-    """The page on which a warning is accepted, or is so no more."""
-    if finding["severity"] != "warn":
-        return {"accept": None}
-    step = ("accept", finding["code"])
+def _accepting(asked: Asked, finding: Finding) -> str | None:
+    """Return the page on which a warning is accepted, or no longer; None for other findings."""
+    if finding.severity is not Severity.WARN:
+        return None
+    step = ("accept", finding.code)
     if step in asked.steps:
-        return {"accept": asked.without(asked.steps.index(step)).address(anchor="findings")}
-    return {"accept": asked.having(*step).address(anchor="findings")}
+        return asked.without(asked.steps.index(step)).address(anchor="findings")
+    return asked.having(*step).address(anchor="findings")
 
 
 def _offers(bench: Workbench) -> list[Values]:
-    """The candidates of the chosen cell, each with the page on which the cell is theirs."""
-    candidates = bench.values["candidates"]
+    """Return the candidates of the chosen cell, each with the page on which the cell is taken from it."""
+    candidates = bench.state.candidates
     if candidates is None:
         return []
     towers = sorted({part.place.tower.value for part in bench.plan.base.parts})
     return [
-        one | {"address": _grafted(bench, cell_graft(one["model"], candidates, towers)) if one["whole"] else None}
-        for one in candidates["items"]
+        asdict(one) | {"address": _grafted(bench, cell_graft(one.model, candidates, towers)) if one.whole else None}
+        for one in candidates.items
     ]
 
 
 def _whole(bench: Workbench) -> list[Values]:
-    """The models that fit, each with the pages on which all of a type is theirs."""
-    fitting = bench.values["fitting"]
+    """Return the models that fit, each with the pages on which all organs of a type are taken from it."""
+    fitting = bench.state.fitting
     return [
         {
-            "model": one["model"],
-            "alike": one["alike"],
+            "model": one.model,
+            "alike": one.alike,
             "types": {
-                kind: fit
-                | {"address": _grafted(bench, type_graft(one["model"], kind)) if _can_give(kind, fit) else None}
-                for kind, fit in one["types"].items()
+                kind: asdict(fit)
+                | {"address": _grafted(bench, type_graft(one.model, kind)) if _can_give(kind, fit) else None}
+                for kind, fit in one.types.items()
             },
-            "fits": compose_address([("base", bench.plan.base.label), ("donor", one["model"])], "pages.compose_fits"),
+            "fits": compose_address([("base", bench.plan.base.label), ("donor", one.model)], "pages.compose_fits"),
         }
-        for one in (fitting["items"] if fitting else ())
+        for one in (fitting.items if fitting else ())
     ]
 
 
-def _can_give(kind: str, fit: Mapping[str, int]) -> bool:
-    return bool(fit["whole"] and fit["fitting"] and kind in TYPES)
+def _can_give(kind: str, fit: FitCount) -> bool:
+    return bool(fit.whole and fit.fitting and kind in TYPES)
 
 
 def _grafted(bench: Workbench, step: tuple[str, str]) -> str:
@@ -408,7 +348,7 @@ def _lines(bench: Workbench) -> Values:
     return {
         "recipe_file": FILE_NAME,
         "command": f"organ compose {FILE_NAME} -o {file_name}",
-        "python": script(bench.recipe, file_name),
+        "python": recipe_python(bench.recipe, file_name),
     }
 
 
@@ -416,65 +356,74 @@ FITTING_MAX, OTHERS_MAX = 50, 20
 ENDPOINT = "pages.compose_fits"
 
 
-@paged(pages, "/compose/fits")
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """What fits a base, and what does not; with a donor, the findings for and against that one."""
+
+    base: str
+    models: FittingModels
+    others: tuple[tuple[str, str], ...]
+    """Names of models of which nothing fits, each with the reason."""
+    pair: Compatibility | None
+
+
+def _api_of_fits() -> str:
+    return "compatibility" if request.args.get("donor") else "fitting"
+
+
+@paged(pages, "/compose/fits", api=_api_of_fits)
 def compose_fits() -> Page:
-    """The models that fit the model `base`, wholly or in part; with `donor` the findings for and against that one."""
+    """Show the models that fit the model `base`, wholly or in part; with `donor` the findings about that one."""
     base, donor = (request.args.get(name, "").strip() for name in ("base", "donor"))
-    values: Values = {"base": None, "models": None, "others": [], "donor": None}
+    fits: Fits | None = None
     problem, status = None, 200
     if base:
         try:
             with reading(settings().search_seconds) as session:
-                values = _found(session, base, donor)
+                fits = _fits(session, base, donor)
         except (NotFound, BadName, BadDigest, Ambiguous) as error:
-            if not plain_page():
-                raise
             problem, status = str(error).rstrip("?.") + ".", status_of(error)
-    return Page("compose_fits.html", values, extra=lambda: _links(values, base, donor, problem), status=status)
+    return Page("compose_fits.html", {}, extra=lambda: _links(fits, base, donor, problem), status=status)
 
 
-def _found(session: Session, base: str, donor: str) -> Values:
+def _fits(session: Session, base: str, donor: str) -> Fits:
     row = model_by_text(session, base)
-    found = fitting_models(session, row.id, FITTING_MAX)
-    compatibility = None
-    if donor:
-        compatibility = cut_lists(compatibility_values(*pair_for_client(session, base, donor)))
-    fitting = {one.name for one in found.items}
+    found = fitting_models(session, row, FITTING_MAX)
+    pair = cut_pair(check_compatibility(*pair_for_client(session, base, donor))) if donor else None
+    fitting = {one.model for one in found.items}
     newest = search_models(session, parse_query("kind:model", MODELS), FITTING_MAX).items
     others = [one for one in newest if one.id != row.id and one.full_name not in fitting]
-    return {
-        "base": row.full_name,
-        "architecture": row.architecture,
-        "models": fitting_values(found),
-        "others": [{"model": one.full_name, "why": _reason(row, one)} for one in others[:OTHERS_MAX]],
-        "donor": compatibility
-        and {"model": compatibility["donor"], "types": compatibility["types"], "findings": compatibility["findings"]},
-    }
+    reasons = tuple((one.full_name, _reason(row, one)) for one in others[:OTHERS_MAX])
+    return Fits(row.full_name, found, reasons, pair)
 
 
 def _reason(base: Model, other: Model) -> str:
-    """Why nothing of `other` fits, as far as the catalog tells without their headers."""
+    """Return why nothing of `other` fits, as far as the catalog tells without their headers."""
     if base.architecture is None or base.architecture != other.architecture:
         return f"another architecture: {other.architecture or 'none is stated'}"
     return "no organ of its shape has a place there"
 
 
-def _links(values: Values, base: str, donor: str, problem: str | None) -> Values:
-    models = values["models"]["items"] if values["models"] else []
-    told = values["donor"] or {"findings": [], "types": []}
-    by_type = [finding for one in told["types"] for finding in one["findings"]]
+def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Values:
+    models = fits.models.items if fits else ()
+    pair = fits.pair if fits else None
+    by_type = [finding for one in pair.types for finding in one.findings] if pair else []
+    names = [*(one.model for one in models), *(name for name, _ in (fits.others if fits else ()))]
     return {
-        "as_wholes": [one for one in told["findings"] if one not in by_type],
+        "base": fits.base if fits else None,
+        "models": models,
+        "has_models": fits is not None,
+        "more": fits is not None and fits.models.more,
+        "others": fits.others if fits else (),
+        "pair": pair,
+        "as_wholes": [one for one in pair.findings if one not in by_type] if pair else [],
         "asked": [base, donor],
         "problem": problem,
         "names": offered_names(),
-        "types_shown": [kind for kind in TYPES if any(kind in one["types"] for one in models)],
-        "why": {
-            name: compose_address([("base", base), ("donor", name)], ENDPOINT)
-            for name in [one["model"] for one in [*models, *values["others"]]]
-        },
-        "compose": compose_address([("base", base)]) if values["base"] else None,
-        "twin": twin("pages.compose_fits_json"),
+        "types_shown": [kind for kind in TYPES if any(kind in one.types for one in models)],
+        "why": {name: compose_address([("base", base), ("donor", name)], ENDPOINT) for name in names},
+        "compose": compose_address([("base", base)]) if fits else None,
+        "twin": twin("pages.compose_fits_json") if base else None,
     }
 
 
@@ -486,22 +435,24 @@ COMPOSE = "compose"
 NOT_YET = "It cannot be made like this: what stands in its way is below, under Findings."
 
 
-@paged(pages, "/compose")
-def compose() -> Page:
-    """The recipe in the address: `base`, then steps (`graft`, `adapter`, `purify` ...); `cell` asks for candidates.
+def _api_of_compose() -> str:
+    return "composition" if request.args.get("base") else "models"
 
-    With `add`, which a form has, to the page that has one more step.
+
+@paged(pages, "/compose", api=_api_of_compose)
+def compose() -> Page:
+    """Show the recipe in the address: `base`, then steps (`graft`, `adapter`, `purify` …); `cell` asks for candidates.
+
+    With `add`, which a form has, redirect to the page with one more step.
     """
     asked = asked_of(request.args)
-    if "add" in request.args and plain_page():
+    if "add" in request.args:
         abort(_onward(asked.having(*filled_step(request.args)).address(anchor="steps")))
     if not asked.base:
         return _start(asked)
     try:
         return workbench(asked).page()
     except NO_BASE as error:
-        if not plain_page():
-            raise
         return _start(asked, str(error).rstrip("?.") + ".", status_of(error))
 
 
@@ -542,8 +493,6 @@ def _start(asked: Asked, problem: str | None = None, status: int = 200) -> Page:
     try:
         query = asked_query(MODELS)
     except BadQuery as error:
-        if not plain_page():
-            raise
         problem, status = str(error), 400
     with reading(settings().search_seconds) as session:
         known = [model_summary(model) for model in known_bases(session, KNOWN_SHOWN)] if not text else []

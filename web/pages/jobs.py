@@ -10,9 +10,9 @@ from flask import g, request, url_for
 from organs.ingest.jobs.extract import pack_file
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job, job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
+from organs.registry.compose.chimeras import lock_of_name
 from organs.registry.entities.job import Details, Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
-from organs.registry.present.chimeras import lock_of_name
 from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
 from organs.web.auth import ANY
@@ -82,7 +82,7 @@ def outcome(kind: str, result: Details, lock: str | None = None) -> Outcome:
     differences: list[Difference] = []
     if kind == "validate":
         facts = _validated(result, lock)
-    elif _text(result, "lock"):
+    elif _lock(result):
         facts = _composed(result)
     elif kind == "measure":
         facts, differences = _measured(result)
@@ -98,7 +98,7 @@ def result_links(result: Details) -> list[Link]:
     the chimera whose `lock` it has."""
     models = [name for name in _texts(result, "model") if _is_name(name)]
     organs = [digest for digest in _texts(result, "organ") if digest.isalnum()]
-    locks = [digest for digest in _texts(result, "lock") if digest.isalnum()]
+    locks = [digest for digest in (_lock(result), *_texts(result, "lock")) if digest.isalnum()]
     links = [Link("the chimera", url_for("pages.chimera", lock=digest)) for digest in locks]
     links += [Link(name, model_address(name)) for name in models]
     links += [Link(digest[:12], organ_address(digest)) for digest in organs]
@@ -118,7 +118,7 @@ def _validated(result: Details, lock: str | None) -> list[Fact]:
 def _composed(result: Details) -> list[Fact]:
     size, created = result.get("size_bytes"), result.get("created")
     return [
-        *_chimera(_text(result, "model"), _text(result, "lock")),
+        *_chimera(_text(result, "model"), _lock(result)),
         *([Fact("size", size_text(size))] if isinstance(size, int) else []),
         *([Fact("made", "before: the same recipe and organs stood here already")] if created is False else []),
     ]
@@ -162,6 +162,11 @@ def _text(result: Details, name: str) -> str:
     """Return the member `name` if it is a short text, else an empty text."""
     text = result.get(name)
     return text if isinstance(text, str) and len(text) <= TEXT_MAX else ""
+
+
+def _lock(result: Details) -> str:
+    """Return the lock of the chimera that was made; jobs of former versions have it as `lock`."""
+    return _text(result, "lock_id") or _text(result, "lock")
 
 
 def _texts(result: Details, name: str) -> list[str]:

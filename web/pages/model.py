@@ -30,12 +30,13 @@ from organs.registry.catalog.search.parse import (
 )
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.compose.chimeras import chimera_brief
+from organs.registry.entities.chimera import ChimeraBrief
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadQuery, Conflict
 from organs.registry.lineage import Slot
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.chimeras import chimera_brief
 from organs.registry.present.models import model_page, models_values
 from organs.registry.present.published import descendants_values, published_values, versions_values
 from organs.registry.present.text import size_text
@@ -194,13 +195,13 @@ def _files(values: Values) -> list[Values]:
     ]
 
 
-def _as_chimera(brief: Values | None, jobs: Sequence[Job]) -> Values:
+def _as_chimera(brief: ChimeraBrief | None, jobs: Sequence[Job]) -> Values:
     """What was predicted and found of a model that was composed here, and the validations under way."""
-    verdict = brief["verdict"] if brief else None
+    verdict = brief.verdict if brief else None
     return {
         "brief": brief,
         "jobs": jobs,
-        "meaning": verdict_meaning(verdict["verdict"]) if verdict else "",
+        "meaning": verdict_meaning(verdict.verdict) if verdict else "",
         "missing_runtime": missing_runtime(),
     }
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib import util
 
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.entities.job import Job
-from organs.registry.present.values import Values
+from organs.registry.entities.verdict import RunReport, TextScore, VerdictReport
 from organs.registry.validation.llama import NOT_INSTALLED, PACKAGE
 from organs.registry.validation.verdict import (
     change_text,
@@ -34,54 +35,52 @@ def verdict_meaning(verdict: str) -> str:
     return MEANINGS[verdict]
 
 
-def scored(report: Values) -> Values:
-    """`texts`, the names of what was scored, and `rows`: base, donors, chimera and control with a score for each.
+@dataclass(frozen=True, slots=True)
+class ScoreRow:
+    """A model that was run: its role, its scores as texts, or why it failed."""
 
-    What could not be run has `failure`, in words, and no scores. `differences` has for each text how far the chimera
-    is from its base, with the standard error of that, or None; a report of before that was measured has none at all.
-    """
-    control = report["control"]
-    readings = [
-        ("base", report["base"]),
-        *(("donor", one) for one in report["donors"]),
-        ("chimera", report["chimera"]),
-        *((("control", control),) if control is not None else ()),
+    role: str
+    name: str
+    scores: list[str]
+    failure: str | None
+
+
+def score_rows(report: VerdictReport) -> list[ScoreRow]:
+    """Return base, donors, chimera and control, with a score for each text."""
+    runs = [
+        ("base", report.base),
+        *(("donor", one) for one in report.donors),
+        ("chimera", report.chimera),
+        *((("control", report.control),) if report.control is not None else ()),
     ]
-    texts = [text["name"] for text in report["texts"]]
-    return {
-        "texts": texts,
-        "rows": [_row(role, reading, texts) for role, reading in readings],
-        "differences": [_difference(text) for text in report["texts"]],
-        "controlled": control is not None,
-        "recovered": [text["recovered"] for text in report["texts"]],
-        "remarks": [one for one in (report["control_remark"], report.get("tokens_remark")) if one],
-        "lengths": lengths_text([(text["name"], text.get("tokens")) for text in report["texts"]], report["tokens"]),
-        "written": report["chimera"]["written"],
-    }
+    return [_row(role, run, [text.name for text in report.texts]) for role, run in runs]
 
 
-def _row(role: str, reading: Values, texts: list[str]) -> Values:
-    by_text = {score["text"]: score for score in reading["scores"]}
-    failure = reading["failure"]
-    return {
-        "role": role,
-        "name": reading["name"],
-        "scores": [_score(by_text.get(text)) for text in texts],
-        "failure": None if failure is None else failure["reason"],
-    }
+def differences(report: VerdictReport) -> list[str | None]:
+    """Return for each text how far the chimera is from its base; None where that was not measured."""
+    return [
+        None if text.ratio is None or text.ratio_error is None else change_text(text.ratio, text.ratio_error)
+        for text in report.texts
+    ]
 
 
-def _difference(text: Values) -> str | None:
-    ratio, error = text["ratio"], text.get("ratio_error")
-    return None if ratio is None or error is None else change_text(ratio, error)
+def scored_lengths(report: VerdictReport) -> str:
+    """Return how many tokens of each text were scored, in words."""
+    return lengths_text([(text.name, text.tokens) for text in report.texts], report.tokens)
 
 
-def _score(score: Values | None) -> str:
-    """A perplexity with its standard error."""
-    if score is None or score["perplexity"] is None:
+def _row(role: str, run: RunReport, texts: list[str]) -> ScoreRow:
+    by_text = {score.text: score for score in run.scores}
+    failure = None if run.failure is None else run.failure.reason
+    return ScoreRow(role, run.name, [_score(by_text.get(text)) for text in texts], failure)
+
+
+def _score(score: TextScore | None) -> str:
+    """Return a perplexity with its standard error."""
+    if score is None or score.perplexity is None:
         return "–"
-    error = score["standard_error"]
-    return _number(score["perplexity"]) + (f" ± {_number(error)}" if error is not None else "")
+    error = score.standard_error
+    return _number(score.perplexity) + (f" ± {_number(error)}" if error is not None else "")
 
 
 def _number(value: float) -> str:

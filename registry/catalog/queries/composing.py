@@ -30,6 +30,9 @@ from organs.registry.errors import Ambiguous, BadDigest, BadName, NotFound
 from organs.registry.measure.zmeasure import METHOD
 from organs.registry.names import parse_model_name
 
+CHILDREN_MAX = 1000
+"""Edges to chimeras that were made of one model."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
@@ -178,6 +181,18 @@ def recorded_parents(session: Session, model_id: int) -> list[tuple[Model, str]]
         .join(Lineage, Lineage.parent_model_id == Model.id)
         .where(Lineage.child_model_id == model_id, Lineage.evidence == "recorded", Model.state.in_(REACHABLE_STATES))
         .order_by(Lineage.id)
+    )
+    return [(model, relation) for model, relation in session.execute(statement)]
+
+
+def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]]:
+    """Return the chimeras that were made of a model, each with the act, in the order in which they were recorded."""
+    statement = (
+        select(Model, Lineage.relation)
+        .join(Lineage, Lineage.child_model_id == Model.id)
+        .where(Lineage.parent_model_id == model_id, Lineage.evidence == "recorded", Model.state.in_(REACHABLE_STATES))
+        .order_by(Lineage.id)
+        .limit(CHILDREN_MAX)
     )
     return [(model, relation) for model, relation in session.execute(statement)]
 

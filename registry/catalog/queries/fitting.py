@@ -16,6 +16,7 @@ from organs.registry.catalog.search import Choice
 from organs.registry.catalog.search.cursor import check_limit
 from organs.registry.catalog.tables import Facet, Lineage, Model, ModelMetadata, Organ, Placement
 from organs.registry.catalog.vocabulary import MATRIX_DTYPES_REFUSED, ORGAN_TYPES, REACHABLE_STATES, VECTOR_DTYPES
+from organs.registry.entities.plan import FitCount, FittingModel, FittingModels
 
 ATTENTION_FACTS = (
     *("attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length"),
@@ -244,42 +245,6 @@ class Fitting:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class TypeFit:
-    """How many organs of one type a model has, how many of them fit, and how many the base has itself at that place."""
-
-    fitting: int
-    equal: int
-    total: int
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing of the type stands in the way."""
-        return self.fitting + self.equal == self.total
-
-
-@dataclass(frozen=True, slots=True)
-class FittingModel:
-    """A model that has something which fits."""
-
-    name: str
-    """`namespace/name@version`."""
-    types: Mapping[str, TypeFit]
-    """In the order of the vocabulary, all types that it has."""
-    alike: float | None = None
-    """The mean correlation of its matrices with the base's; None of strangers, whose organs fit by shape alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class FittingModels:
-    """What may be grafted into a base."""
-
-    items: tuple[FittingModel, ...]
-    """Relatives first, the most alike before the others; then strangers, newest first."""
-    more: bool
-    """Whether others fit too, or were not looked at."""
-
-
 def fitting(session: Session, term: Choice, bases: Sequence[Base]) -> Fitting:
     """`term`, of which the names stand for `bases`."""
     prospects: dict[str, Prospect] = {}
@@ -290,16 +255,16 @@ def fitting(session: Session, term: Choice, bases: Sequence[Base]) -> Fitting:
     return Fitting(str(term), tuple(bases), prospects, term.negated)
 
 
-def fitting_models(session: Session, base_model_id: int, limit: int = 50) -> FittingModels:
-    """Up to `limit` visible models that have organs which fit the model `base_model_id`, with counts by type.
+def fitting_models(session: Session, model: Model, limit: int = 50) -> FittingModels:
+    """Return up to `limit` visible models with organs that fit `model`, with counts by type.
 
     Its relatives come first, then the newest. At most `EXAMINED_MAX` models are looked at. None fits a base that states
     no architecture. Raises BadQuery for a `limit` of a page that cannot be.
     """
     check_limit(limit)
-    base = base_of(session, base_model_id)
+    base = base_of(session, model.id)
     if base is None:
-        return FittingModels((), more=False)
+        return FittingModels(base=model.full_name, items=(), more=False)
     known = [one.models for one in _prospects(session, base).values()]
     anywhere = models_of_architecture(session, base.architecture)
     able = anywhere if None in known else {model_id for models in known for model_id in models or ()}
@@ -312,7 +277,8 @@ def fitting_models(session: Session, base_model_id: int, limit: int = 50) -> Fit
         found += _fitting_among(session, base, some, alike)
         if len(found) > limit:
             break
-    return FittingModels(tuple(found[:limit]), more=len(found) > limit or looked_at < len(newest))
+    more = len(found) > limit or looked_at < len(newest)
+    return FittingModels(base=model.full_name, items=tuple(found[:limit]), more=more)
 
 
 def likenesses(session: Session, model_id: int) -> dict[int, float]:
@@ -404,13 +370,15 @@ def _fitting_among(session: Session, base: Base, ids: Sequence[int], alike: Mapp
     names = {model_id: f"{namespace}/{name}@{version}" for model_id, namespace, name, version in rows}
     return [
         FittingModel(
-            names[one], {kind: counts[one][kind] for kind in ORGAN_TYPES if kind in counts[one]}, alike.get(one)
+            model=names[one],
+            alike=alike.get(one),
+            types={kind: counts[one][kind] for kind in ORGAN_TYPES if kind in counts[one]},
         )
         for one in fits
     ]
 
 
-def _counts(session: Session, base: Base, ids: Sequence[int]) -> dict[int, dict[str, TypeFit]]:
+def _counts(session: Session, base: Base, ids: Sequence[int]) -> dict[int, dict[str, FitCount]]:
     """By model and type, how the organs of the models `ids` do in `base`."""
     tests = fits_place(base, Placement), is_equal(base, Placement)
     fits, equal = (func.sum(case((one, 1), else_=0)) for one in tests)
@@ -420,7 +388,7 @@ def _counts(session: Session, base: Base, ids: Sequence[int]) -> dict[int, dict[
         .where(among(Placement.model_id, ids))
         .group_by(Placement.model_id, Placement.type)
     )
-    found: dict[int, dict[str, TypeFit]] = {}
+    found: dict[int, dict[str, FitCount]] = {}
     for model_id, kind, fitting_count, equal_count, total in session.execute(statement):
-        found.setdefault(model_id, {})[kind] = TypeFit(int(fitting_count), int(equal_count), total)
+        found.setdefault(model_id, {})[kind] = FitCount(int(fitting_count), int(equal_count), total)
     return found

@@ -4,8 +4,6 @@
     organs       schemas of organs: at their places, by digest, and how a search's findings are spread
     models       schemas of models, their lineage, and two of them side by side
     reports      schemas of the registry as a whole: its figures and its reports
-    chimeras     schemas of chimeras: recipes, plans, findings
-    asking       schemas of what is asked for in the bodies of requests
     accounts     schemas of contributors, accounts and tokens
     admin        schemas of what administrators are told
     uploads      schemas of uploads
@@ -20,8 +18,6 @@ import msgspec
 from organs.registry.entities.problem import Problem
 from organs.web.api.schemas.accounts import ACCOUNT_SCHEMAS
 from organs.web.api.schemas.admin import ADMIN_SCHEMAS
-from organs.web.api.schemas.asking import ASKING_SCHEMAS
-from organs.web.api.schemas.chimeras import CHIMERA_SCHEMAS
 from organs.web.api.schemas.models import MODEL_SCHEMAS
 from organs.web.api.schemas.organs import ORGAN_SCHEMAS
 from organs.web.api.schemas.published import PUBLISHED_SCHEMAS
@@ -32,7 +28,7 @@ from organs.web.api.schemas.values import REF_TEMPLATE, Schema
 
 _, _ENTITY_SCHEMAS = msgspec.json.schema_components([Problem], ref_template=REF_TEMPLATE)
 _GROUPS = (
-    *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, CHIMERA_SCHEMAS, ASKING_SCHEMAS, ACCOUNT_SCHEMAS),
+    *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS, ACCOUNT_SCHEMAS),
     UPLOAD_SCHEMAS,
     ADMIN_SCHEMAS,
     PUBLISHED_SCHEMAS,

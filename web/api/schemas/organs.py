@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from organs.registry.catalog.vocabulary import BLOB_STATES, REACHABLE_STATES
+from organs.registry.entities.base import schemas
+from organs.registry.entities.chimera import MadeOrgan
 from organs.registry.present.meanings import MEANINGS
 from organs.web.api.schemas.values import (
     BLOCK,
@@ -171,3 +173,4 @@ ORGAN_SCHEMAS |= {
         },
     ),
 }
+ORGAN_SCHEMAS |= schemas([MadeOrgan])

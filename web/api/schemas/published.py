@@ -12,7 +12,7 @@ from organs.registry.catalog.records import (
 )
 from organs.registry.catalog.register.states import REASON_MAX
 from organs.registry.compose.licences import LICENCE_MAX
-from organs.registry.present.changes import ACTS
+from organs.registry.entities.plan import ACTS
 from organs.web.api.schemas.values import (
     COUNT,
     DIGEST,

@@ -1,8 +1,7 @@
-"""A chimera as plain values, its card, and how to use it."""
+"""A registered chimera, its card, and how to use it."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +9,10 @@ import pytest
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.composing import model_by_text
 from organs.registry.catalog.tables import Verdict
-from organs.registry.present.chimera import chimera_values
-from organs.registry.present.usage import Usage
-from organs.registry.present.values import Values
+from organs.registry.compose.card import Usage
+from organs.registry.compose.chimeras import chimera_of_model
+from organs.registry.entities.base import decode, encode
+from organs.registry.entities.chimera import Chimera
 from organs.registry.registry import Registry
 from tests.builders import text
 from tests.kin import ingest_bytes, kin_file, kin_tensors
@@ -28,53 +28,53 @@ def family(registry: Registry, tmp_path: Path) -> Registry:
     return registry
 
 
-def values_of(registry: Registry, name: str) -> Values:
+def chimera_called(registry: Registry, name: str) -> Chimera:
     with registry.catalog.reading() as session:
-        values = chimera_values(session, model_by_text(session, name))
-    assert values is not None
-    return values
+        chimera = chimera_of_model(session, model_by_text(session, name))
+    assert chimera is not None
+    return chimera
 
 
 def test_a_chimera_says_what_its_plan_said_and_what_was_measured_since(family: Registry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).purify("fractal", slot="attn_q")
     made = composition.accept("unrelated-lineage").plan().register()
-    values = values_of(family, made.model)
-    assert values["lock_id"] == made.lock_id
-    assert [(one["model"], one["acts"]) for one in values["parents"]] == [
-        ("local/base@1", ["purified"]), ("local/stranger@1", ["grafted"]),
+    chimera = chimera_called(family, made.model)
+    assert chimera.lock_id == made.lock_id
+    assert [(one.model, one.acts) for one in chimera.parents] == [
+        ("local/base@1", ("purified",)), ("local/stranger@1", ("grafted",)),
     ]  # fmt: skip
-    assert [part["acts"] for part in values["parts"]] == [["purified"], ["purified"], ["grafted"], ["grafted"]]
-    assert [one["name"] for one in values["computed"]] == ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]
-    assert all(one["theta"] is not None and one["theta_before"] is not None for one in values["computed"])
-    assert "unrelated-lineage" in [one["code"] for one in values["findings"] if one["accepted"]]
-    assert values["recipe_yaml"] == composition.accept("unrelated-lineage").yaml()
-    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert [part.acts for part in chimera.parts] == [("purified",), ("purified",), ("grafted",), ("grafted",)]
+    assert [one.name for one in chimera.computed] == ["blk.0.attn_q.weight", "blk.1.attn_q.weight"]
+    assert all(one.theta is not None and one.theta_before is not None for one in chimera.computed)
+    assert "unrelated-lineage" in [one.code for one in chimera.findings if one.accepted]
+    assert chimera.recipe_yaml == composition.accept("unrelated-lineage").yaml()
+    assert decode(encode(chimera), Chimera) == chimera
     with family.catalog.reading() as session:
-        assert chimera_values(session, model_by_text(session, "base")) is None
+        assert chimera_of_model(session, model_by_text(session, "base")) is None
 
 
 def test_an_adapter_and_a_graft_that_is_purified_too_are_told_as_such(family: Registry) -> None:
     composition = family.compose("base").graft("stranger", type="organ", blocks=1).accept("unrelated-lineage")
     made = composition.purify("spectral", slot="ffn_up", blocks=1, keep=0.5).accept("likely-degraded").plan().register()
-    values = values_of(family, made.model)
-    assert values["parents"][1]["acts"] == ["grafted", "purified"]
-    (computed,) = values["computed"]
-    assert (computed["from"], computed["method"], computed["keep"]) == ("local/stranger@1", "spectral", 0.5)
+    chimera = chimera_called(family, made.model)
+    assert chimera.parents[1].acts == ("grafted", "purified")
+    (computed,) = chimera.computed
+    assert (computed.model, computed.method, computed.keep) == ("local/stranger@1", "spectral", 0.5)
 
 
 def test_verdicts_come_newest_first_and_the_newest_stands_on_the_card(family: Registry) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
-    assert "It was not run yet." in values_of(family, made.model)["card"]
+    assert "It was not run yet." in chimera_called(family, made.model).card
     with family.catalog.writing() as session:
         model = model_by_text(session, made.model)
         for verdict, reason in (("gains", "An old one."), ("broken", "A new one, much worse.")):
             row = Verdict(model_id=model.id, runtime="test", verdict=verdict, reason=reason, report="{}")
             row.created_at = now()
             session.add(row)
-    values = values_of(family, made.model)
-    assert [one["verdict"] for one in values["verdicts"]] == ["broken", "gains"]
-    assert "Run in test: broken. A new one, much worse." in values["card"]
-    assert "An old one" not in values["card"]
+    chimera = chimera_called(family, made.model)
+    assert [one.verdict for one in chimera.verdicts] == ["broken", "gains"]
+    assert "Run in test: broken. A new one, much worse." in chimera.card
+    assert "An old one" not in chimera.card
 
 
 def test_nothing_from_outside_is_more_than_text_on_the_card(family: Registry) -> None:
@@ -82,7 +82,7 @@ def test_nothing_from_outside_is_more_than_text_on_the_card(family: Registry) ->
     composition = (
         composition.metadata("general.name", HOSTILE).metadata("general.license", HOSTILE).accept("licences-conflict")
     )
-    card = values_of(family, composition.plan().register().model)["card"]
+    card = chimera_called(family, composition.plan().register().model).card
     prose = [line for line in card.splitlines() if not line.startswith("    ")]
     assert [line for line in prose if line.startswith("#")][1:] == [
         "## Made of", "## Findings", "## Prediction and verdict", "## Recipe", "## Use",
@@ -107,9 +107,9 @@ def test_a_modelfile_is_three_lines_whatever_the_title_is() -> None:
 
 def test_the_lines_of_python_make_the_same_file(family: Registry, tmp_path: Path) -> None:
     made = family.compose("base").graft("stranger", type="organ").accept("unrelated-lineage").plan().register()
-    values = values_of(family, made.model)
+    chimera = chimera_called(family, made.model)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ORGAN_HOME", str(family.settings.home))
         patch.chdir(tmp_path)
-        exec(compile(values["python"], "script", "exec"), {})  # the very lines that are shown
-    assert (tmp_path / values["file"]["name"]).stat().st_size == made.size_bytes
+        exec(compile(chimera.python, "script", "exec"), {})  # the very lines that are shown
+    assert (tmp_path / chimera.file.name).stat().st_size == made.size_bytes

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.registry.compose.recipe import Recipe
+from organs.registry.compose.recipe_io import read_recipe, recipe_file, recipe_python
 from organs.registry.compose.steps import read_steps
-from organs.registry.present.script import script
+from organs.registry.entities.base import encode
 from organs.registry.registry import Registry
 from tests.compose.recipes import recipes
 from tests.kin import ingest_bytes, kin_file, kin_tensors
@@ -29,7 +30,12 @@ STEPS = (
 
 @given(recipes(), st.text(max_size=20))
 def test_every_recipe_is_a_program(recipe: Recipe, file_name: str) -> None:
-    compile(script(recipe, file_name), "script", "exec")
+    compile(recipe_python(recipe, file_name), "script", "exec")
+
+
+@given(recipes())
+def test_a_recipe_as_an_entity_is_json_that_reads_back_to_the_recipe(recipe: Recipe) -> None:
+    assert read_recipe(encode(recipe_file(recipe))) == recipe
 
 
 def test_the_program_makes_the_file_that_the_recipe_makes(
@@ -43,6 +49,6 @@ def test_the_program_makes_the_file_that_the_recipe_makes(
     made = plan.assemble(tmp_path / "own.gguf")
     monkeypatch.setenv("ORGAN_HOME", str(registry.settings.home))
     monkeypatch.chdir(tmp_path)
-    exec(script(recipe, "it's.gguf"), {})  # our own lines are what is under test
+    exec(recipe_python(recipe, "it's.gguf"), {})  # our own lines are what is under test
     assert (tmp_path / "it's.gguf").read_bytes() == (tmp_path / "own.gguf").read_bytes()
     assert made.model == "local/mine@1"

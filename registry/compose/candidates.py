@@ -1,37 +1,35 @@
-"""What is shown while a chimera is put together, as plain values: cells, types, candidates, adapters, what fits."""
+"""What can be chosen while a chimera is composed: its cells, and the candidates and adapters for them."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from statistics import fmean
+from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType
-from organs.registry.catalog.queries.composing import (
-    CellOrgan,
-    cell_organs,
-)
-from organs.registry.catalog.queries.fitting import FittingModels, likenesses
+from organs.registry.catalog.queries.composing import CellOrgan as CellOrganRow
+from organs.registry.catalog.queries.composing import cell_organs
+from organs.registry.catalog.queries.fitting import likenesses
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.relatives import models_by_id
 from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.compose.compatibility import check_adapter
-from organs.registry.compose.findings import Severity
 from organs.registry.compose.models import (
     Library,
     Parent,
     Part,
 )
-from organs.registry.compose.plan import PlannedPart
+from organs.registry.compose.plan import PlannedPart, mean_of
+from organs.registry.digest import Digest
+from organs.registry.entities.finding import Severity, in_order
+from organs.registry.entities.plan import AdapterChoice, Candidate, Candidates, CellOrgan, CellTotals, TypeTotals
 from organs.registry.errors import TooCostly
 from organs.registry.lineage import Organ, Similarity, Slot, similarity
 from organs.registry.names import parse_model_name
-from organs.registry.present.changes import findings_values
-from organs.registry.present.values import Values
 
 CANDIDATES_MAX = 12
 """Models that are shown for one cell."""
@@ -65,39 +63,35 @@ class Cell:
         return f"{self.type}:{block}" + (f":{self.tower}" if self.tower != "text" else "")
 
 
-def cells_values(parts: Iterable[PlannedPart]) -> list[Values]:
-    """A plan's organs by cell, with mean θ: before, of what is taken, and after.
-
-    After is None while one of them is to be computed from what is taken.
-    """
+def cells_of(parts: Iterable[PlannedPart]) -> tuple[CellTotals, ...]:
+    """Return the organs of a plan by cell."""
     cells: dict[Cell, list[PlannedPart]] = {}
     for part in parts:
         cells.setdefault(Cell.of(part.before), []).append(part)
-    return [_cell(cell, own) for cell, own in cells.items()]
+    return tuple(_cell(cell, own) for cell, own in cells.items())
 
 
-def types_values(parts: Iterable[PlannedPart]) -> list[Values]:
-    """The same by type, over all blocks."""
+def types_of(parts: Iterable[PlannedPart]) -> tuple[TypeTotals, ...]:
+    """Return the organs of a plan by type, over all blocks."""
     types: dict[str, list[PlannedPart]] = {}
     for part in parts:
         types.setdefault(part.before.place.type.value, []).append(part)
     order = [kind.value for kind in OrganType]
-    return [{"type": kind, **_means(types[kind])} for kind in sorted(types, key=order.index)]
+    return tuple(TypeTotals(type=kind, **_totals(types[kind])) for kind in sorted(types, key=order.index))
 
 
-def candidates_values(session: Session, base: Parent, cell: Cell, order: str) -> Values:
-    """The models that have organs for the cell of `base`, best first by `order` (ALIKE, `-theta`), and what they bring.
+def candidates_for(session: Session, base: Parent, cell: Cell, order: str) -> Candidates:
+    """Return the models with organs for the cell of `base`, best first by `order` (ALIKE, `-theta`).
 
-    `likeness` is the mean correlation with what the base has there; None where nothing can be compared. Raises BadQuery
-    for an order that means nothing.
+    Raises BadQuery for an order that is not known.
     """
     own = {part.place.slot: part for part in base.parts if Cell.of(part) == cell}
     block = "none" if cell.block is None else cell.block
-    asked = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
-    names, more = _givers(session, base, asked, order)
+    query = f"fits:{base.label} type:{cell.type} block:{block} tower:{cell.tower}"
+    names, more = _givers(session, base, query, order)
     looked_at = names[: COMPARED_MAX if order == ALIKE else CANDIDATES_MAX]
     ids = [model_by_name(session, parse_model_name(name)).id for name in looked_at]
-    brought: dict[str, list[CellOrgan]] = {name: [] for name in looked_at}
+    brought: dict[str, list[CellOrganRow]] = {name: [] for name in looked_at}
     for organ in cell_organs(session, ids, cell.type, cell.tower, cell.block) if ids else ():
         brought[organ.model].append(organ)
     if order == ALIKE:
@@ -105,15 +99,22 @@ def candidates_values(session: Session, base: Parent, cell: Cell, order: str) ->
     shown = looked_at[:CANDIDATES_MAX]
     fitting: set[tuple[str, str]] = set()
     if shown:
-        fits = search_organs(session, parse_query(f"{asked} model:{','.join(shown)}"), LOOKED_AT_MAX)
+        fits = search_organs(session, parse_query(f"{query} model:{','.join(shown)}"), LOOKED_AT_MAX)
         fitting = {(organ.model, organ.slot) for organ in fits.items}
-    items = [_candidate(own, name, brought[name], fitting) for name in shown]
-    more = more or len(names) > len(shown)
-    return {"cell": str(cell), **asdict(cell), "slots": list(own), "query": asked, "items": items, "more": more}
+    return Candidates(
+        cell=str(cell),
+        type=cell.type,
+        block=cell.block,
+        tower=cell.tower,
+        slots=tuple(own),
+        query=query,
+        items=tuple(_candidate(own, name, brought[name], fitting) for name in shown),
+        more=more or len(names) > len(shown),
+    )
 
 
-def adapters_values(session: Session, base: Parent, library: Library) -> list[Values]:
-    """The newest adapters that can be merged into `base`, with what is to be said of each.
+def adapters_for(session: Session, base: Parent, library: Library) -> tuple[AdapterChoice, ...]:
+    """Return the newest adapters that can be merged into `base`, each with its findings.
 
     Only adapters that state the base's architecture are looked at, as many as the budget of `library` allows. Raises
     StoreError.
@@ -128,45 +129,34 @@ def adapters_values(session: Session, base: Parent, library: Library) -> list[Va
             break
         findings = check_adapter(base, adapter)
         if not any(one.severity is Severity.REFUSE for one in findings):
-            found.append({"model": name, "findings": findings_values(findings, ())})
-    return found
+            found.append(AdapterChoice(model=name, findings=in_order(findings)))
+    return tuple(found)
 
 
-def fitting_values(found: FittingModels) -> Values:
-    """Models that have something which fits a base, by type: how many organs, of how many, and how many are equal."""
-    items = [
-        {
-            "model": one.name,
-            "alike": one.alike,
-            "types": {kind: asdict(fit) | {"whole": fit.whole} for kind, fit in one.types.items()},
-        }
-        for one in found.items
-    ]
-    return {"items": items, "more": found.more}
-
-
-def _cell(cell: Cell, parts: Sequence[PlannedPart]) -> Values:
+def _cell(cell: Cell, parts: Sequence[PlannedPart]) -> CellTotals:
     donors = [part.donor.label for part in parts if part.donor is not None]
     adapters = [adapter.label for part in parts for adapter in part.adapters]
-    purified = sum(part.computation is not None and part.computation.method is not None for part in parts)
-    return {
-        "cell": str(cell),
-        **asdict(cell),
-        "slots": [part.before.place.slot for part in parts],
-        **_means(parts),
-        "from": list(dict.fromkeys([*donors, *adapters])),
-        "purified": purified,
-    }
+    return CellTotals(
+        cell=str(cell),
+        type=cell.type,
+        block=cell.block,
+        tower=cell.tower,
+        slots=tuple(part.before.place.slot for part in parts),
+        models=tuple(dict.fromkeys([*donors, *adapters])),
+        purified=sum(part.computation is not None and part.computation.method is not None for part in parts),
+        **_totals(parts),
+    )
 
 
-def _means(parts: Sequence[PlannedPart]) -> Values:
+def _totals(parts: Sequence[PlannedPart]) -> dict[str, Any]:
+    """Return the members of Totals."""
     to_compute = sum(part.computation is not None for part in parts)
-    taken = _mean([part.source.theta for part in parts])
+    taken = mean_of([part.source.theta for part in parts])
     return {
         "organs": len(parts),
         "changed": sum(bool(part.acts) for part in parts),
         "to_compute": to_compute,
-        "theta_before": _mean([part.before.theta for part in parts]),
+        "theta_before": mean_of([part.before.theta for part in parts]),
         "theta": None if to_compute else taken,
         "theta_taken": taken,
         "size_bytes_before": sum(part.before.size_bytes for part in parts),
@@ -174,53 +164,55 @@ def _means(parts: Sequence[PlannedPart]) -> Values:
     }
 
 
-def _givers(session: Session, base: Parent, asked: str, order: str) -> tuple[list[str], bool]:
-    """The models that the query `asked` finds organs of, in that order, and whether there are more."""
+def _givers(session: Session, base: Parent, query: str, order: str) -> tuple[list[str], bool]:
+    """The models that the query finds organs of, in that order, and whether there are more."""
     by = THETA if order == ALIKE else order
-    page = search_organs(session, parse_query(f"{asked} sort:{by}"), LOOKED_AT_MAX)
+    page = search_organs(session, parse_query(f"{query} sort:{by}"), LOOKED_AT_MAX)
     names = [organ.model for organ in page.items]
     if order == ALIKE:
-        names = [*_relatives(session, base, asked), *names]
+        names = [*_relatives(session, base, query), *names]
     return list(dict.fromkeys(names)), page.next is not None
 
 
-def _relatives(session: Session, base: Parent, asked: str) -> list[str]:
+def _relatives(session: Session, base: Parent, query: str) -> list[str]:
     """Those of them that are known to be like the base, the nearest first."""
     alike = likenesses(session, base.model_id or 0)
     models = models_by_id(session, heapq.nlargest(COMPARED_MAX, alike, key=lambda one: alike[one]))
     if not models:
         return []
     names = {model.full_name: alike[model_id] for model_id, model in models.items()}
-    page = search_organs(session, parse_query(f"{asked} model:{','.join(names)}"), LOOKED_AT_MAX)
+    page = search_organs(session, parse_query(f"{query} model:{','.join(names)}"), LOOKED_AT_MAX)
     return sorted({organ.model for organ in page.items}, key=lambda name: (-names[name], name))
 
 
-def _candidate(own: dict[str, Part], model: str, organs: Sequence[CellOrgan], fitting: set[tuple[str, str]]) -> Values:
-    """What one model has for the places `own` of the base, by slot."""
+def _candidate(
+    own: dict[str, Part], model: str, organs: Sequence[CellOrganRow], fitting: set[tuple[str, str]]
+) -> Candidate:
+    """Return what one model has for the places `own` of the base, by slot."""
     placed = {organ.slot: organ for organ in organs if organ.slot in own}
     equal = {slot for slot, organ in placed.items() if _is_equal(own[slot], organ)}
     fits = {slot for slot in placed if (model, slot) in fitting}
     found = _likeness(own, organs)
-    return {
-        "model": model,
-        "license": next((organ.license for organ in organs), None),
-        "fitting": len(fits),
-        "equal": len(equal),
-        "total": len(own),
-        "whole": fits | equal == own.keys(),
-        "theta": _mean([organ.theta for organ in placed.values()]),
-        "spectral_signal": _mean([organ.spectral_signal for organ in placed.values()]),
-        "likeness": found.mean,
-        "kinship": found.kinship.value,
-        "size_bytes": sum(organ.size_bytes for organ in placed.values()),
-        "organs": [
-            {"name": one.name, "slot": one.slot, "digest": one.digest, "dtype": one.dtype, "theta": one.theta}
+    return Candidate(
+        model=model,
+        license=next((organ.license for organ in organs), None),
+        fitting=len(fits),
+        equal=len(equal),
+        total=len(own),
+        whole=fits | equal == own.keys(),
+        theta=mean_of([organ.theta for organ in placed.values()]),
+        spectral_signal=mean_of([organ.spectral_signal for organ in placed.values()]),
+        likeness=found.mean,
+        kinship=found.kinship.value,
+        size_bytes=sum(organ.size_bytes for organ in placed.values()),
+        organs=tuple(
+            CellOrgan(name=one.name, slot=one.slot, digest=Digest(one.digest), dtype=one.dtype, theta=one.theta)
             for one in placed.values()
-        ],
-    }
+        ),
+    )
 
 
-def _likeness(own: dict[str, Part], organs: Sequence[CellOrgan]) -> Similarity:
+def _likeness(own: dict[str, Part], organs: Sequence[CellOrganRow]) -> Similarity:
     """How alike what a model has for the places `own` is to what stands there."""
     slots = {organ.slot: organ for organ in organs if organ.slot in own}
     places: dict[str, Slot] = {slot: ("text", None, slot) for slot in slots}
@@ -230,14 +222,9 @@ def _likeness(own: dict[str, Part], organs: Sequence[CellOrgan]) -> Similarity:
     )
 
 
-def _is_equal(part: Part, organ: CellOrgan) -> bool:
+def _is_equal(part: Part, organ: CellOrganRow) -> bool:
     return (part.digest, part.dtype.name, part.shape) == (organ.digest, organ.dtype, organ.shape)
 
 
-def _compared(organ: CellOrgan) -> Organ:
+def _compared(organ: CellOrganRow) -> Organ:
     return Organ("", organ.shape, organ.dtype, organ.fingerprint, organ.digest)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

@@ -1,0 +1,338 @@
+"""Registered chimeras: in pages, and one with its parents, findings, prediction, verdicts and use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from sqlalchemy.orm import Session
+
+from organs.registry.catalog.queries import chimeras as chimera_rows
+from organs.registry.catalog.queries.composing import (
+    chimera_of,
+    computations_in,
+    computations_of,
+    recorded_children,
+    recorded_parents,
+    thetas_of,
+)
+from organs.registry.catalog.queries.models import (
+    files_of,
+    metadata_of,
+    model_by_name,
+    placements_of,
+    withdrawn_models,
+)
+from organs.registry.catalog.queries.published import is_reachable
+from organs.registry.catalog.records import OrganKey
+from organs.registry.catalog.register.organs import shape_text
+from organs.registry.catalog.tables import Chimera as ChimeraRow
+from organs.registry.catalog.tables import Model, ModelFile, Placement
+from organs.registry.catalog.tables import Verdict as VerdictRow
+from organs.registry.compose.card import Usage, card
+from organs.registry.compose.licences import combined_licence
+from organs.registry.compose.plan import acts_in_order, summarize_changes
+from organs.registry.compose.recipe import kept_recipe
+from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
+from organs.registry.entities.base import Digest, Entity, Shape, Text
+from organs.registry.entities.chimera import (
+    AddedAdapter,
+    Chimera,
+    ChimeraBrief,
+    ChimeraFile,
+    ChimeraPage,
+    ChimeraSummary,
+    ComputedOrgan,
+    DerivedModel,
+    MadeOrgan,
+    OrganSource,
+)
+from organs.registry.entities.finding import Finding, in_order, stored_findings
+from organs.registry.entities.plan import ADAPTER, GRAFTED, PURIFIED, ParentModel, PlanPart, Prediction
+from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
+from organs.registry.errors import BadName, NotFound
+from organs.registry.names import parse_model_name
+from organs.registry.relatives.lineage import withdrawn_findings
+
+
+def chimera_page(session: Session, limit: int, after: str | None = None) -> ChimeraPage:
+    """Return the next `limit` visible chimeras after `after`, newest first. Raises BadQuery."""
+    page = chimera_rows.newest_chimeras(session, limit, after)
+    verdicts = chimera_rows.newest_verdicts(session, [model.id for model, _ in page.items])
+    parents = {model.id: _origins(chimera).parents for model, chimera in page.items}
+    gone = withdrawn_models(session, {name for names in parents.values() for name in names})
+    items = [_summary(model, chimera, parents[model.id], verdicts.get(model.id), gone) for model, chimera in page.items]
+    return ChimeraPage(items=tuple(items), next=page.next)
+
+
+def chimera_by_lock(session: Session, prefix: str) -> Chimera:
+    """Return the chimera whose lock has a digest that begins with `prefix`.
+
+    One lock may have several names, with the same bytes: the oldest model is returned, `also` has the others. Raises
+    BadDigest, NotFound, Ambiguous.
+    """
+    model, *others = chimera_rows.chimeras_by_lock(session, prefix)
+    chimera = chimera_of_model(session, model)
+    assert chimera is not None
+    return msgspec.structs.replace(chimera, also=tuple(other.full_name for other in others))
+
+
+def chimera_of_model(session: Session, model: Model) -> Chimera | None:
+    """Return everything that is known of `model` because it was composed here; None for any other model."""
+    row = chimera_of(session, model.id)
+    if row is None:
+        return None
+    (file,) = files_of(session, model.id)
+    recipe = kept_recipe(row.recipe)
+    parents, parts = _parents(session, model, row), _parts(session, model, row)
+    usage = _usage(session, model, file)
+    chimera = Chimera(
+        model=model.full_name,
+        also=(),
+        lock_id=Digest(row.lock_id),
+        title=model.title,
+        architecture=model.architecture,
+        tensors=model.tensors,
+        size_bytes=model.size_bytes,
+        mean_theta=model.mean_theta,
+        created_at=model.created_at,
+        file=ChimeraFile(name=file.name, size_bytes=file.size_bytes, sha256=Digest(file.sha256)),
+        recipe=recipe_file(recipe),
+        recipe_yaml=recipe_yaml(recipe),
+        parents=parents,
+        license=combined_licence({one.model: one.license for one in parents}).text,
+        findings=in_order(
+            [*_withdrawn(session, parents, row), *stored_findings(row.findings)],
+            recipe.accept,
+        ),
+        prediction=_prediction(row),
+        changes=summarize_changes(parts),
+        parts=parts,
+        computed=_computed(session, model, parts),
+        verdicts=tuple(_verdict(one) for one in chimera_rows.verdicts_of(session, model.id)),
+        made_into=_made_into(session, model),
+        modelfile=usage.modelfile(),
+        llama_cli=usage.llama_cli(),
+        assemble=usage.assemble(),
+        python=recipe_python(recipe, file.name),
+        card="",
+    )
+    return msgspec.structs.replace(chimera, card=card(model, [(file.name, file)], chimera))
+
+
+def chimera_brief(session: Session, model: Model) -> ChimeraBrief | None:
+    """Return the lock, the prediction and the newest verdict of `model` if it was composed here."""
+    row = chimera_of(session, model.id)
+    if row is None:
+        return None
+    verdict = chimera_rows.newest_verdicts(session, [model.id]).get(model.id)
+    return ChimeraBrief(
+        lock_id=Digest(row.lock_id),
+        prediction=_prediction(row),
+        verdict=None if verdict is None else VerdictSummary(verdict=verdict.verdict, reason=verdict.reason),
+    )
+
+
+def lock_of_name(session: Session, name: object) -> str | None:
+    """Return the digest of the lock of the chimera called `name`; None if no chimera has this name."""
+    if not isinstance(name, str):
+        return None
+    try:
+        row = chimera_of(session, model_by_name(session, parse_model_name(name)).id)
+    except (BadName, NotFound):
+        return None
+    return None if row is None else row.lock_id
+
+
+def made_organs(session: Session, digest: str) -> list[MadeOrgan]:
+    """Return how the organs with the bytes `digest` were computed, each with θ of its source."""
+    made = [_computation(text) for text in computations_of(session, digest)]
+    thetas = thetas_of(session, {_key(one) for one in made})
+    return [MadeOrgan(**_made(one, thetas)) for one in made]
+
+
+class _Origins(Entity, frozen=True, kw_only=True):
+    """Where the tensors of a chimera come from, as it is stored."""
+
+    parents: tuple[Text, ...]
+    """The base first."""
+    parts: dict[Text, tuple[int | Text, ...]]
+    """By tensor the number of the parent, then the acts."""
+
+    def of(self, name: str) -> tuple[str, tuple[str, ...]] | None:
+        """Return the parent of a tensor and the acts; None for the base's own."""
+        if name not in self.parts:
+            return None
+        number, *acts = self.parts[name]
+        return self.parents[int(number)], tuple(map(str, acts))
+
+
+_Organ = tuple[Digest, Text, Shape]
+
+
+class _Computation(Entity, frozen=True, kw_only=True):
+    """How an organ was computed, as it is stored (`registry.compose.plan.Computation.made`)."""
+
+    source: _Organ
+    dtype: Text
+    add: tuple[tuple[_Organ, _Organ, float, float], ...] = ()
+    purify: Text | None = None
+    keep: Annotated[float, Meta(description="A share.")] | None = None
+
+
+def _origins(row: ChimeraRow) -> _Origins:
+    return msgspec.json.decode(row.origins, type=_Origins)
+
+
+def _computation(text: str) -> _Computation:
+    return msgspec.json.decode(text, type=_Computation)
+
+
+def _prediction(row: ChimeraRow) -> Prediction:
+    return msgspec.json.decode(row.prediction, type=Prediction)
+
+
+def _summary(
+    model: Model, row: ChimeraRow, parents: Sequence[str], verdict: VerdictRow | None, gone: Mapping[str, Model]
+) -> ChimeraSummary:
+    prediction = _prediction(row)
+    return ChimeraSummary(
+        name=model.full_name,
+        title=model.title,
+        lock_id=Digest(row.lock_id),
+        parents=tuple(parents),
+        withdrawn_parents=tuple(name for name in parents if name in gone),
+        usable=prediction.usable,
+        score=prediction.score,
+        verdict=None if verdict is None else verdict.verdict,
+        size_bytes=model.size_bytes,
+        mean_theta=model.mean_theta,
+        created_at=model.created_at,
+    )
+
+
+def _withdrawn(session: Session, parents: Sequence[ParentModel], row: ChimeraRow) -> list[Finding]:
+    """Return a finding for each parent that was yanked or removed, except those that the plan warned of."""
+    known = {one.sentence for one in stored_findings(row.findings)}
+    found = withdrawn_findings(session, [one.model for one in parents])
+    return [one for one in found if one.sentence not in known]
+
+
+def _parents(session: Session, model: Model, row: ChimeraRow) -> tuple[ParentModel, ...]:
+    """Return the parents in the order of the recipe; the licence is known of those that are still registered."""
+    origins = _origins(row)
+    acts: dict[str, set[str]] = {label: set() for label in origins.parents}
+    for name in origins.parts:
+        label, done = origins.of(name) or ("", ())
+        acts[label].update(done)
+    licences: dict[str, str | None] = {}
+    for parent, act in recorded_parents(session, model.id):
+        licences[parent.full_name] = parent.license
+        if act == ADAPTER and parent.id != row.base_model_id and parent.full_name in acts:
+            acts[parent.full_name].add(act)
+    return tuple(
+        ParentModel(model=label, license=licences.get(label), acts=acts_in_order(acts[label]))
+        for label in origins.parents
+    )
+
+
+def _parts(session: Session, model: Model, row: ChimeraRow) -> tuple[PlanPart, ...]:
+    """Return the organs that are not the base's own. A base that may not be shown is not described."""
+    origins = _origins(row)
+    held = placements_of(session, row.base_model_id) if is_reachable(session, row.base_model_id) else ()
+    before = {placement.name: placement for placement, *_ in held}
+    parts = []
+    for placement, _, digest, _ in placements_of(session, model.id):
+        origin = origins.of(placement.name)
+        if origin is not None:
+            parts.append(
+                _part(placement, digest, before.get(placement.name, placement), origin, placement.name in before)
+            )
+    return tuple(parts)
+
+
+def _part(
+    placement: Placement, digest: str, base: Placement, origin: tuple[str, tuple[str, ...]], is_base_known: bool
+) -> PlanPart:
+    return PlanPart(
+        name=placement.name,
+        type=placement.type,
+        tower=placement.tower,
+        block=placement.block,
+        slot=placement.slot,
+        model=origin[0],
+        acts=origin[1],
+        dtype_before=base.dtype,
+        dtype=placement.dtype,
+        theta_before=base.theta if is_base_known else None,
+        theta=placement.theta,
+        spectral_signal=placement.spectral_signal,
+        size_bytes_before=base.size_bytes,
+        size_bytes=placement.size_bytes,
+        digest=Digest(digest),
+    )
+
+
+def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
+    """Return the organs that were computed: how, from what, and θ before and after."""
+    made = {name: _computation(text) for name, text in computations_in(session, model.id).items()}
+    thetas = thetas_of(session, {_key(one) for one in made.values()})
+    return tuple(
+        ComputedOrgan(
+            name=part.name,
+            type=part.type,
+            block=part.block,
+            slot=part.slot,
+            model=part.model,
+            digest=part.digest or Digest(""),
+            theta=part.theta,
+            **_made(made[part.name], thetas),
+        )
+        for part in parts
+        if part.name in made and set(part.acts) - {GRAFTED}
+    )
+
+
+def _made(made: _Computation, thetas: Mapping[OrganKey, float | None]) -> dict[str, Any]:
+    """Return the members of a MadeOrgan."""
+    digest, dtype, shape = made.source
+    return {
+        "acts": (*((ADAPTER,) if made.add else ()), *((PURIFIED,) if made.purify else ())),
+        "method": made.purify,
+        "keep": made.keep,
+        "adapters": tuple(AddedAdapter(a=a[0], b=b[0], alpha=alpha, scale=scale) for a, b, alpha, scale in made.add),
+        "dtype": made.dtype,
+        "source": OrganSource(digest=digest, dtype=dtype, shape=shape),
+        "theta_before": thetas.get(_key(made)),
+    }
+
+
+def _key(made: _Computation) -> OrganKey:
+    digest, dtype, shape = made.source
+    return digest, dtype, shape_text(shape)
+
+
+def _verdict(row: VerdictRow) -> Verdict:
+    try:
+        report = msgspec.json.decode(row.report, type=VerdictReport)
+    except msgspec.DecodeError:  # of a form that this version does not know; its word and its reason still count
+        report = None
+    return Verdict(
+        verdict=row.verdict, reason=row.reason, runtime=row.runtime, report=report, created_at=row.created_at
+    )
+
+
+def _made_into(session: Session, model: Model) -> tuple[DerivedModel, ...]:
+    """Return the models that were composed of `model`, each with the acts."""
+    found: dict[str, list[str]] = {}
+    for child, act in recorded_children(session, model.id):
+        found.setdefault(child.full_name, []).append(act)
+    return tuple(DerivedModel(model=name, acts=tuple(acts)) for name, acts in found.items())
+
+
+def _usage(session: Session, model: Model, file: ModelFile) -> Usage:
+    key = f"{model.architecture}.context_length"
+    stated = next((row.value for row in metadata_of(session, model.id) if row.key == key), "")
+    return Usage(model.full_name, file.name, model.title or model.name, int(stated) if stated.isdecimal() else None)

@@ -1,0 +1,191 @@
+"""Chimeras: how each came to be, what was predicted, what a runtime showed, and how to use it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry.entities.base import (
+    ITEMS_MAX,
+    Bytes,
+    Count,
+    Digest,
+    Entity,
+    ModelText,
+    Page,
+    Request,
+    Shape,
+    Text,
+    Texts,
+    Theta,
+    Time,
+    Word,
+)
+from organs.registry.entities.finding import Findings
+from organs.registry.entities.plan import Acts, Block, ParentModel, PlanChange, PlannedRecipe, PlanPart, Prediction
+from organs.registry.entities.recipe import RecipeFile
+from organs.registry.entities.verdict import Verdict, VerdictSummary
+
+
+class ChimeraSummary(Entity, frozen=True, kw_only=True):
+    """A chimera as a line of a list."""
+
+    name: ModelText
+    title: Text | None
+    lock_id: Digest
+    parents: Annotated[Texts, Meta(description="The base first.")]
+    withdrawn_parents: Annotated[Texts, Meta(description="The parents that were yanked or removed.")]
+    usable: Annotated[bool, Meta(description="Whether it is predicted to be usable.")] | None
+    score: Annotated[float, Meta(description="The score of the prediction: 1 and more is usable.")] | None
+    verdict: Annotated[Word, Meta(description="The newest verdict; None before the first run.")] | None
+    size_bytes: Bytes
+    mean_theta: Theta | None
+    created_at: Time
+
+
+class ChimeraPage(Page[ChimeraSummary], frozen=True, kw_only=True):
+    """A page of chimeras, newest first."""
+
+
+class ChimeraBrief(Entity, frozen=True, kw_only=True):
+    """A chimera on the page of its model: its lock, its prediction and its newest verdict."""
+
+    lock_id: Digest
+    prediction: Prediction
+    verdict: VerdictSummary | None
+
+
+class OrganSource(Entity, frozen=True, kw_only=True):
+    """The organ from which another was computed."""
+
+    digest: Digest
+    dtype: Word
+    shape: Shape
+
+
+class AddedAdapter(Entity, frozen=True, kw_only=True):
+    """A low-rank product that was added to an organ: `scale` · (`alpha` / rank) · B·A."""
+
+    a: Digest
+    b: Digest
+    alpha: float
+    scale: float
+
+
+class MadeOrgan(Entity, frozen=True, kw_only=True):
+    """How an organ was computed, and from which."""
+
+    acts: Acts
+    method: Annotated[Word, Meta(description="How it was purified.")] | None
+    keep: Annotated[float, Meta(description="The share of the energy that spectral purification kept.")] | None
+    adapters: Annotated[tuple[AddedAdapter, ...], Meta(max_length=ITEMS_MAX)]
+    dtype: Word
+    source: OrganSource
+    theta_before: Theta | None
+
+
+class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):
+    """An organ of a chimera that was computed, with θ before and after."""
+
+    name: Text
+    type: Word
+    block: Block | None
+    slot: Text
+    model: Annotated[Text, Meta(description="The model whose organ it was computed from.")]
+    digest: Digest
+    theta: Theta | None
+
+
+class ChimeraFile(Entity, frozen=True, kw_only=True):
+    """The one file of a chimera."""
+
+    name: Text
+    size_bytes: Bytes
+    sha256: Digest
+
+
+class DerivedModel(Entity, frozen=True, kw_only=True):
+    """A model that was composed of another, with what was done."""
+
+    model: ModelText
+    acts: Acts
+
+
+class Chimera(Entity, frozen=True, kw_only=True):
+    """A chimera with everything that is known of it. It is a model like any other."""
+
+    model: ModelText
+    also: Annotated[Texts, Meta(description="Other names of the same bytes.")]
+    lock_id: Digest
+    title: Text | None
+    architecture: Text | None
+    tensors: Count
+    size_bytes: Bytes
+    mean_theta: Theta | None
+    created_at: Time
+    file: ChimeraFile
+    recipe: RecipeFile
+    recipe_yaml: Text
+    parents: Annotated[tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX)]
+    license: Text
+    findings: Annotated[
+        Findings,
+        Meta(max_length=ITEMS_MAX, description="Those of the plan, and parents that were yanked or removed since."),
+    ]
+    prediction: Prediction
+    changes: Annotated[tuple[PlanChange, ...], Meta(max_length=ITEMS_MAX)]
+    parts: Annotated[
+        tuple[PlanPart, ...], Meta(max_length=ITEMS_MAX, description="The organs that are not the base's own.")
+    ]
+    computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)]
+    verdicts: Annotated[tuple[Verdict, ...], Meta(max_length=ITEMS_MAX, description="Newest first.")]
+    made_into: Annotated[tuple[DerivedModel, ...], Meta(max_length=ITEMS_MAX)]
+    modelfile: Text
+    llama_cli: Annotated[Text, Meta(description="The command that runs it with llama.cpp.")]
+    assemble: Annotated[Text, Meta(description="The command that writes its file.")]
+    python: Annotated[Text, Meta(description="The same recipe as a Python program.")]
+    card: Annotated[Text, Meta(description="A README for those who download it, as Markdown.")]
+
+
+class AssemblyRequest(Request, frozen=True, kw_only=True):
+    """A model or a lock, one of the two."""
+
+    model: Annotated[Text, Meta(description="The name of a model.")] | None = None
+    lock: Annotated[Text, Meta(description="The digest of a lock.")] | None = None
+
+
+class Assembly(Entity, frozen=True, kw_only=True):
+    """Where a model can be downloaded as one file."""
+
+    model: ModelText
+    file: Text
+    size_bytes: Bytes
+    sha256: Annotated[Digest, Meta(description="None if shards are merged: it is not known before.")] | None
+    address: Text
+
+
+class OutputFile(Entity, frozen=True, kw_only=True):
+    """Where a command writes a file, and the free space there."""
+
+    file: Text | None
+    free_bytes: Bytes | None
+
+
+class WrittenFile(Entity, frozen=True, kw_only=True):
+    """A file that a command wrote, or would write, with the lock that it carries."""
+
+    file: Annotated[Text, Meta(description="None if it was registered only.")] | None
+    size_bytes: Bytes
+    sha256: Annotated[Digest, Meta(description="None if nothing was written.")] | None
+    lock_id: Digest
+    model: Annotated[Text, Meta(description="The name under which it was registered.")] | None = None
+    created: Annotated[bool, Meta(description="False if the same bytes were registered before.")] | None = None
+
+
+class ComposeResult(PlannedRecipe, frozen=True, kw_only=True):
+    """What `organ compose` and its like print as JSON: the plan, and what was made of it."""
+
+    out: OutputFile | None = None
+    made: WrittenFile | None = None
+    computed: Annotated[tuple[ComputedOrgan, ...], Meta(max_length=ITEMS_MAX)] = ()

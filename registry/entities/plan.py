@@ -1,0 +1,370 @@
+"""Plans: what a recipe makes, organ by organ, what it costs, and what was made of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from organs.registry import notebook
+from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.entities.base import (
+    ITEMS_MAX,
+    Bytes,
+    Count,
+    Counts,
+    Digest,
+    Entity,
+    Share,
+    Text,
+    Texts,
+    Theta,
+    Word,
+)
+from organs.registry.entities.finding import Finding, Findings, Severity
+from organs.registry.entities.recipe import RecipeFile
+
+GRAFTED, ADAPTER, PURIFIED = "grafted", "adapter", "purified"
+ACTS = (GRAFTED, ADAPTER, PURIFIED)
+"""What is done to an organ, in this order."""
+
+Acts = Annotated[tuple[Word, ...], Meta(max_length=ITEMS_MAX, description="What is done, in this order.")]
+Block = Annotated[Count, Meta(description="None outside the blocks.")]
+Number = Annotated[float, Meta(description="A finite number.")]
+
+
+class ParentModel(Entity, frozen=True, kw_only=True):
+    """A model that receives organs (the base) or gives some, with what is done with them."""
+
+    model: Text
+    license: Text | None
+    acts: Acts
+
+
+class PlanPart(Entity, frozen=True, kw_only=True):
+    """A tensor of a planned or finished chimera, beside the tensor of the base at the same place."""
+
+    name: Text
+    type: Word
+    tower: Word
+    block: Block | None
+    slot: Text
+    model: Annotated[Text, Meta(description="The model whose organ is there, or from which it is computed.")]
+    acts: Acts
+    dtype_before: Word
+    dtype: Word
+    theta_before: Theta | None
+    theta: Annotated[Theta, Meta(description="None while the organ is still to be computed.")] | None
+    spectral_signal: Share | None
+    size_bytes_before: Bytes
+    size_bytes: Bytes
+    digest: Digest | None
+
+    def __repr__(self) -> str:
+        giver = f" from {self.model}" if GRAFTED in self.acts else ""
+        return f"<{self.name}: {', '.join(self.acts) or 'kept'}{giver}>"
+
+
+class PlanChange(Entity, frozen=True, kw_only=True):
+    """Organs of one type in neighbouring blocks to which the same is done; θ is their mean."""
+
+    model: Text
+    acts: Acts
+    type: Word
+    tower: Word
+    first_block: Block | None
+    last_block: Block | None
+    organs: Count
+    theta_before: Theta | None
+    theta: Theta | None
+    size_bytes_before: Bytes
+    size_bytes: Bytes
+
+
+class Effect(Entity, frozen=True, kw_only=True):
+    """What the changed organs of one type in one block contribute to a prediction."""
+
+    type: Word
+    tower: Word
+    block: Block | None
+    organs: Count
+    uncounted: Annotated[Count, Meta(description="Organs whose change cannot be estimated.")]
+    similarity: Number | None
+    scale: Number
+    distortion: Number
+    grafted_similarity: Number | None
+    grafted_scale: Number
+    survival: Annotated[float, Meta(description="The share of what they did that is still done, 0 to 1.")] | None
+    loss: Annotated[float, Meta(description="Nats a token.")]
+
+
+class Prediction(Entity, frozen=True, kw_only=True):
+    """What is expected of a chimera before it is run, from measurements alone. What is not known is None.
+
+    The numbers from `similarity` on describe the organs that change; alone they predict worse than the score.
+    """
+
+    sentence: Text
+    usable: Annotated[bool, Meta(description="Whether a verdict of `gains` or `coherent` is expected.")] | None
+    score: Annotated[float, Meta(description="From 0 to 5; 1 and more is usable.")] | None
+    loss: (
+        Annotated[float, Meta(description="Nats a token on the worst text: ln of its perplexity over the base's.")]
+        | None
+    )
+    recovered: (
+        Annotated[float, Meta(description="The share of what the replaced organs did that is still done.")] | None
+    )
+    provisional: Annotated[bool, Meta(description="Whether organs that are still to be computed are estimated.")]
+    uncounted: Annotated[Count, Meta(description="Changed organs about which nothing can be said.")]
+    effects: Annotated[tuple[Effect, ...], Meta(max_length=ITEMS_MAX)] = ()
+    similarity: (
+        Annotated[float, Meta(description="Mean correlation of the replaced matrices with the new ones.")] | None
+    ) = None
+    compared: Annotated[Count, Meta(description="Matrices that were compared.")] = 0
+    change: (
+        Annotated[float, Meta(description="Sum over blocks of 1 - mean correlation: 1 is one block of a stranger.")]
+        | None
+    ) = None
+    theta_before: Theta | None = None
+    theta_after: Theta | None = None
+    spectral_before: Number | None = None
+    spectral_after: Number | None = None
+    share: Annotated[float, Meta(description="The share of the base's parameters that change.")] | None = None
+
+
+class PlannedChimera(Entity, frozen=True, kw_only=True):
+    """The chimera that a recipe makes: its name, file, parents, prediction and organs."""
+
+    name: Annotated[Text, Meta(description="The name under which it would be registered.")] | None
+    file: Text
+    size_bytes: Bytes
+    base: Text
+    base_size_bytes: Bytes
+    parents: Annotated[
+        tuple[ParentModel, ...], Meta(max_length=ITEMS_MAX, description="The base first, then in the recipe's order.")
+    ]
+    license: Annotated[Text, Meta(description="Of all parents together, for people.")]
+    prediction: Prediction
+    lock_id: (
+        Annotated[Digest, Meta(description="None while organs are to be computed, and for a refused recipe.")] | None
+    )
+    to_compute: Annotated[Count, Meta(description="Organs that are to be computed.")]
+    organs: Count
+    changed: Annotated[Count, Meta(description="Organs that change.")]
+    changes: Annotated[
+        tuple[PlanChange, ...],
+        Meta(max_length=ITEMS_MAX, description="The changed organs in short: one entry for each run of blocks."),
+    ]
+    parts: Annotated[
+        tuple[PlanPart, ...],
+        Meta(max_length=ITEMS_MAX, description="The organs that change; with `every_part=1` all organs."),
+    ]
+
+
+class PlannedRecipe(Entity, frozen=True, kw_only=True):
+    """A recipe with its findings and, if its base is known, the chimera that it makes."""
+
+    can_be_made: Annotated[bool, Meta(description="Whether nothing refuses it and all warnings are accepted.")]
+    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX, description="Refusals first, then warnings.")]
+    unaccepted: Annotated[Texts, Meta(description="Codes of the warnings that the recipe does not accept.")] = ()
+    plan: PlannedChimera | None
+    lock: (
+        Annotated[
+            Text,
+            Meta(description="With `lock=1` the lock itself, if the recipe can be made and nothing is to be computed."),
+        ]
+        | None
+    ) = None
+    left_out: Annotated[
+        Counts,
+        Meta(description="How many rows were left out, by the name of the list; `organs` are names in findings."),
+    ] = msgspec.field(default_factory=dict)
+
+    @property
+    def refusals(self) -> list[Finding]:
+        """Findings that nobody can accept."""
+        return [one for one in self.findings if one.severity is Severity.REFUSE]
+
+
+class Reading(Entity, frozen=True, kw_only=True):
+    """What was measured of a computed organ."""
+
+    theta: Theta | None
+    spectral_signal: Share | None
+
+
+class MadeChimera(Entity, frozen=True, kw_only=True):
+    """A chimera that was made: its name, its lock and the digest of its file."""
+
+    model: Annotated[Text, Meta(description="`namespace/name@version`.")]
+    lock_id: Digest
+    sha256: Digest
+    size_bytes: Bytes
+    created: Annotated[bool, Meta(description="False if the same bytes were registered under the name before.")]
+    computed: Annotated[
+        dict[Text, Reading],
+        Meta(max_length=ITEMS_MAX, description="The organs that were computed for it, by the names of their tensors."),
+    ] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        state = "" if self.created else ", registered before"
+        return f"<{self.model}: {size_text(self.size_bytes)}, lock {self.lock_id[:12]}{state}>"
+
+    def _repr_html_(self) -> str:
+        facts: tuple[tuple[str, notebook.Cell], ...] = (
+            ("lock", self.lock_id),
+            ("sha256", self.sha256),
+            ("size", size_text(self.size_bytes)),
+            ("", "registered now" if self.created else "registered before"),
+        )
+        rows = [(name, theta_text(one.theta), share_text(one.spectral_signal)) for name, one in self.computed.items()]
+        computed = notebook.table(("computed", "θ", "spectral"), rows, ("θ", "spectral")) if rows else ""
+        return notebook.document(notebook.heading(self.model), notebook.facts(facts), computed)
+
+
+class TypeCompatibility(Entity, frozen=True, kw_only=True):
+    """How many organs of one type of a donor fit into a base, and why the others do not."""
+
+    type: Word
+    fitting: Annotated[Count, Meta(description="Places of the base at which an organ of the donor can stand.")]
+    total: Annotated[Count, Meta(description="Places that the base has.")]
+    refused: bool
+    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
+
+
+class Compatibility(Entity, frozen=True, kw_only=True):
+    """Whether organs of one model fit into another, type by type."""
+
+    base: Text
+    donor: Text
+    types: Annotated[tuple[TypeCompatibility, ...], Meta(max_length=ITEMS_MAX, description="Empty for an adapter.")]
+    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
+    left_out: Annotated[Counts, Meta(description="How many names were left out of the findings, as `organs`.")] = (
+        msgspec.field(default_factory=dict)
+    )
+
+
+class FitCount(Entity, frozen=True):
+    """How many organs of one type of a model can be grafted into a base."""
+
+    fitting: Annotated[Count, Meta(description="Organs that have a place in the base.")]
+    equal: Annotated[Count, Meta(description="Organs that the base has itself at that place.")]
+    total: Count
+
+    @property
+    def whole(self) -> bool:
+        """Whether every organ of the type fits or is equal."""
+        return self.fitting + self.equal == self.total
+
+
+class FittingModel(Entity, frozen=True, kw_only=True):
+    """A model with organs that fit a base."""
+
+    model: Text
+    alike: (
+        Annotated[float, Meta(description="Mean correlation of its matrices with the base's; None if not related.")]
+        | None
+    )
+    types: Annotated[dict[Word, FitCount], Meta(max_length=ITEMS_MAX, description="By type, all types that it has.")]
+
+
+class FittingModels(Entity, frozen=True, kw_only=True):
+    """Models with organs that fit a base: relatives first, the most alike first; then others, newest first."""
+
+    base: Text
+    items: Annotated[tuple[FittingModel, ...], Meta(max_length=ITEMS_MAX)]
+    more: Annotated[bool, Meta(description="Whether others fit too, or were not looked at.")]
+
+
+class CellOrgan(Entity, frozen=True, kw_only=True):
+    """An organ that a candidate has for a cell."""
+
+    name: Text
+    slot: Text
+    digest: Digest
+    dtype: Word
+    theta: Theta | None
+
+
+class Candidate(Entity, frozen=True, kw_only=True):
+    """A model with organs for a cell of the base: a type in a block."""
+
+    model: Text
+    license: Text | None
+    fitting: Annotated[Count, Meta(description="Its organs that fit.")]
+    equal: Annotated[Count, Meta(description="Its organs that the base has itself at that place.")]
+    total: Annotated[Count, Meta(description="Organs of the base in the cell.")]
+    whole: Annotated[bool, Meta(description="Whether it has all organs of the cell.")]
+    theta: Theta | None
+    spectral_signal: Share | None
+    likeness: (
+        Annotated[float, Meta(description="Mean correlation with the base's organs; None if not comparable.")] | None
+    )
+    kinship: Word
+    size_bytes: Bytes
+    organs: Annotated[tuple[CellOrgan, ...], Meta(max_length=ITEMS_MAX)]
+
+
+class Candidates(Entity, frozen=True, kw_only=True):
+    """The models with organs for one cell of the base, best first."""
+
+    cell: Annotated[Text, Meta(description="The cell: `organ:2`, `embed:none`, `norm:3:vision`.")]
+    type: Word
+    block: Block | None
+    tower: Word
+    slots: Texts
+    query: Annotated[Text, Meta(description="The query that finds the same organs.")]
+    items: Annotated[tuple[Candidate, ...], Meta(max_length=ITEMS_MAX)]
+    more: Annotated[bool, Meta(description="Whether there are others.")]
+
+
+class Totals(Entity, frozen=True, kw_only=True):
+    """Organs of a plan together, with mean θ: before, after, and of what is taken."""
+
+    organs: Count
+    changed: Count
+    to_compute: Count
+    theta_before: Theta | None
+    theta: Annotated[Theta, Meta(description="None while an organ is still to be computed.")] | None
+    theta_taken: Annotated[Theta, Meta(description="Of the organs that are there, or are computed from.")] | None
+    size_bytes_before: Bytes
+    size_bytes: Bytes
+
+
+class CellTotals(Totals, frozen=True, kw_only=True):
+    """The organs of one type in one block."""
+
+    cell: Text
+    type: Word
+    block: Block | None
+    tower: Word
+    slots: Texts
+    models: Annotated[Texts, Meta(description="The models that give organs or adapters.")]
+    purified: Annotated[Count, Meta(description="Organs that are purified.")]
+
+
+class TypeTotals(Totals, frozen=True, kw_only=True):
+    """The organs of one type, over all blocks."""
+
+    type: Word
+
+
+class AdapterChoice(Entity, frozen=True, kw_only=True):
+    """An adapter that can be merged into the base, with its findings."""
+
+    model: Text
+    findings: Annotated[Findings, Meta(max_length=ITEMS_MAX)]
+
+
+class CompositionState(PlannedRecipe, frozen=True, kw_only=True):
+    """A recipe under way, with everything that helps to go on: cells, adapters, models that fit, candidates."""
+
+    base: Text
+    recipe: RecipeFile | None
+    yaml: Text | None
+    cells: Annotated[tuple[CellTotals, ...], Meta(max_length=ITEMS_MAX)]
+    types: Annotated[tuple[TypeTotals, ...], Meta(max_length=ITEMS_MAX)]
+    adapters: Annotated[tuple[AdapterChoice, ...], Meta(max_length=ITEMS_MAX)]
+    fitting: Annotated[FittingModels, Meta(description="None if looking for them took too long.")] | None
+    candidates: Annotated[Candidates, Meta(description="Of the cell that was asked for.")] | None

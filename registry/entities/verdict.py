@@ -1,0 +1,83 @@
+"""Verdicts: what a runtime showed of a chimera, beside its base, its donors and its control."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry.entities.base import ITEMS_MAX, Count, Entity, Text, Texts, Time, Word
+
+
+class RunFailure(Entity, frozen=True, kw_only=True):
+    """Why a model could not be run."""
+
+    kind: Word
+    reason: Text
+
+
+class TextScore(Entity, frozen=True, kw_only=True):
+    """The perplexity of a model on one text. None where it is infinite or not a number."""
+
+    text: Text
+    perplexity: float | None
+    standard_error: float | None
+    tokens: Count | None = None
+
+
+class RunReport(Entity, frozen=True, kw_only=True):
+    """One model that was run: its scores and what it wrote, or why it failed."""
+
+    name: Text
+    failure: RunFailure | None
+    scores: Annotated[tuple[TextScore, ...], Meta(max_length=ITEMS_MAX)]
+    written: Text | None
+    log: Annotated[Text, Meta(description="The end of the runtime's log.")] = ""
+
+
+class TextVerdict(Entity, frozen=True, kw_only=True):
+    """The chimera against its base on one text."""
+
+    name: Text
+    digest: Text = ""
+    ratio: Annotated[float, Meta(description="Its perplexity over the base's.")] | None
+    ratio_error: Annotated[float, Meta(description="Standard error of that, token by token.")] | None = None
+    recovered: Annotated[float, Meta(description="The share of what zeroing the grafted organs costs.")] | None = None
+    tokens: Count | None = None
+
+
+class VerdictReport(Entity, frozen=True, kw_only=True):
+    """A verdict with everything that it is based on. Members with a default are missing in older reports."""
+
+    model: Text
+    verdict: Word
+    reason: Text
+    runtime: Text
+    tokens: Annotated[Count, Meta(description="Tokens of each text that were asked for.")]
+    tokens_remark: Text | None = None
+    base: RunReport
+    chimera: RunReport
+    control: Annotated[RunReport, Meta(description="The chimera with its grafted organs zeroed.")] | None
+    control_remark: Text | None = None
+    donors: Annotated[tuple[RunReport, ...], Meta(max_length=ITEMS_MAX)]
+    left_out: Annotated[
+        Texts, Meta(description="Donors that were not run: they cannot be, or there are too many.")
+    ] = ()
+    zeroed: Annotated[Texts, Meta(description="The tensors that are zeroed in the control.")] = ()
+    zeroed_because: Text = ""
+    texts: Annotated[tuple[TextVerdict, ...], Meta(max_length=ITEMS_MAX)]
+
+
+class VerdictSummary(Entity, frozen=True, kw_only=True):
+    """The word of a verdict and its reason."""
+
+    verdict: Word
+    reason: Text
+
+
+class Verdict(VerdictSummary, frozen=True, kw_only=True):
+    """A verdict that was kept, with its report."""
+
+    runtime: Text
+    report: Annotated[VerdictReport, Meta(description="None for a stored report that cannot be read.")] | None
+    created_at: Time

@@ -1,1 +1,0 @@
-"""Rows and plans as plain values."""
