@@ -44,6 +44,8 @@ WITHOUT_A_FACE = ("registry", "ingest", "migrations")
 LONG_BODIES: dict[str, str] = {}
 """Function bodies over the limit: `path::function` to the reason, in one sentence."""
 FRAGMENTS: dict[str, str] = {
+    "registry/client/composing.py": "It loads the codecs and the planner's modules, which searches never need.",
+    "registry/compose/prediction.py": "A pure model with constants that were fitted; the benches fit it by itself.",
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
     "ingest/contributions/push_answers.py": "Answers to a push, until they are entities.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
