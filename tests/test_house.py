@@ -53,7 +53,6 @@ FRAGMENTS: dict[str, str] = {
     "ingest/jobs/submissions.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
     "registry/catalog/queries/ranking.py": "Ranked pages are read by a plan, apart from what a search is.",
-    "registry/present/usage.py": "How to run a chimera, until it is part of its card.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/probe.py": "A program of its own, started by its name.",
     "web/api/downloads.py": "The description of the download routes in the document of the API.",
