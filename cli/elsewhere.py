@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 
 from organs.registry.digest import looks_like_prefix
 from organs.registry.errors import BadName, NotFound
-from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
     from organs.registry.entities.verdict import VerdictReport
-    from organs.registry.reports.document import Report
 
 DIGEST = "sha256:"
 
@@ -39,13 +37,6 @@ def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Valu
     chimera = None if composed is None else remote.chimera(composed["lock_id"])
     since = shown_versions(remote.connection, told_name(values["name"]), versions_shown)
     return {**values, **since, "chimera": chimera}
-
-
-def report_there(remote: RemoteRegistry, model: str | None, limit: int | None) -> Report:
-    """The report on the registry, or on `model`."""
-    from organs.registry.client.reported import asked_report
-
-    return asked_report(remote.connection, None if model is None else parse_model_name(model), limit)
 
 
 def validated_there(remote: RemoteRegistry, chimera: str, tokens: int, say: Callable[[str], None]) -> VerdictReport:

@@ -8,19 +8,13 @@ from pathlib import Path
 
 import click
 
-from organs.cli.arguments import (
-    folder_registry,
-    remote_registry,
-)
+from organs.cli.arguments import any_registry
 from organs.cli.console import in_lines, plain, print_json, print_table
-from organs.cli.elsewhere import report_there
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.entities.report import Report, ReportSection
 from organs.registry.errors import BadSource
-from organs.registry.names import parse_model_name
-from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
-from organs.registry.reports.document import Report, Section, Table
-from organs.registry.reports.formats import markdown, sheet
-from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
+from organs.registry.reports.dissection import ORGANS_DEFAULT
+from organs.registry.reports.formats import grid, markdown, section_sheet, sheet
+from organs.registry.reports.overview import ROWS_DEFAULT
 from organs.registry.store.files import placed
 
 _FORMATS = ("text", "markdown", "json", "csv")
@@ -56,7 +50,7 @@ def report(
     output: Path | None,
     force: bool,
 ) -> None:
-    """Explain what was measured: the registry, or one MODEL, in tables with what they mean and do not mean.
+    """Explain what was measured, of the registry or of one MODEL, in tables and with their meaning.
 
     The registry's tables are figures, ranking, types, scale, families and wells; a model's are model, notes,
     relatives, findings, dtypes, types, blocks, highest, wells, anomalies and methods.
@@ -66,16 +60,17 @@ def report(
     chosen = "json" if as_json else form or _form_of(output)
     if output is not None:
         _check_target(output, force=force)
-    made = _made(model, limit)
+    with any_registry() as registry:
+        result = registry.report(model, limit=limit)
     if table is not None:
-        if table not in made.keys:
-            raise click.UsageError(f"{table!r} is no table of this report: it has {', '.join(made.keys)}")
-        made = made.only(table)
+        if table not in result.sections:
+            raise click.UsageError(f"this report has no table {table!r}: it has {', '.join(result.sections)}")
+        result = result.only(table)
     if output is None:
-        _print(made, chosen)
+        _print(result, chosen)
         return
     with redirect_stdout(io.StringIO()) as printed:
-        _print(made, chosen)
+        _print(result, chosen)
     _place(output, printed.getvalue().encode())
     click.echo(f"written to {plain(output)}", err=True)
 
@@ -100,58 +95,52 @@ def _check_target(output: Path, *, force: bool) -> None:
         raise BadSource(f"{output.parent}: no such folder")
 
 
-def _made(model: str | None, limit: int | None) -> Report:
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            return report_there(remote, model, limit)
-    with folder_registry() as registry, registry.catalog.reading() as session:
-        if model is None:
-            return registry_report(session, limit or ROWS_DEFAULT)
-        return model_report(session, model_by_name(session, parse_model_name(model)), limit or ORGANS_DEFAULT)
-
-
-def _print(made: Report, form: str) -> None:
+def _print(report: Report, form: str) -> None:
     if form == "json":
-        print_json(made.values())
-        return
-    harmless = made.with_texts(plain)
-    if form == "csv":
-        keys, rows = harmless.section(made.main).sheet()
-        click.echo(sheet(keys, rows), nl=False)
+        print_json(report)
+    elif form == "csv":
+        keys, rows = section_sheet(report.sections[report.main])
+        harmless = ([plain(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+        click.echo(sheet([plain(key) for key in keys], harmless), nl=False)
     elif form == "markdown":
-        click.echo(markdown(harmless), nl=False)
+        for line in markdown(report).splitlines():
+            click.echo(plain(line))
     else:
-        _print_text(harmless)
+        _print_text(report)
 
 
-def _print_text(made: Report) -> None:
-    click.echo(f"{made.title}\n{'=' * len(made.title)}")
-    _print_paragraphs(made.opening)
-    for section in made.sections:
-        click.echo(f"\n{section.title}\n{'-' * len(section.title)}")
+def _print_text(report: Report) -> None:
+    _print_heading(report.title, "=")
+    _print_paragraphs(report.opening)
+    for section in report.sections.values():
+        click.echo()
+        _print_heading(section.title, "-")
         _print_section(section)
-    _print_paragraphs(made.closing)
+    _print_paragraphs(report.closing)
 
 
-def _print_section(section: Section) -> None:
-    if isinstance(section, Table) and not section.rows:
-        _print_paragraphs((section.empty,))
-        return
+def _print_heading(title: str, line: str) -> None:
+    shown = plain(title)
+    click.echo(f"{shown}\n{line * len(shown)}")
+
+
+def _print_section(section: ReportSection) -> None:
     _print_paragraphs(section.before)
-    click.echo()
-    grid = section.grid()
-    numbers = [heading for heading, right in zip(grid.headings, grid.right, strict=True) if right]
-    print_table(grid.headings, grid.rows, numbers)
+    shown = grid(section)
+    if shown.rows:
+        click.echo()
+        headings = [plain(heading) for heading in shown.headings]
+        numbers = [heading for heading, right in zip(headings, shown.right, strict=True) if right]
+        print_table(headings, shown.rows, numbers)
     _print_paragraphs(section.after)
 
 
 def _print_paragraphs(texts: tuple[str, ...]) -> None:
     for text in texts:
-        click.echo("\n" + in_lines(text))
+        click.echo("\n" + in_lines(plain(text)))
 
 
 def _place(path: Path, data: bytes) -> None:
-    """`data` at `path`, durable, or nothing."""
+    """Write `data` to `path`, durably, or nothing."""
     with placed(path, len(data)) as file:
         file.write_at(data, 0)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.plan import Compatibility, FittingModels
+    from organs.registry.entities.report import Report
     from organs.registry.present.registered import RegisteredModel
     from organs.registry.store import BlobStore
 
@@ -186,6 +187,20 @@ class Registry:
         with self.catalog.reading() as session:
             sides = [registered_model(session, model_by_text(session, name)) for name in (first, second)]
         return compare_models(*sides)
+
+    def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
+        """Return the report on the registry, or on the model called `model`; lists have at most `limit` rows.
+
+        Raises what `model` does.
+        """
+        from organs.registry.catalog.queries.composing import model_by_text
+        from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
+        from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
+
+        with self.catalog.reading() as session:
+            if model is None:
+                return registry_report(session, limit or ROWS_DEFAULT)
+            return model_report(session, model_by_text(session, model), limit or ORGANS_DEFAULT)
 
     def assemble(self, name: str, path: str | Path) -> Digest:
         """Write the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.

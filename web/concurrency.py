@@ -23,8 +23,8 @@ WITH_TURN = frozenset({"pages", "api"})
 """Blueprints whose requests take a turn."""
 WITHOUT_TURN = frozenset(
     {
-        *("pages.reports", "pages.reports_json", "pages.reports_markdown"),
-        *("pages.report", "pages.report_json", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
+        *("pages.reports", "pages.reports_markdown"),
+        *("pages.report", "pages.report_csv", "pages.types_chart", "pages.scale_chart"),
         *("api.report", "api.report_section"),
         *("api.receive_chunk", "api.finish_upload", "api.submit_model"),
     }

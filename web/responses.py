@@ -21,9 +21,9 @@ from flask import Blueprint, Response, current_app, render_template, request, ur
 from sqlalchemy.orm import Session
 
 from organs.registry.entities.base import Entity, encode
+from organs.registry.entities.report import Cell
 from organs.registry.present.values import Values
 from organs.registry.registry import Registry
-from organs.registry.reports.document import Cell
 from organs.registry.reports.formats import sheet
 from organs.web.settings import WebSettings
 

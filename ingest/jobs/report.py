@@ -1,6 +1,8 @@
-"""The kind `report`: the report on the registry, or on one model, kept as it was made."""
+"""The kind of job `report`: the report on the registry, or on one model, as it was when the job ran."""
 
 from __future__ import annotations
+
+import msgspec
 
 from organs.ingest.jobs.kind import (
     WORK,
@@ -31,10 +33,11 @@ def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -
     tell(0.0, "reading what was measured")
     with registry.catalog.reading() as session:
         if "model" not in arguments:
-            return {"report": registry_report(session, arguments["limit"]).values()}
+            return {"report": msgspec.to_builtins(registry_report(session, arguments["limit"]))}
         model = model_by_name(session, parse_model_name(arguments["model"]))
-        return {"model": model.full_name, "report": model_report(session, model, arguments["limit"]).values()}
+        report = model_report(session, model, arguments["limit"])
+        return {"model": model.full_name, "report": msgspec.to_builtins(report)}
 
 
 REPORT = JobKind("report", WORK, _checked, _run)
-"""Takes `model` (without it the whole registry) and `limit`, rows of a list; gives `report`, and `model`."""
+"""Takes `model` (by default the registry) and `limit`, rows of a list. The result has `report`, and `model`."""

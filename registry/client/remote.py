@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from organs.registry.entities.chimera import Chimera
     from organs.registry.entities.comparison import Comparison
     from organs.registry.entities.plan import Compatibility, FittingModels
+    from organs.registry.entities.report import Report
     from organs.registry.present.registered import RegisteredModel
 
 ORGANS_MAX = 200_000
@@ -157,6 +158,13 @@ class RemoteRegistry:
 
         names = {"first": str(self.resolved(first)), "second": str(self.resolved(second))}
         return self.connection.read(Comparison, f"{API}/compare", **names)
+
+    def report(self, model: str | None = None, *, limit: int | None = None) -> Report:
+        """Return the report on the registry, or on the model called `model`. As `Registry.report`; raises Busy too."""
+        from organs.registry.entities.report import Report
+
+        path = f"{API}/reports" + ("" if model is None else model_path(self.resolved(model)))
+        return self.connection.read(Report, path, limit=limit)
 
     def assemble(self, name: str, path: str | Path, progress: Progress | None = None) -> Digest:
         """Fetch the file of the model called `name` to `path`, replacing what is there; the file's SHA-256.

@@ -13,6 +13,7 @@ classes.
     plan        plans: what a recipe makes, organ by organ, what it costs, and what was made of it
     verdict     verdicts: what a runtime showed of a chimera
     chimera     chimeras: how each came to be, what was predicted, what a runtime showed
+    report      reports: sections of numbers with the words that explain them
     event       the event log: who did what
     job         jobs: work that takes longer than a request
 """

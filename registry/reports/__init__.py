@@ -1,10 +1,9 @@
 """Reports: what was measured, in tables that explain themselves to somebody who has never heard of θ.
 
-    document    the shape of a report: sections of numbers with the words that explain them
     words       what the numbers of a report mean, in words for a first reader
     overview    the report on a whole registry
     dissection  the report on one model: what it is made of, what it shares, how its organs read
-    formats     a report as Markdown that is harmless whatever names are in it
+    formats     reports as text for people, as Markdown and as CSV; `registry.entities.report` has their shape
     sections    the sections that reports are made of
     statistics  quartiles, a line through points by least squares
 

@@ -6,6 +6,7 @@ import json
 
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.reports import (
     BlockMeans,
     Stored,
@@ -18,8 +19,17 @@ from organs.registry.catalog.queries.reports import (
 )
 from organs.registry.catalog.queries.shared_organs import shared_of
 from organs.registry.catalog.tables import Model
-from organs.registry.present.text import size_text
-from organs.registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
+from organs.registry.entities.report import (
+    Cell,
+    CellKind,
+    Report,
+    ReportColumn,
+    ReportFigure,
+    ReportFigures,
+    ReportSection,
+    ReportTable,
+    table,
+)
 from organs.registry.reports.sections import (
     odd_table,
     organ_table,
@@ -46,97 +56,102 @@ ORGANS_DEFAULT = 10
 
 
 def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) -> Report:
-    """The dissection report on `model`; lists of single tensors have at most `limit` rows and say so."""
+    """Return the dissection report on `model`; lists of single tensors have at most `limit` rows and say so."""
     title = f"Dissection of {model.full_name}"
-    about = (_identity(session, model), _notes(model))
+    about: dict[str, ReportSection] = {"model": _identity(session, model), "notes": _notes(model)}
     if not model.tensors:
-        return Report(title, (NO_TENSORS,), about, (NO_CONCLUSION,), main="model")
-    readings = (
-        *relatives_tables(session, model),
-        _dtypes(session, model),
-        types_table(session, model.id, before=f"All tensors of this {model.kind}.", empty=NO_TENSORS),
-        *(() if model.kind == "adapter" else (_blocks(session, model),)),
-        organ_table(session, model, limit, key="highest", title="Highest θ", after=HIGHEST),
-        organ_table(session, model, limit, key="wells", title="Gravitational wells: lowest θ", after=WELLS),
-        odd_table(session, model, limit),
-        _methods(session, model),
-    )
-    return Report(title, OPENING, (*about, *readings), CLOSING, main="types")
+        return Report(title=title, main="model", opening=(NO_TENSORS,), sections=about, closing=(NO_CONCLUSION,))
+    relatives, findings = relatives_tables(session, model)
+    blocks = {} if model.kind == "adapter" else {"blocks": _blocks(session, model)}
+    sections: dict[str, ReportSection] = {
+        "relatives": relatives,
+        "findings": findings,
+        "dtypes": _dtypes(session, model),
+        "types": types_table(session, model.id, before=f"All tensors of this {model.kind}.", empty=NO_TENSORS),
+        **blocks,
+        "highest": organ_table(session, model, limit, title="Highest θ", after=HIGHEST),
+        "wells": organ_table(session, model, limit, title="Gravitational wells: lowest θ", after=WELLS, lowest=True),
+        "anomalies": odd_table(session, model, limit),
+        "methods": _methods(session, model),
+    }
+    return Report(title=title, main="types", opening=OPENING, sections=about | sections, closing=CLOSING)
 
 
-def _identity(session: Session, model: Model) -> Facts:
-    facts = [
-        Fact("title", "title", model.title, Kind.TEXT, "What its file calls it."),
-        Fact("kind", "kind", _kind(model), Kind.TEXT, _KIND_WORDS[model.kind]),
-        Fact("architecture", "architecture", model.architecture, Kind.TEXT, "The blueprint, as its file names it."),
-        *_sizes(model, stored_of(session, model.id)),
-    ]
+def _identity(session: Session, model: Model) -> ReportFigures:
+    figures = {
+        "title": ReportFigure("title", model.title, CellKind.TEXT, "What its file calls it."),
+        "kind": ReportFigure("kind", _kind(model), CellKind.TEXT, _KIND_WORDS[model.kind]),
+        "architecture": ReportFigure(
+            "architecture", model.architecture, CellKind.TEXT, "The blueprint, as its file names it."
+        ),
+        **_sizes(model, stored_of(session, model.id)),
+    }
     if model.tensors:
-        facts += (*_contents(session, model), *_sharing(session, model), *_readings(session, model))
-    return Facts("model", "What it is", tuple(facts))
+        figures |= {**_contents(session, model), **_sharing(session, model), **_readings(session, model)}
+    return ReportFigures(title="What it is", before=(), figures=figures, after=())
 
 
-def _sizes(model: Model, stored: Stored) -> tuple[Fact, ...]:
-    return (
-        Fact("size_bytes", "size of its files", model.size_bytes, Kind.SIZE, "As they came in."),
-        Fact(
-            "stored_bytes",
+def _sizes(model: Model, stored: Stored) -> dict[str, ReportFigure]:
+    return {
+        "size_bytes": ReportFigure("size of its files", model.size_bytes, CellKind.SIZE, "As they came in."),
+        "stored_bytes": ReportFigure(
             "stored size",
             stored.stored_bytes,
-            Kind.SIZE,
+            CellKind.SIZE,
             "What its different parts take on the disk, compressed; those that other models need too count in full.",
         ),
-    )
+    }
 
 
-def _contents(session: Session, model: Model) -> tuple[Fact, ...]:
+def _contents(session: Session, model: Model) -> dict[str, ReportFigure]:
     blocks = count_blocks(session, model.id)
     layers = "Layers of the other model that it changes." if model.kind == "adapter" else _LAYERS
-    return (
-        Fact("blocks_count", "blocks", blocks, Kind.COUNT, layers),
-        Fact("parameters_count", "parameters", model.parameters, Kind.LARGE, "How many numbers its weights are."),
-        Fact("tensors_count", "tensors", model.tensors, Kind.COUNT, "The tables that the weights stand in."),
-    )
+    return {
+        "blocks_count": ReportFigure("blocks", blocks, CellKind.COUNT, layers),
+        "parameters_count": ReportFigure(
+            "parameters", model.parameters, CellKind.LARGE, "How many numbers its weights are."
+        ),
+        "tensors_count": ReportFigure(
+            "tensors", model.tensors, CellKind.COUNT, "The tables that the weights stand in."
+        ),
+    }
 
 
-def _sharing(session: Session, model: Model) -> tuple[Fact, ...]:
+def _sharing(session: Session, model: Model) -> dict[str, ReportFigure]:
     shared = shared_of(session, model.id)
     others = _models(shared.other_models, shared.is_least)
-    return (
-        Fact(
-            "shared_organs_count",
+    return {
+        "shared_organs_count": ReportFigure(
             "tensors shared",
             shared.shared_organs,
-            Kind.COUNT,
+            CellKind.COUNT,
             f"Of its {shared.organs:,} different tensors; the same to the last byte in {others}.",
         ),
-        Fact(
-            "shared_bytes",
+        "shared_bytes": ReportFigure(
             "bytes shared",
             shared.shared_bytes,
-            Kind.SIZE,
+            CellKind.SIZE,
             f"Of {size_text(shared.size_bytes)} of different tensors. Vocabularies can be shared too and do not count.",
         ),
-    )
+    }
 
 
-def _readings(session: Session, model: Model) -> tuple[Fact, ...]:
+def _readings(session: Session, model: Model) -> dict[str, ReportFigure]:
     figures = matrix_figures(session, model.id).get(model.id)
     count = 0 if figures is None else figures.matrices
     lists = "" if count == model.tensors else _MOVED_BY_LISTS
     theta, spectral = (None, None) if figures is None else (figures.mean_theta, figures.mean_spectral_signal)
-    return (
-        Fact("mean_theta_degrees", "mean θ", model.mean_theta, Kind.DEGREES, _MEAN_THETA + lists),
-        Fact(
-            "matrix_mean_theta_degrees",
+    return {
+        "mean_theta_degrees": ReportFigure("mean θ", model.mean_theta, CellKind.DEGREES, _MEAN_THETA + lists),
+        "matrix_mean_theta_degrees": ReportFigure(
             "matrix θ",
             theta,
-            Kind.DEGREES,
+            CellKind.DEGREES,
             f"The average over its {count:,} matrices alone, the tensors with rows and columns.",
         ),
-        Fact("mean_signal", "mean signal", model.mean_signal, Kind.SHARE, _MEAN_SIGNAL),
-        Fact("mean_spectral_signal", "mean spectral signal", spectral, Kind.SHARE, _MEAN_SPECTRAL),
-    )
+        "mean_signal": ReportFigure("mean signal", model.mean_signal, CellKind.SHARE, _MEAN_SIGNAL),
+        "mean_spectral_signal": ReportFigure("mean spectral signal", spectral, CellKind.SHARE, _MEAN_SPECTRAL),
+    }
 
 
 def _models(count: int, is_least: bool) -> str:
@@ -149,13 +164,12 @@ def _kind(model: Model) -> str:
     return model.kind if model.complete else f"{model.kind}, only a part"
 
 
-def _notes(model: Model) -> Table:
+def _notes(model: Model) -> ReportTable:
     flags = [(str(flag), "odd") for flag in json.loads(model.flags)]
     reasons = [(str(reason), "never written out again") for reason in json.loads(model.unassemblable)]
-    return Table(
-        key="notes",
+    return table(
         title="Notes on its files",
-        columns=(Column("note", "note", Kind.TEXT), Column("consequence", "kind", Kind.TEXT)),
+        columns=(ReportColumn("note", "note", CellKind.TEXT), ReportColumn("consequence", "kind", CellKind.TEXT)),
         rows=tuple(reasons + flags),
         before=("What is unusual in the files themselves, not in the weights.",),
         after=('"Odd" is kept as it is and does no harm here.',),
@@ -163,29 +177,27 @@ def _notes(model: Model) -> Table:
     )
 
 
-def _dtypes(session: Session, model: Model) -> Table:
+def _dtypes(session: Session, model: Model) -> ReportTable:
     found = dtypes_of(session, model.id)
     total = sum(one.size_bytes for one in found)
     rows: list[tuple[Cell, ...]] = []
     for one in found:
         size = (one.size_bytes, one.size_bytes / total)
         rows.append((one.dtype, bits_of(one.dtype), one.tensors, *size, one.mean_theta, one.matrix_mean_theta))
-    return Table(
-        key="dtypes",
+    return table(
         title="Number formats",
         columns=_DTYPE_COLUMNS,
-        rows=tuple(rows),
+        rows=rows,
         before=("How the numbers are written down, each format's share of the tensors' bytes, and its mean θ.",),
         after=(FORMATS,),
         empty=NO_TENSORS,
     )
 
 
-def _blocks(session: Session, model: Model) -> Table:
+def _blocks(session: Session, model: Model) -> ReportTable:
     rows = blocks_of(session, model.id, BLOCKS_MAX)
     read = any(value is not None for row in rows for value in _means(row))
-    return Table(
-        key="blocks",
+    return table(
         title="Block by block",
         columns=_BLOCK_COLUMNS,
         rows=tuple((row.tower, row.block, row.tensors, *_means(row)) for row in rows) if read else (),
@@ -203,16 +215,15 @@ def _means(row: BlockMeans) -> tuple[float | None, ...]:
     return row.skeleton_theta, row.organ_theta, row.skeleton_spectral_signal, row.organ_spectral_signal
 
 
-def _methods(session: Session, model: Model) -> Table:
+def _methods(session: Session, model: Model) -> ReportTable:
     rows: list[tuple[Cell, ...]] = []
     for method, tensors, least, most, looked, values in methods_of(session, model.id):
         what = _METHOD_WORDS.get(method, "another reading")
         rows.append((method, what, tensors, least, most, int(looked) / int(values) if values else None))
-    return Table(
-        key="methods",
+    return table(
         title="How it was measured",
         columns=_METHOD_COLUMNS,
-        rows=tuple(rows),
+        rows=rows,
         before=("The methods, the least and the most numbers of a tensor that each looked at, and the share of all.",),
         after=(METHODS,),
         empty=NO_TENSORS,
@@ -234,28 +245,28 @@ _KIND_WORDS = {
 }
 _METHOD_WORDS = {"z1": "θ, |Z| and what they are made of", "mp1": "spectral signal and stable rank"}
 _DTYPE_COLUMNS = (
-    Column("dtype", "format", Kind.TEXT),
-    Column("bits_per_number", "bits", Kind.NUMBER),
-    Column("tensors_count", "tensors", Kind.COUNT),
-    Column("size_bytes", "size", Kind.SIZE),
-    Column("size_share", "share", Kind.PERCENT),
-    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
-    Column("matrix_mean_theta_degrees", "matrix θ", Kind.DEGREES),
+    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("bits_per_number", "bits", CellKind.NUMBER),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("size_bytes", "size", CellKind.SIZE),
+    ReportColumn("size_share", "share", CellKind.PERCENT),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES),
 )
 _BLOCK_COLUMNS = (
-    Column("tower", "tower", Kind.TEXT),
-    Column("block", "block", Kind.COUNT),
-    Column("tensors_count", "tensors", Kind.COUNT),
-    Column("skeleton_mean_theta_degrees", "θ skeleton", Kind.DEGREES),
-    Column("organ_mean_theta_degrees", "θ organ", Kind.DEGREES),
-    Column("skeleton_mean_spectral_signal", "spectral skeleton", Kind.SHARE),
-    Column("organ_mean_spectral_signal", "spectral organ", Kind.SHARE),
+    ReportColumn("tower", "tower", CellKind.TEXT),
+    ReportColumn("block", "block", CellKind.COUNT),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("skeleton_mean_theta_degrees", "θ skeleton", CellKind.DEGREES),
+    ReportColumn("organ_mean_theta_degrees", "θ organ", CellKind.DEGREES),
+    ReportColumn("skeleton_mean_spectral_signal", "spectral skeleton", CellKind.SHARE),
+    ReportColumn("organ_mean_spectral_signal", "spectral organ", CellKind.SHARE),
 )
 _METHOD_COLUMNS = (
-    Column("method", "method", Kind.TEXT),
-    Column("gives", "gives", Kind.TEXT),
-    Column("tensors_count", "tensors", Kind.COUNT),
-    Column("sample_minimum_count", "least", Kind.LARGE),
-    Column("sample_maximum_count", "most", Kind.LARGE),
-    Column("sampled_share", "looked at", Kind.PERCENT),
+    ReportColumn("method", "method", CellKind.TEXT),
+    ReportColumn("gives", "gives", CellKind.TEXT),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("sample_minimum_count", "least", CellKind.LARGE),
+    ReportColumn("sample_maximum_count", "most", CellKind.LARGE),
+    ReportColumn("sampled_share", "looked at", CellKind.PERCENT),
 )

@@ -1,4 +1,4 @@
-"""A report as Markdown that is harmless whatever names are in it, and rows as CSV that a spreadsheet does not run."""
+"""Write reports: cells as text, tables as Markdown that names cannot change, rows as CSV that no spreadsheet runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,73 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from organs.registry.reports.document import Cell, Grid, Kind, Report, Section, Table
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.entities.report import Cell, CellKind, Report, ReportSection, ReportTable
+
+DASH = "–"
+TEXT_KINDS = (CellKind.TEXT, CellKind.NAME)
+FIGURE_HEADINGS = ("figure", "value", "what it is")
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A section as people read it: texts alone."""
+
+    headings: tuple[str, ...]
+    kinds: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def right(self) -> tuple[bool, ...]:
+        """Which columns are numbers, set flush right."""
+        return tuple(kind not in TEXT_KINDS for kind in self.kinds)
+
+
+def grid(section: ReportSection) -> Grid:
+    """Return the section for people."""
+    if isinstance(section, ReportTable):
+        columns = [column for column in section.columns if not column.data_only]
+        rows = (tuple(cell_text(row[column.key], column.kind) for column in columns) for row in section.items)
+        headings = tuple(column.heading for column in columns)
+        return Grid(headings, tuple(column.kind for column in columns), tuple(rows))
+    figures = (
+        (figure.label, cell_text(figure.value, figure.kind), figure.meaning) for figure in section.figures.values()
+    )
+    return Grid(FIGURE_HEADINGS, (CellKind.TEXT,) * len(FIGURE_HEADINGS), tuple(figures))
+
+
+def section_sheet(section: ReportSection) -> tuple[tuple[str, ...], tuple[tuple[Cell, ...], ...]]:
+    """Return the section for a spreadsheet: keys, and rows of unrounded values."""
+    if isinstance(section, ReportTable):
+        return tuple(column.key for column in section.columns), tuple(section.rows)
+    figures = ((key, figure.value, figure.meaning) for key, figure in section.figures.items())
+    return ("figure", "value", "meaning"), tuple(figures)
+
+
+def cell_text(value: Cell, kind: str) -> str:
+    """Return a cell as people read it; a dash for None. A kind that is not known reads as a plain number."""
+    if value is None:
+        return DASH
+    if isinstance(value, str):
+        return value
+    match kind:
+        case CellKind.DEGREES:
+            return theta_text(value)
+        case CellKind.SHARE:
+            return share_text(value)
+        case CellKind.PERCENT:
+            return f"{100 * value:.1f}%"
+        case CellKind.SIZE:
+            return size_text(value)
+        case CellKind.LARGE:
+            return count_text(value)
+        case CellKind.NUMBER:
+            return f"{value:.3g}"
+        case _:
+            return f"{value:,}"
+
 
 _MARKS = re.compile(r"[\\`*~|\[\]!#$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 """What Markdown obeys inside a line. An underscore between letters is text to every reader of Markdown."""
@@ -17,31 +82,30 @@ _ENTITIES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 
 
 def markdown(report: Report) -> str:
-    """The whole report, ending in a line end."""
+    """Return the report as Markdown, which ends with a line end."""
     return "\n".join(_lines(report)) + "\n"
 
 
 def escaped(text: str) -> str:
-    """`text` on one line, so that it is shown as it is: no markup, no HTML, no end of a table's cell."""
+    """Return `text` on one line, so that it is shown as it is: no markup, no HTML, no end of a table's cell."""
     return _MARKS.sub(r"\\\g<0>", " ".join(text.split()).translate(_ENTITIES))
 
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}"
     yield from _paragraphs(report.opening)
-    for section in report.sections:
+    for section in report.sections.values():
         yield from ("", f"## {escaped(section.title)}")
         yield from _section_lines(section)
     yield from _paragraphs(report.closing)
 
 
-def _section_lines(section: Section) -> Iterator[str]:
-    if isinstance(section, Table) and not section.rows:
-        yield from _paragraphs((section.empty,))
-        return
+def _section_lines(section: ReportSection) -> Iterator[str]:
     yield from _paragraphs(section.before)
-    yield ""
-    yield from _table_lines(section.grid())
+    shown = grid(section)
+    if shown.rows:
+        yield ""
+        yield from _table_lines(shown)
     yield from _paragraphs(section.after)
 
 
@@ -54,14 +118,14 @@ def _escaped_end(start: re.Match[str]) -> str:
     return f"{start[1][:-1]}\\{start[1][-1]}"
 
 
-def _table_lines(grid: Grid) -> Iterator[str]:
-    """A table whose columns are lined up for whoever reads the raw text."""
-    cells = [[_cell(cell, kind) for cell, kind in zip(row, grid.kinds, strict=True)] for row in grid.rows]
-    headings = [escaped(heading) for heading in grid.headings]
+def _table_lines(shown: Grid) -> Iterator[str]:
+    """Yield the lines of a table, with columns that are aligned in the raw text too."""
+    cells = [[_cell(cell, kind) for cell, kind in zip(row, shown.kinds, strict=True)] for row in shown.rows]
+    headings = [escaped(heading) for heading in shown.headings]
     widths = [max(3, *map(len, column)) for column in zip(headings, *cells, strict=True)]
-    yield _row(headings, widths, grid.right)
-    yield _barred("-" * width + ("-:" if right else "--") for width, right in zip(widths, grid.right, strict=True))
-    yield from (_row(row, widths, grid.right) for row in cells)
+    yield _row(headings, widths, shown.right)
+    yield _barred("-" * width + ("-:" if right else "--") for width, right in zip(widths, shown.right, strict=True))
+    yield from (_row(row, widths, shown.right) for row in cells)
 
 
 def _row(cells: list[str], widths: list[int], rights: tuple[bool, ...]) -> str:
@@ -73,9 +137,9 @@ def _barred(cells: Iterable[str]) -> str:
     return f"|{'|'.join(cells)}|"
 
 
-def _cell(text: str, kind: Kind) -> str:
-    """Names that need no escaping stand as code, which no reader of Markdown touches."""
-    return f"`{text}`" if kind is Kind.NAME and _TAME.fullmatch(text) and text.strip() == text else escaped(text)
+def _cell(text: str, kind: str) -> str:
+    """Return a cell; names that need no escaping become code, which no reader of Markdown changes."""
+    return f"`{text}`" if kind == CellKind.NAME and _TAME.fullmatch(text) and text.strip() == text else escaped(text)
 
 
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -83,7 +147,7 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def sheet(keys: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """A header line of `keys` and a line a row, for UTF-8 and RFC 4180 but with plain line ends.
+    """Return a header line of `keys` and a line for each row: RFC 4180, but with plain line ends.
 
     Numbers are written unrounded; None is an empty cell; a text that could be a formula gets an apostrophe before it.
     """
@@ -91,7 +155,7 @@ def sheet(keys: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
 
 
 def sheet_lines(rows: Iterable[Sequence[Cell]]) -> str:
-    """The rows without a header line."""
+    """Return the rows without a header line."""
     return "".join(f"{_line(row)}\n" for row in rows)
 
 

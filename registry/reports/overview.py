@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.reports import (
     extreme_organs,
     kinds_of_models,
@@ -12,7 +13,16 @@ from organs.registry.catalog.queries.reports import (
     running_totals,
     visible_bytes,
 )
-from organs.registry.reports.document import Cell, Column, Fact, Facts, Kind, Report, Table
+from organs.registry.entities.report import (
+    Cell,
+    CellKind,
+    Report,
+    ReportColumn,
+    ReportFigure,
+    ReportFigures,
+    ReportTable,
+    table,
+)
 from organs.registry.reports.sections import ranking_table, scale_tables, types_table
 from organs.registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WELLS, caution
 
@@ -20,8 +30,13 @@ ROWS_DEFAULT = 50
 """Rows of a table of models, unless told otherwise."""
 
 
+def current_report(session: Session) -> Report:
+    """Return the report with as many rows as usual, made once for each state of the catalog."""
+    return remembered(session, "registry report", lambda: registry_report(session))
+
+
 def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
-    """The report on all visible models; tables of models have at most `limit` rows and say so."""
+    """Return the report on all visible models; tables of models have at most `limit` rows and say so."""
     types = types_table(
         session,
         None,
@@ -29,47 +44,49 @@ def registry_report(session: Session, limit: int = ROWS_DEFAULT) -> Report:
         "three times.",
         empty="There are no tensors.",
     )
-    tensors = sum(figures["tensors_count"] for figures in types.values()["items"])
+    tensors = sum(int(row["tensors_count"] or 0) for row in types.items)
     counts = {(kind, complete): count for kind, complete, count in kinds_of_models(session)}
     matrices = matrix_figures(session)
     ranking = ranking_table(session, matrices, counts.get(("model", True), 0), limit)
+    scale, families = scale_tables(session, matrices, limit)
     return Report(
         title="Report on the registry",
-        opening=OPENING,
-        sections=(
-            _figures(session, counts, tensors),
-            ranking,
-            types,
-            *scale_tables(session, matrices, limit),
-            _wells(session, limit),
-        ),
-        closing=CLOSING,
         main="ranking",
+        opening=OPENING,
+        sections={
+            "figures": _figures(session, counts, tensors),
+            "ranking": ranking,
+            "types": types,
+            "scale": scale,
+            "families": families,
+            "wells": _wells(session, limit),
+        },
+        closing=CLOSING,
     )
 
 
-def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int) -> Facts:
+def _figures(session: Session, counts: dict[tuple[str, bool], int], tensors: int) -> ReportFigures:
     totals = running_totals(session)
-    facts = (
-        Fact("models_count", "models", sum(counts.values()), Kind.COUNT, _kinds(counts)),
-        Fact("tensors_count", "tensors", tensors, Kind.COUNT, "Counted at every place that they have in a model."),
-        Fact(
-            "organs_count",
+    figures = {
+        "models_count": ReportFigure("models", sum(counts.values()), CellKind.COUNT, _kinds(counts)),
+        "tensors_count": ReportFigure(
+            "tensors", tensors, CellKind.COUNT, "Counted at every place that they have in a model."
+        ),
+        "organs_count": ReportFigure(
             "different tensors",
             totals.organs,
-            Kind.COUNT,
+            CellKind.COUNT,
             "Tensors that are the same to the last byte are one, and are kept once.",
         ),
-        Fact(
-            "size_bytes",
+        "size_bytes": ReportFigure(
             "size of the files",
             visible_bytes(session),
-            Kind.SIZE,
+            CellKind.SIZE,
             "All files of these models together. `organ storage` says how much room they take here.",
         ),
-    )
+    }
     empty = () if counts else ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)
-    return Facts("figures", "The registry in figures", facts, empty)
+    return ReportFigures(title="The registry in figures", before=empty, figures=figures, after=())
 
 
 def _kinds(counts: dict[tuple[str, bool], int]) -> str:
@@ -81,17 +98,16 @@ def _kinds(counts: dict[tuple[str, bool], int]) -> str:
     return f"Files, or sets of files, that were taken in: {'; '.join(found) or 'none'}."
 
 
-def _wells(session: Session, limit: int) -> Table:
+def _wells(session: Session, limit: int) -> ReportTable:
     rows: list[tuple[Cell, ...]] = []
     for model_id, _ in lowest_thetas_of_models(session, limit):
         ((organ, shape, elements, model),) = extreme_organs(session, model_id, 1, lowest=True)
         place = (model.full_name, organ.name, organ.type, organ.dtype, shape, elements)
         rows.append((*place, organ.theta, caution(organ.dtype, elements)))
-    return Table(
-        key="wells",
+    return table(
         title="Gravitational wells",
         columns=_WELL_COLUMNS,
-        rows=tuple(rows),
+        rows=rows,
         before=(f"The tensor with the lowest θ of each model, the lowest first; at most {limit} models. {LISTED}",),
         after=(WELLS, CAUTION),
         empty="No tensor has a θ.",
@@ -106,12 +122,12 @@ _KIND_WORDS = {
     ("vocabulary", True): ("vocabulary, words without weights", "vocabularies, words without weights"),
 }
 _WELL_COLUMNS = (
-    Column("model", "model", Kind.NAME),
-    Column("tensor", "tensor", Kind.NAME),
-    Column("type", "type", Kind.TEXT),
-    Column("dtype", "format", Kind.TEXT),
-    Column("shape", "shape", Kind.TEXT),
-    Column("elements_count", "numbers", Kind.LARGE, data_only=True),
-    Column("theta_degrees", "θ", Kind.DEGREES),
-    Column("caution", "caution", Kind.TEXT),
+    ReportColumn("model", "model", CellKind.NAME),
+    ReportColumn("tensor", "tensor", CellKind.NAME),
+    ReportColumn("type", "type", CellKind.TEXT),
+    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("shape", "shape", CellKind.TEXT),
+    ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
+    ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
+    ReportColumn("caution", "caution", CellKind.TEXT),
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from organs.registry.amounts import count_text
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.queries.models import ranked_models
 from organs.registry.catalog.queries.reports import (
@@ -23,10 +24,9 @@ from organs.registry.catalog.queries.reports import (
     type_figures,
 )
 from organs.registry.catalog.tables import Model
+from organs.registry.entities.report import Cell, CellKind, ReportColumn, ReportTable, table
 from organs.registry.names import ModelName
-from organs.registry.present.text import count_text
 from organs.registry.relatives.lineage import lineage_of
-from organs.registry.reports.document import Cell, Column, Kind, Table
 from organs.registry.reports.statistics import (
     QUARTILES,
     Line,
@@ -59,25 +59,24 @@ from organs.registry.reports.words import (
 )
 
 _TYPE_COLUMNS = (
-    Column("type", "type", Kind.TEXT),
-    Column("tensors_count", "tensors", Kind.COUNT),
-    Column("size_bytes", "size", Kind.SIZE),
-    Column("measured_count", "with θ", Kind.COUNT, data_only=True),
-    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
-    Column("theta_standard_deviation_degrees", "deviation", Kind.DEGREES),
-    Column("theta_lower_quartile_degrees", "25%", Kind.DEGREES),
-    Column("theta_median_degrees", "median", Kind.DEGREES),
-    Column("theta_upper_quartile_degrees", "75%", Kind.DEGREES),
-    Column("mean_spectral_signal", "spectral", Kind.SHARE),
+    ReportColumn("type", "type", CellKind.TEXT),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("size_bytes", "size", CellKind.SIZE),
+    ReportColumn("measured_count", "with θ", CellKind.COUNT, data_only=True),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("theta_standard_deviation_degrees", "deviation", CellKind.DEGREES),
+    ReportColumn("theta_lower_quartile_degrees", "25%", CellKind.DEGREES),
+    ReportColumn("theta_median_degrees", "median", CellKind.DEGREES),
+    ReportColumn("theta_upper_quartile_degrees", "75%", CellKind.DEGREES),
+    ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
 )
 
 
-def types_table(session: Session, model_id: int | None, *, before: str, empty: str) -> Table:
+def types_table(session: Session, model_id: int | None, *, before: str, empty: str) -> ReportTable:
     """θ and spectral signal by type, of a model or, without one, of all visible models."""
     found = type_figures(session, model_id)
     roles = "; ".join(f"{figures.type} is {TYPE_WORDS[OrganType(figures.type)]}" for figures in found)
-    return Table(
-        key="types",
+    return table(
         title="By type of tensor",
         columns=_TYPE_COLUMNS,
         rows=tuple(_type_row(session, figures, model_id) for figures in found),
@@ -116,12 +115,11 @@ def _type_row(session: Session, figures: TypeFigures, model_id: int | None) -> t
     )
 
 
-def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int) -> Table:
+def ranking_table(session: Session, matrices: Mapping[int, MatrixFigures], complete: int, limit: int) -> ReportTable:
     """At most `limit` of the `complete` models there are, with the figures of their `matrices` by id."""
     models = ranked_models(session, limit)
     shown = f"The first {len(models)} of {complete} complete models" if len(models) < complete else _ALL
-    return Table(
-        key="ranking",
+    return table(
         title="Ranking of models",
         columns=_RANKING_COLUMNS,
         rows=tuple(_ranking_row(rank, model, matrices.get(model.id)) for rank, model in enumerate(models, 1)),
@@ -180,15 +178,15 @@ def _matrix_theta(model: Model, matrices: Mapping[int, MatrixFigures]) -> float:
 _ALL = "All complete models"
 _LEFT_OUT = "Adapters, vocabularies and models of which only a part is here are left out."
 _RANKING_COLUMNS = (
-    Column("rank", "place", Kind.COUNT),
-    Column("model", "model", Kind.NAME),
-    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
-    Column("matrix_mean_theta_degrees", "matrix θ", Kind.DEGREES),
-    Column("mean_signal", "signal", Kind.SHARE),
-    Column("mean_spectral_signal", "spectral", Kind.SHARE),
-    Column("tensors_count", "tensors", Kind.COUNT),
-    Column("matrices_count", "matrices", Kind.COUNT),
-    Column("parameters_count", "parameters", Kind.LARGE),
+    ReportColumn("rank", "place", CellKind.COUNT),
+    ReportColumn("model", "model", CellKind.NAME),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES),
+    ReportColumn("mean_signal", "signal", CellKind.SHARE),
+    ReportColumn("mean_spectral_signal", "spectral", CellKind.SHARE),
+    ReportColumn("tensors_count", "tensors", CellKind.COUNT),
+    ReportColumn("matrices_count", "matrices", CellKind.COUNT),
+    ReportColumn("parameters_count", "parameters", CellKind.LARGE),
 )
 
 
@@ -219,7 +217,9 @@ class Point:
         return round(math.pow(10.0, self.log_parameters))
 
 
-def scale_tables(session: Session, matrices: Mapping[int, MatrixFigures], limit: int) -> tuple[Table, Table]:
+def scale_tables(
+    session: Session, matrices: Mapping[int, MatrixFigures], limit: int
+) -> tuple[ReportTable, ReportTable]:
     """The fitted lines, and the families that they were fitted to, largest first and at most `limit` of them.
 
     `matrices` has the figures of the models' matrices by id.
@@ -283,7 +283,7 @@ def _disagreement(of_matrices: Line, of_all: Line | None) -> str:
     )
 
 
-def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> Table:
+def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> ReportTable:
     enough = sum(point.matrix_theta is not None for point in families) >= LINE_FAMILIES_MIN
     rows = [
         _line_row(basis, points, reading, theta)
@@ -291,8 +291,7 @@ def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> 
         for reading, theta in (("matrices", _of_matrices), ("all tensors", _of_all))
         if enough
     ]
-    return Table(
-        key="scale",
+    return table(
         title="Scale law: does θ go with size?",
         columns=_SCALE_COLUMNS,
         rows=tuple(row for row in rows if row is not None),
@@ -302,11 +301,10 @@ def _scale(families: Sequence[Point], models: Sequence[Point], verdict: str) -> 
     )
 
 
-def _families(families: Sequence[Point], limit: int) -> Table:
+def _families(families: Sequence[Point], limit: int) -> ReportTable:
     ordered = sorted(families, key=lambda point: (-point.log_parameters, point.name))
     shown = ordered[:limit]
-    return Table(
-        key="families",
+    return table(
         title="Families of models",
         columns=_FAMILY_COLUMNS,
         rows=tuple((one.name, one.models, one.parameters, one.mean_theta, one.matrix_theta) for one in shown),
@@ -352,23 +350,23 @@ def _line_row(
 
 
 _SCALE_COLUMNS = (
-    Column("basis", "points", Kind.TEXT),
-    Column("reading", "θ of", Kind.TEXT),
-    Column("points_count", "how many", Kind.COUNT),
-    Column("parameters_minimum_count", "smallest", Kind.LARGE, data_only=True),
-    Column("parameters_maximum_count", "largest", Kind.LARGE, data_only=True),
-    Column("slope_degrees_per_decade", "slope", Kind.DEGREES),
-    Column("slope_standard_error_degrees_per_decade", "standard error", Kind.DEGREES, data_only=True),
-    Column("slope_margin_degrees_per_decade", "margin", Kind.DEGREES),
-    Column("intercept_degrees", "intercept", Kind.DEGREES),
-    Column("r_squared", "R²", Kind.SHARE),
+    ReportColumn("basis", "points", CellKind.TEXT),
+    ReportColumn("reading", "θ of", CellKind.TEXT),
+    ReportColumn("points_count", "how many", CellKind.COUNT),
+    ReportColumn("parameters_minimum_count", "smallest", CellKind.LARGE, data_only=True),
+    ReportColumn("parameters_maximum_count", "largest", CellKind.LARGE, data_only=True),
+    ReportColumn("slope_degrees_per_decade", "slope", CellKind.DEGREES),
+    ReportColumn("slope_standard_error_degrees_per_decade", "standard error", CellKind.DEGREES, data_only=True),
+    ReportColumn("slope_margin_degrees_per_decade", "margin", CellKind.DEGREES),
+    ReportColumn("intercept_degrees", "intercept", CellKind.DEGREES),
+    ReportColumn("r_squared", "R²", CellKind.SHARE),
 )
 _FAMILY_COLUMNS = (
-    Column("family", "family", Kind.NAME),
-    Column("models_count", "models", Kind.COUNT),
-    Column("mean_parameters_count", "parameters", Kind.LARGE),
-    Column("mean_theta_degrees", "mean θ", Kind.DEGREES),
-    Column("matrix_mean_theta_degrees", "matrix θ", Kind.DEGREES),
+    ReportColumn("family", "family", CellKind.NAME),
+    ReportColumn("models_count", "models", CellKind.COUNT),
+    ReportColumn("mean_parameters_count", "parameters", CellKind.LARGE),
+    ReportColumn("mean_theta_degrees", "mean θ", CellKind.DEGREES),
+    ReportColumn("matrix_mean_theta_degrees", "matrix θ", CellKind.DEGREES),
 )
 
 
@@ -376,7 +374,7 @@ RELATIVES_MAX = 50
 """Relatives that are listed; the most alike come first."""
 
 
-def relatives_tables(session: Session, model: Model) -> tuple[Table, Table]:
+def relatives_tables(session: Session, model: Model) -> tuple[ReportTable, ReportTable]:
     """The relatives of `model`, and the findings on them."""
     lineage = lineage_of(session, model)
     total = len(lineage.edges) + lineage.left_out
@@ -385,15 +383,21 @@ def relatives_tables(session: Session, model: Model) -> tuple[Table, Table]:
         for edge in lineage.edges[:RELATIVES_MAX]
     )
     cut = f" The first {len(rows)} of {total} are listed." if len(rows) < total else ""
-    relatives = Table("relatives", "Relatives", _RELATIVE_COLUMNS, rows, (_SOURCES + cut,), (ALIKE,), "None are known.")
-    findings = tuple((one.severity, one.code, one.sentence) for one in lineage.findings)
-    return relatives, Table(
-        key="findings",
+    relatives = table(
+        "Relatives",
+        _RELATIVE_COLUMNS,
+        rows,
+        before=(_SOURCES + cut,),
+        after=(ALIKE,),
+        empty="None are known.",
+    )
+    findings = tuple((one.severity.value, one.code, one.sentence) for one in lineage.findings)
+    return relatives, table(
         title="Findings on its relatives",
         columns=_FINDING_COLUMNS,
         rows=findings,
         before=("Where what its file declares and what the weights show disagree, or cannot be compared.",),
-        after=("They are worked out anew for every report, from the models that are registered then.",),
+        after=("They are computed again for every report, from the models that are registered then.",),
         empty=_OF_ADAPTERS if model.kind == "adapter" else _NO_FINDING,
     )
 
@@ -405,23 +409,24 @@ _SOURCES = (
 _OF_ADAPTERS = "None. The weights of an adapter are not compared with those of the model that it belongs to."
 _NO_FINDING = "None: nothing that it declares disagrees with its weights."
 _RELATIVE_COLUMNS = (
-    Column("direction", "kin", Kind.TEXT),
-    Column("model", "model", Kind.NAME),
-    Column("relation", "relation", Kind.TEXT),
-    Column("evidence", "evidence", Kind.TEXT),
-    Column("mean_correlation", "alike", Kind.SHARE),
-    Column("compared_count", "matrices", Kind.COUNT),
+    ReportColumn("direction", "kin", CellKind.TEXT),
+    ReportColumn("model", "model", CellKind.NAME),
+    ReportColumn("relation", "relation", CellKind.TEXT),
+    ReportColumn("evidence", "evidence", CellKind.TEXT),
+    ReportColumn("mean_correlation", "alike", CellKind.SHARE),
+    ReportColumn("compared_count", "matrices", CellKind.COUNT),
 )
 _FINDING_COLUMNS = (
-    Column("severity", "kind", Kind.TEXT),
-    Column("code", "code", Kind.TEXT, data_only=True),
-    Column("sentence", "finding", Kind.TEXT),
+    ReportColumn("severity", "kind", CellKind.TEXT),
+    ReportColumn("code", "code", CellKind.TEXT, data_only=True),
+    ReportColumn("sentence", "finding", CellKind.TEXT),
 )
 
 
-def organ_table(session: Session, model: Model, limit: int, *, key: str, title: str, after: str) -> Table:
-    """The tensors of a model with the highest θ, or with the lowest where `key` is `wells`."""
-    lowest = key == "wells"
+def organ_table(
+    session: Session, model: Model, limit: int, *, title: str, after: str, lowest: bool = False
+) -> ReportTable:
+    """Return the tensors of a model with the highest θ, or with the lowest."""
     found = extreme_organs(session, model.id, limit, lowest=lowest)
     rows = (
         (
@@ -431,53 +436,51 @@ def organ_table(session: Session, model: Model, limit: int, *, key: str, title: 
         for one, shape, elements, _ in found
     )
     order = "lowest" if lowest else "highest"
-    return Table(
-        key=key,
+    return table(
         title=title,
         columns=_ORGAN_COLUMNS,
-        rows=tuple(rows),
+        rows=rows,
         before=(f"The {order} first, at most {limit} of {model.tensors:,} tensors. {LISTED}",),
         after=(after, CAUTION),
         empty="No tensor of this model has a θ.",
     )
 
 
-def odd_table(session: Session, model: Model, limit: int) -> Table:
-    """Tensors with numbers that are none, with one value only, or without a θ."""
+def odd_table(session: Session, model: Model, limit: int) -> ReportTable:
+    """Return the tensors with NaN or infinite values, with one value only, or without a θ."""
     found = odd_organs(session, model.id, limit)
     total = count_odd_organs(session, model.id)
     rows = (
         (name, dtype, sample_size, nan, infinite, "yes" if constant else "no", reason)
         for name, dtype, sample_size, nan, infinite, constant, reason in found
     )
-    return Table(
-        key="anomalies",
+    return table(
         title="Anomalies",
         columns=_ODD_COLUMNS,
-        rows=tuple(rows),
+        rows=rows,
         before=(f"{total:,} of {model.tensors:,} tensors; at most {limit} are listed. {_WHICH}",),
         after=(ANOMALIES,),
         empty=NO_ANOMALIES,
     )
 
 
-_WHICH = "They have values that are no numbers (NaN) or infinite, hold one value only, or could not be measured."
+_WHICH = "They have values that are NaN or infinite, have only one value, or could not be measured."
 _ORGAN_COLUMNS = (
-    Column("tensor", "tensor", Kind.NAME),
-    Column("type", "type", Kind.TEXT),
-    Column("dtype", "format", Kind.TEXT),
-    Column("shape", "shape", Kind.TEXT),
-    Column("elements_count", "numbers", Kind.LARGE, data_only=True),
-    Column("theta_degrees", "θ", Kind.DEGREES),
-    Column("spectral_signal", "spectral", Kind.SHARE),
-    Column("caution", "caution", Kind.TEXT),
+    ReportColumn("tensor", "tensor", CellKind.NAME),
+    ReportColumn("type", "type", CellKind.TEXT),
+    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("shape", "shape", CellKind.TEXT),
+    ReportColumn("elements_count", "numbers", CellKind.LARGE, data_only=True),
+    ReportColumn("theta_degrees", "θ", CellKind.DEGREES),
+    ReportColumn("spectral_signal", "spectral", CellKind.SHARE),
+    ReportColumn("caution", "caution", CellKind.TEXT),
 )
 _ODD_COLUMNS = (
-    Column("tensor", "tensor", Kind.NAME),
-    Column("dtype", "format", Kind.TEXT),
-    Column("sample_count", "looked at", Kind.LARGE),
-    Column("nan_count", "NaN", Kind.COUNT),
-    Column("infinite_count", "infinite", Kind.COUNT),
-    Column("constant", "one value", Kind.TEXT),
-    Column("reason", "why not measured", Kind.TEXT),
+    ReportColumn("tensor", "tensor", CellKind.NAME),
+    ReportColumn("dtype", "format", CellKind.TEXT),
+    ReportColumn("sample_count", "looked at", CellKind.LARGE),
+    ReportColumn("nan_count", "NaN", CellKind.COUNT),
+    ReportColumn("infinite_count", "infinite", CellKind.COUNT),
+    ReportColumn("constant", "one value", CellKind.TEXT),
+    ReportColumn("reason", "why not measured", CellKind.TEXT),
 )

@@ -148,4 +148,4 @@ def test_line_104_a_hostile_name_is_harmless_in_every_format(filled: Organ) -> N
     (row,) = csv.DictReader(io.StringIO(filled.done("report", "--table", "wells", "--format", "csv").out))
     assert row["tensor"].startswith("'=1+")
     values = filled.done("report", "little", "--json").values["sections"]["model"]["figures"]
-    assert values["title"] == hostile
+    assert values["title"]["value"] == hostile

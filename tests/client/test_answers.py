@@ -13,22 +13,22 @@ from organs.registry.client import answers, shown
 from organs.registry.client.connection import API
 from organs.registry.client.names import told_file, told_name
 from organs.registry.client.remote import RemoteRegistry
-from organs.registry.client.reported import told_report
 from organs.registry.client.shape import Shape, check
-from organs.registry.entities.base import Entity, decode
+from organs.registry.entities.base import Entity, decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job
 from organs.registry.entities.plan import Compatibility, PlannedRecipe
+from organs.registry.entities.report import CellKind, Report, ReportColumn, table
 from organs.registry.errors import BadReply, Unreachable
 from organs.registry.registry import Registry
-from organs.registry.reports.document import Column, Kind, Report, Table
 from organs.registry.reports.formats import markdown
 from tests.client.scripted import Answer, as_json, scripted
 
 STRANGE: tuple[Any, ...] = (None, -1, 2**70, 1e400, float("nan"), True, "", "x\x1b[31m", [], {}, [[]], {"a": 1}, "0x0")
 
-TABLE = Table("t", "T", (Column("a", "A", Kind.SIZE),), ((7,),), ("B",), ("C",))
+TABLE = table("T", (ReportColumn("a", "A", CellKind.SIZE),), ((7,),), before=("B",), after=("C",), empty="")
+REPORT = Report(title="A", main="t", opening=("B",), sections={"t": TABLE}, closing=("C",))
 
 
 def shown_model(values: Any) -> None:
@@ -38,7 +38,8 @@ def shown_model(values: Any) -> None:
 
 
 def shown_report(values: Any) -> None:
-    assert markdown(told_report(values))
+    decoded(Report)(values)
+    assert markdown(decode(json.dumps(values).encode(), Report))
 
 
 def decoded(kind: type[Entity]) -> Callable[[Any], None]:
@@ -76,7 +77,7 @@ def said(served: Any) -> dict[str, tuple[Any, Callable[[Any], object]]]:
             "fits": (ask.get(f"{API}/compatibility", base="base", donor="tuned"), decoded(Compatibility)),
             "comparison": (ask.get(f"{API}/compare", first="base", second="tuned"), decoded(Comparison)),
             "figures": (ask.get(f"{API}/reports/figures"), shown_report),
-            "table": (Report("A", ("B",), (TABLE,), ("C",), "t").values(), shown_report),
+            "table": (json.loads(encode(REPORT)), shown_report),
             "plan": (ask.send("POST", f"{API}/plans", recipe), decoded(PlannedRecipe)),
             "job": (ask.send("POST", f"{API}/reports", {"limit": 1}), decoded(Job)),
         }

@@ -17,12 +17,20 @@ from organs.registry.catalog.register.accounts import add_contributor, create_to
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import encode
+from organs.registry.entities.report import (
+    CellKind,
+    Report,
+    ReportColumn,
+    ReportFigure,
+    ReportFigures,
+    table,
+)
 from organs.registry.errors import BadSource
 from organs.registry.registry import Registry
-from organs.registry.reports.document import Column, Fact, Facts, Kind, Report, Table
 from tests.cli.running import Ended, Organ
 from tests.client.elsewhere import Elsewhere
-from tests.client.scripted import as_json, scripted
+from tests.client.scripted import Answer, scripted
 
 ROOT = Path(__file__).resolve().parents[2]
 Asking = Callable[..., Ended]
@@ -181,10 +189,20 @@ def test_of_a_report_elsewhere_no_more_rows_are_had_than_a_registry_answers(aski
 
 def test_what_a_report_elsewhere_says_is_harmless_in_every_format(local: Organ) -> None:
     odd = "x\x1b[31m\u202e"
-    facts = Facts("f", odd, (Fact("x_count", odd, odd, Kind.COUNT, odd),), (odd,), (odd,))
-    table = Table("t", odd, (Column("a", odd, Kind.TEXT),), ((odd,),), (odd,), (odd,))
-    told = Report(odd, (odd,), (facts, table, Table("u", odd, table.columns, (), empty=odd)), (odd,), "t")
-    with scripted(lambda _: as_json(told.values())) as server:
+    figures = {"x_count": ReportFigure(odd, odd, CellKind.COUNT, odd)}
+    columns = (ReportColumn("a", odd, CellKind.TEXT),)
+    report = Report(
+        title=odd,
+        main="t",
+        opening=(odd,),
+        sections={
+            "f": ReportFigures(title=odd, before=(odd,), figures=figures, after=(odd,)),
+            "t": table(odd, columns, ((odd,),), before=(odd,), after=(odd,), empty=odd),
+            "u": table(odd, columns, (), before=(odd,), after=(odd,), empty=odd),
+        },
+        closing=(odd,),
+    )
+    with scripted(lambda _: Answer(200, encode(report))) as server:
         for form in ("text", "markdown", "csv", "json"):
             ended = local("--registry", server.url, "report", "--format", form)
             assert ended.status == 0, ended.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,13 @@ from sqlalchemy import select
 
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Placement
+from organs.registry.entities.report import Report, ReportFigures
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.registry import Registry
 from organs.registry.relatives.lineage import lineage_of
 from organs.registry.reports.dissection import model_report
-from organs.registry.reports.document import Report
+from organs.registry.reports.formats import section_sheet
 from tests.builders import F32, file_bytes
 from tests.trips import block_metadata, ingest_file, weights
 
@@ -33,12 +34,15 @@ def report_on(registry: Registry, name: str, limit: int = 10) -> Report:
         return model_report(session, model_by_name(session, parse_model_name(name)), limit)
 
 
-def sections(registry: Registry, name: str) -> Values:
-    found: Values = report_on(registry, name).values()["sections"]
-    return found
+def sections(registry: Registry, name: str) -> dict[str, Any]:
+    return dict(report_on(registry, name).sections)
 
 
-def ingested(registry: Registry, folder: Path, data: bytes) -> Values:
+def figures_of(section: ReportFigures) -> dict[str, Any]:
+    return {key: figure.value for key, figure in section.figures.items()}
+
+
+def ingested(registry: Registry, folder: Path, data: bytes) -> dict[str, Any]:
     (folder / "one.gguf").write_bytes(data)
     ingest_file(registry, folder / "one.gguf")
     return sections(registry, "one")
@@ -46,24 +50,25 @@ def ingested(registry: Registry, folder: Path, data: bytes) -> Values:
 
 def test_a_whole_model_has_every_table(filled: Registry) -> None:
     report = report_on(filled, "little")
-    assert report.keys == TABLES
+    assert tuple(report.sections) == TABLES
     assert report.title == "Dissection of local/little@1"
-    figures = report.values()["sections"]["model"]["figures"]
+    figures = figures_of(report.sections["model"])
     assert (figures["title"], figures["kind"], figures["architecture"]) == ("Little", "model", "llama")
     assert (figures["blocks_count"], figures["tensors_count"]) == (2, 10)
 
 
 def test_what_is_shared_is_counted_once_for_each_organ(filled: Registry) -> None:
-    little, tall = sections(filled, "little")["model"], sections(filled, "tall")["model"]
-    assert little["figures"]["shared_organs_count"] == 9, "all but the last norm, which the relative has changed"
-    assert little["figures"]["shared_bytes"] == 2 * (64 * 96 + 2 * (64 * 64 + 4 * 64 * 64)) + 2 * 4 * 64
-    assert "1 other model" in little["meanings"]["shared_organs_count"]
-    assert tall["figures"]["shared_organs_count"] == tall["figures"]["shared_bytes"] == 0
-    assert 0 < tall["figures"]["stored_bytes"] < tall["figures"]["size_bytes"]
+    section = sections(filled, "little")["model"]
+    little, tall = figures_of(section), figures_of(sections(filled, "tall")["model"])
+    assert little["shared_organs_count"] == 9, "all but the last norm, which the relative has changed"
+    assert little["shared_bytes"] == 2 * (64 * 96 + 2 * (64 * 64 + 4 * 64 * 64)) + 2 * 4 * 64
+    assert "1 other model" in section.figures["shared_organs_count"].meaning
+    assert tall["shared_organs_count"] == tall["shared_bytes"] == 0
+    assert 0 < tall["stored_bytes"] < tall["size_bytes"]
 
 
 def test_the_formats_have_their_shares(filled: Registry) -> None:
-    items = sections(filled, "little")["dtypes"]["items"]
+    items = sections(filled, "little")["dtypes"].items
     assert [item["dtype"] for item in items] == ["F16", "F32"]
     assert sum(item["size_share"] for item in items) == pytest.approx(1.0)
     assert [item["bits_per_number"] for item in items] == [16, 32]
@@ -87,31 +92,31 @@ def test_a_coarse_format_is_marked_where_it_may_explain_a_high_theta(registry: R
     ]
     tensors.append(weights("output_norm.weight", (64,), 0, "F32"))
     values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
-    marks = {item["tensor"]: item["caution"] for item in values["highest"]["items"]}
+    marks = {item["tensor"]: item["caution"] for item in values["highest"].items}
     assert marks == {"blk.0.attn_q.weight": "coarse", "blk.0.attn_k.weight": "", "output_norm.weight": "few"}
-    formats = {item["dtype"]: item["matrix_mean_theta_degrees"] for item in values["dtypes"]["items"]}
+    formats = {item["dtype"]: item["matrix_mean_theta_degrees"] for item in values["dtypes"].items}
     assert formats["Q4_0"] > formats["Q8_0"] + 3
-    assert "that is rounding, not the model" in " ".join(values["dtypes"]["after"])
+    assert "that is rounding, not the model" in " ".join(values["dtypes"].after)
 
 
 def test_relatives_and_findings_are_those_of_the_models_page(filled: Registry) -> None:
     values = sections(filled, "tuned")
-    (relative,) = values["relatives"]["items"]
+    (relative,) = values["relatives"].items
     assert (relative["direction"], relative["model"]) == ("relative", "local/little@1")
     assert (relative["evidence"], relative["compared_count"]) == ("measured", 7)
     assert relative["mean_correlation"] == pytest.approx(1.0)
-    assert "It does not say which of two models was first" in values["relatives"]["after"][0]
+    assert "It does not say which of two models was first" in values["relatives"].after[0]
     with filled.catalog.reading() as session:
         page = lineage_of(session, model_by_name(session, parse_model_name("tuned")))
-    found = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"]["items"]]
+    found = [(item["severity"], item["code"], item["sentence"]) for item in values["findings"].items]
     assert found == [(one.severity, one.code, one.sentence) for one in page.findings]
     alone = sections(filled, "tall")
-    assert alone["relatives"]["items"] == []
-    assert [item["code"] for item in alone["findings"]["items"]] == ["no-known-relatives"]
+    assert alone["relatives"].items == ()
+    assert [item["code"] for item in alone["findings"].items] == ["no-known-relatives"]
 
 
 def test_the_blocks_are_means_of_their_organs(filled: Registry) -> None:
-    items = sections(filled, "tall")["blocks"]["items"]
+    items = sections(filled, "tall")["blocks"].items
     assert [(item["tower"], item["block"], item["tensors_count"]) for item in items] == [
         ("text", block, 4) for block in range(5)
     ]
@@ -123,20 +128,20 @@ def test_the_blocks_are_means_of_their_organs(filled: Registry) -> None:
 
 
 def test_highest_and_lowest_are_in_order_and_cut(filled: Registry) -> None:
-    values = report_on(filled, "tall", limit=4).values()["sections"]
-    highest = [item["theta_degrees"] for item in values["highest"]["items"]]
-    lowest = [item["theta_degrees"] for item in values["wells"]["items"]]
+    values = report_on(filled, "tall", limit=4).sections
+    highest = [item["theta_degrees"] for item in values["highest"].items]
+    lowest = [item["theta_degrees"] for item in values["wells"].items]
     assert len(highest) == len(lowest) == 4
     assert highest == sorted(highest, reverse=True)
     assert lowest == sorted(lowest)
     assert lowest[-1] <= highest[-1]
-    assert "at most 4 of 22 tensors" in values["wells"]["before"][0]
+    assert "at most 4 of 22 tensors" in values["wells"].before[0]
 
 
 def test_a_clean_model_has_no_anomalies_and_says_so(filled: Registry) -> None:
     anomalies = sections(filled, "little")["anomalies"]
-    assert anomalies["items"] == []
-    assert anomalies["before"][0].startswith("None:")
+    assert anomalies.items == ()
+    assert anomalies.before[0].startswith("None:")
 
 
 def test_anomalies_are_named_one_by_one(registry: Registry, tmp_path: Path) -> None:
@@ -151,51 +156,51 @@ def test_anomalies_are_named_one_by_one(registry: Registry, tmp_path: Path) -> N
         weights("blk.0.ffn_up.weight", (64, 64)),
     ]
     values = ingested(registry, tmp_path, file_bytes(block_metadata(blocks=1), tensors))
-    items = {item["tensor"]: item for item in values["anomalies"]["items"]}
+    items = {item["tensor"]: item for item in values["anomalies"].items}
     assert list(items) == [name.name for name, _ in tensors[:4]]
     assert (items["blk.0.attn_q.weight"]["nan_count"], items["blk.0.attn_q.weight"]["infinite_count"]) == (3, 1)
     assert items["blk.0.attn_k.weight"]["constant"] == "yes"
     assert "no kernel reads" in items["blk.0.attn_v.weight"]["reason"]
     assert "fewer than 64" in items["blk.0.ffn_norm.weight"]["reason"]
-    assert "4 of 5 tensors" in values["anomalies"]["before"][0]
-    assert "quantised" in values["notes"]["items"][0]["note"]
+    assert "4 of 5 tensors" in values["anomalies"].before[0]
+    assert "quantised" in values["notes"].items[0]["note"]
 
 
 def test_a_model_that_nobody_can_read_has_dashes_and_no_order(registry: Registry, tmp_path: Path) -> None:
     opaque = dtype_by_name("Q8_K")
     tensors = [(TensorSpec(f"blk.{n}.attn_q.weight", (256,), opaque), bytes(opaque.block_bytes)) for n in range(2)]
     values = ingested(registry, tmp_path, file_bytes(block_metadata(), tensors))
-    (kind,) = values["types"]["items"]
+    (kind,) = values["types"].items
     assert (kind["tensors_count"], kind["measured_count"], kind["mean_theta_degrees"]) == (2, 0, None)
     assert kind["theta_median_degrees"] is None
-    assert values["highest"]["before"] == ["No tensor of this model has a θ."]
-    assert values["blocks"]["items"] == []
-    assert len(values["anomalies"]["items"]) == 2
+    assert values["highest"].before == ("No tensor of this model has a θ.",)
+    assert values["blocks"].items == ()
+    assert len(values["anomalies"].items) == 2
 
 
 def test_a_vocabulary_is_told_for_what_it_is(filled: Registry) -> None:
     report = report_on(filled, "words")
-    assert report.keys == ("model", "notes")
+    assert tuple(report.sections) == ("model", "notes")
     assert "no tensors" in report.opening[-1]
-    words = str(report.values())
+    words = str(report)
     for promise in ("θ", "spectral", "blocks"):
         assert promise not in words, "nothing of the kind is read from words"
-    assert report.section(report.main).sheet()[1][0][:2] == ("title", "Words")
+    assert section_sheet(report.sections[report.main])[1][0][:2] == ("title", "Words")
 
 
 def test_an_adapter_and_a_part_are_told_for_what_they_are(filled: Registry) -> None:
     adapter, part = sections(filled, "adapter"), sections(filled, "part")
-    assert "not comparable" in adapter["model"]["meanings"]["kind"]
+    assert "not comparable" in adapter["model"].figures["kind"].meaning
     assert "blocks" not in adapter
-    assert adapter["findings"]["items"][0]["code"] == "no-base-named"
-    assert "norms" not in adapter["model"]["meanings"]["mean_theta_degrees"]
+    assert adapter["findings"].items[0]["code"] == "no-base-named"
+    assert "norms" not in adapter["model"].figures["mean_theta_degrees"].meaning
     assert "Types do different work" not in str(adapter)
-    assert part["model"]["figures"]["kind"] == "model, only a part"
+    assert part["model"].figures["kind"].value == "model, only a part"
 
 
 def test_the_methods_say_how_much_was_looked_at(registry: Registry, tmp_path: Path) -> None:
     values = ingested(registry, tmp_path, file_bytes([], [weights("blk.0.ffn_up.weight", (1024, 1024))]))
-    z1, mp1 = values["methods"]["items"]
+    z1, mp1 = values["methods"].items
     assert (z1["method"], z1["sample_maximum_count"]) == ("z1", 98_304)
     assert z1["sampled_share"] == pytest.approx(98_304 / 2**20)
     assert (mp1["method"], mp1["sample_maximum_count"]) == ("mp1", 256 * 1024)

@@ -8,11 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.registry.reports.document import Column, Fact, Facts, Kind, Report, Table
-from organs.registry.reports.formats import (
-    escaped,
-    markdown,
+from organs.registry.entities.report import (
+    CellKind,
+    Report,
+    ReportColumn,
+    ReportFigure,
+    ReportFigures,
+    ReportSection,
+    ReportTable,
+    table,
 )
+from organs.registry.reports.formats import cell_text, escaped, markdown, section_sheet
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -30,16 +36,22 @@ HOSTILE = [
 ]
 
 
-def report_of(*cells: str, kind: Kind = Kind.NAME) -> Report:
-    table = Table(
-        "t", "Table", (Column("a", "a", kind), Column("n", "n", Kind.COUNT)), tuple((cell, 1) for cell in cells)
-    )
-    return Report("Title", (), (table,), (), "t")
+COLUMN = ReportColumn("a", "a", CellKind.TEXT)
 
 
-@pytest.mark.parametrize("kind", [Kind.NAME, Kind.TEXT])
+def report_with(section: ReportSection) -> Report:
+    return Report(title="T", main="t", opening=(), sections={"t": section}, closing=())
+
+
+def report_of(*cells: str, kind: CellKind = CellKind.NAME) -> Report:
+    columns = (ReportColumn("a", "a", kind), ReportColumn("n", "n", CellKind.COUNT))
+    section = table("Table", columns, [(cell, 1) for cell in cells], before=(), after=(), empty="")
+    return Report(title="Title", main="t", opening=(), sections={"t": section}, closing=())
+
+
+@pytest.mark.parametrize("kind", [CellKind.NAME, CellKind.TEXT])
 @pytest.mark.parametrize("text", HOSTILE)
-def test_a_hostile_name_stays_in_its_cell_and_obeys_nobody(text: str, kind: Kind) -> None:
+def test_a_hostile_name_stays_in_its_cell_and_obeys_nobody(text: str, kind: CellKind) -> None:
     lines = markdown(report_of(text, kind=kind)).splitlines()
     assert lines[:3] == ["# Title", "", "## Table"]
     (row,) = lines[-1:]
@@ -66,36 +78,41 @@ def test_a_tame_name_is_code_and_a_number_is_no_list() -> None:
 
 
 def test_a_paragraph_that_begins_like_a_list_is_none() -> None:
-    out = markdown(Report("T", ("1. one", "- two", "+ three", "1.5 four"), (), (), ""))
-    assert out == "# T\n\n1\\. one\n\n\\- two\n\n\\+ three\n\n1.5 four\n"
+    section = ReportFigures(title="F", before=("1. one", "- two", "+ three", "1.5 four"), figures={}, after=())
+    out = markdown(report_with(section))
+    assert out == "# T\n\n## F\n\n1\\. one\n\n\\- two\n\n\\+ three\n\n1.5 four\n"
 
 
 def test_every_line_of_a_table_is_as_wide_as_the_others() -> None:
-    table = markdown(report_of("a", "a long name", "b|c")).splitlines()[4:]
-    assert {len(line) for line in table} == {len(table[0])}
-    assert table[1].endswith("-:|")
+    lines = markdown(report_of("a", "a long name", "b|c")).splitlines()[4:]
+    assert {len(line) for line in lines} == {len(lines[0])}
+    assert lines[1].endswith("-:|")
 
 
 def test_a_table_without_rows_says_so_and_shows_no_table() -> None:
-    table = Table("t", "Table", (Column("a", "a", Kind.TEXT),), (), ("Before.",), ("After.",), "Nothing.")
-    out = markdown(Report("T", (), (table,), (), "t"))
-    assert out == "# T\n\n## Table\n\nNothing.\n"
+    section = table("Table", (COLUMN,), (), before=("Before.",), after=("After.",), empty="Nothing.")
+    assert markdown(report_with(section)) == "# T\n\n## Table\n\nNothing.\n"
 
 
 def test_figures_stand_beside_their_meaning() -> None:
-    facts = Facts("f", "Figures", (Fact("size_bytes", "size", 2_000_000, Kind.SIZE, "What it takes."),))
-    assert "| size   | 2.0 MB | What it takes. |" in markdown(Report("T", (), (facts,), (), "f"))
+    figures = {"size_bytes": ReportFigure("size", 2_000_000, CellKind.SIZE, "What it takes.")}
+    section = ReportFigures(title="Figures", before=(), figures=figures, after=())
+    assert "| size   | 2.0 MB | What it takes. |" in markdown(report_with(section))
 
 
-def test_a_column_for_data_alone_is_not_shown_and_stands_in_the_values() -> None:
-    columns = (Column("a", "a", Kind.TEXT), Column("n", "n", Kind.COUNT, data_only=True))
-    table = Table("t", "Table", columns, (("x", 7),))
-    assert "7" not in markdown(Report("T", (), (table,), (), "t"))
-    assert table.values() == {
-        "columns": [
-            {"key": "a", "heading": "a", "kind": "text", "data_only": False},
-            {"key": "n", "heading": "n", "kind": "count", "data_only": True},
-        ],
-        "items": [{"a": "x", "n": 7}],
-    }
-    assert table.sheet() == (("a", "n"), (("x", 7),))
+def test_a_column_for_data_alone_is_not_shown_and_stands_in_the_rows() -> None:
+    columns = (COLUMN, ReportColumn("n", "n", CellKind.COUNT, data_only=True))
+    section = table("Table", columns, (("x", 7),), before=(), after=(), empty="")
+    assert "7" not in markdown(report_with(section))
+    assert section.items == ({"a": "x", "n": 7},)
+    assert section_sheet(section) == (("a", "n"), (("x", 7),))
+
+
+@pytest.mark.parametrize("items", [({"b": 1},), ({"a": 1, "b": 2},), ({},)])
+def test_rows_have_the_keys_of_the_columns(items: tuple[dict[str, int], ...]) -> None:
+    with pytest.raises(ValueError, match="keys of its columns"):
+        ReportTable(title="T", before=(), columns=(COLUMN,), items=items, after=())
+
+
+def test_a_kind_that_is_not_known_reads_as_a_number() -> None:
+    assert cell_text(1234, "tonnes") == "1,234"

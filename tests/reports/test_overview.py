@@ -12,8 +12,8 @@ from sqlalchemy import event, select, update
 
 from organs.registry.catalog.register.facets import repair_totals
 from organs.registry.catalog.tables import Model, Placement
+from organs.registry.entities.report import Report
 from organs.registry.registry import Registry
-from organs.registry.reports.document import Facts, Report
 from organs.registry.reports.overview import registry_report
 from tests.builders import file_bytes
 from tests.trips import block_metadata, block_tensors, ingest_file, weights
@@ -33,20 +33,18 @@ def placements(registry: Registry) -> list[Placement]:
 
 def test_an_empty_registry_has_a_report_that_says_what_to_do(registry: Registry) -> None:
     report = report_on(registry)
-    assert report.keys == TABLES
-    values = report.values()["sections"]
-    assert values["figures"]["before"] == ["Nothing is registered yet. To begin: organ ingest FILE.gguf"]
-    assert set(values["figures"]["figures"].values()) == {0}
-    assert len(values["figures"]["figures"]) == 4
+    assert tuple(report.sections) == TABLES
+    values = report.sections
+    assert values["figures"].before == ("Nothing is registered yet. To begin: organ ingest FILE.gguf",)
+    assert [figure.value for figure in values["figures"].figures.values()] == [0] * 4
     for name in TABLES[1:]:
-        assert values[name]["items"] == []
-        assert values[name]["before"][0].startswith(("There", "No"))
+        assert values[name].items == ()
+        assert values[name].before[0].startswith(("There", "No"))
 
 
 def test_the_figures_count_what_is_there(filled: Registry) -> None:
-    facts = report_on(filled).section("figures")
-    assert isinstance(facts, Facts)
-    values = {fact.key: fact.value for fact in facts.facts}
+    figures = report_on(filled).sections["figures"].figures
+    values = {key: figure.value for key, figure in figures.items()}
     all_placements = placements(filled)
     assert values["models_count"] == 6
     assert values["tensors_count"] == len(all_placements) == 10 + 22 + 10 + 2 + 10
@@ -54,28 +52,28 @@ def test_the_figures_count_what_is_there(filled: Registry) -> None:
     with filled.catalog.reading() as session:
         sizes = session.scalars(select(Model.size_bytes).where(Model.state == "visible")).all()
     assert values["size_bytes"] == sum(sizes)
-    meaning = facts.facts[0].meaning
+    meaning = figures["models_count"].meaning
     for words in ("3 complete models", "1 model of which only a part", "1 adapter,", "1 vocabulary,"):
         assert words in meaning
 
 
 def test_an_organ_of_a_model_that_is_hidden_is_not_counted(filled: Registry) -> None:
-    before = report_on(filled).values()["sections"]["figures"]["figures"]
+    before = report_on(filled).sections["figures"].figures
     with filled.catalog.writing() as session:
         tall = session.scalars(select(Model).where(Model.name == "tall")).one()
         session.execute(update(Model).where(Model.id == tall.id).values(state="quarantined"))
         session.execute(update(Placement).where(Placement.model_id == tall.id).values(visible=False))
         repair_totals(session)
     after = report_on(filled)
-    figures = after.values()["sections"]["figures"]["figures"]
-    assert (before["models_count"] - figures["models_count"]) == 1
-    assert figures["organs_count"] == len({placement.organ_id for placement in placements(filled)})
-    assert figures["organs_count"] < before["organs_count"]
-    assert "tall" not in str(after.values())
+    figures = after.sections["figures"].figures
+    assert (before["models_count"].value - figures["models_count"].value) == 1
+    assert figures["organs_count"].value == len({placement.organ_id for placement in placements(filled)})
+    assert figures["organs_count"].value < before["organs_count"].value
+    assert "tall" not in str(after)
 
 
 def test_the_ranking_is_of_complete_models_by_falling_theta(filled: Registry) -> None:
-    items = report_on(filled).values()["sections"]["ranking"]["items"]
+    items = report_on(filled).sections["ranking"].items
     assert {item["model"] for item in items} == {"local/little@1", "local/tall@1", "local/tuned@1"}
     assert [item["rank"] for item in items] == [1, 2, 3]
     thetas = [item["mean_theta_degrees"] for item in items]
@@ -94,7 +92,7 @@ def test_the_ranking_says_how_much_is_no_matrix_and_when_matrices_give_another_o
             session.execute(update(Model).where(Model.name == name).values(mean_theta=theta))
         for model_id, theta in ((1, 31.0), (2, 32.0), (3, 33.0)):
             session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
-    words = " ".join(report_on(filled).values()["sections"]["ranking"]["after"])
+    words = " ".join(report_on(filled).sections["ranking"].after)
     assert "In this list 12 of 42 tensors are no matrices." in words
     assert "are 2.0° apart by mean θ" in words
     assert "of these 3 models 2 would stand at another place by matrix θ" in words
@@ -106,7 +104,7 @@ def test_the_ranking_says_when_both_means_give_one_order(filled: Registry) -> No
         for model_id, theta in ((1, 33.0), (2, 32.0), (3, 31.0)):
             session.execute(update(Model).where(Model.id == model_id).values(mean_theta=theta))
             session.execute(update(Placement).where(Placement.model_id == model_id).values(theta=theta))
-    words = " ".join(report_on(filled).values()["sections"]["ranking"]["after"])
+    words = " ".join(report_on(filled).sections["ranking"].after)
     assert "Matrix θ puts these models into the same order." in words
 
 
@@ -116,27 +114,27 @@ def test_a_model_without_a_matrix_has_no_matrix_theta_and_is_last_by_it(registry
         ingest_file(registry, tmp_path / f"{name}.gguf")
     with registry.catalog.writing() as session:
         session.execute(update(Model).values(complete=True, mean_theta=Model.id * -1.0 + 50))
-    ranking = report_on(registry).values()["sections"]["ranking"]
-    first, _ = ranking["items"]
+    ranking = report_on(registry).sections["ranking"]
+    first, _ = ranking.items
     assert (first["model"], first["matrix_mean_theta_degrees"], first["matrices_count"]) == ("local/lists@1", None, 0)
-    assert "local/lists@1, number 1, the last" in " ".join(ranking["after"])
+    assert "local/lists@1, number 1, the last" in " ".join(ranking.after)
 
 
 def test_equal_models_are_ranked_by_their_age(filled: Registry) -> None:
     with filled.catalog.writing() as session:
         session.execute(update(Model).values(mean_theta=40.0))
-    items = report_on(filled).values()["sections"]["ranking"]["items"]
+    items = report_on(filled).sections["ranking"].items
     assert [item["model"] for item in items] == ["local/little@1", "local/tall@1", "local/tuned@1"]
 
 
 def test_a_list_that_is_cut_says_how_much_there_is(filled: Registry) -> None:
-    ranking = report_on(filled, limit=2).values()["sections"]["ranking"]
-    assert len(ranking["items"]) == 2
-    assert ranking["before"][0].startswith("The first 2 of 3 complete models")
+    ranking = report_on(filled, limit=2).sections["ranking"]
+    assert len(ranking.items) == 2
+    assert ranking.before[0].startswith("The first 2 of 3 complete models")
 
 
 def test_the_types_are_spread_as_numpy_says(filled: Registry) -> None:
-    items = report_on(filled).values()["sections"]["types"]["items"]
+    items = report_on(filled).sections["types"].items
     rows = placements(filled)
     assert [item["type"] for item in items] == sorted({row.type for row in rows})
     for item in items:
@@ -154,7 +152,7 @@ def test_the_types_are_spread_as_numpy_says(filled: Registry) -> None:
 
 
 def test_the_wells_are_the_lowest_organ_of_each_model(filled: Registry) -> None:
-    items = report_on(filled).values()["sections"]["wells"]["items"]
+    items = report_on(filled).sections["wells"].items
     assert len(items) == 5, "words have no organs"
     rows = placements(filled)
     measured = [(row.model_id, row.theta) for row in rows if row.theta is not None]
@@ -164,9 +162,9 @@ def test_the_wells_are_the_lowest_organ_of_each_model(filled: Registry) -> None:
 
 def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: Registry) -> None:
     report = report_on(filled)
-    for item in report.values()["sections"]["wells"]["items"]:
+    for item in report.sections["wells"].items:
         assert item["caution"] == ("few" if item["elements_count"] < 1000 else "")
-    words = str(report.values())
+    words = str(report)
     assert words.count("elsewhere the registry calls every tensor an organ") == 1
     assert "A dash means that there is no number: it was not measured, or it cannot be worked out" in words
 
@@ -174,7 +172,7 @@ def test_a_well_of_few_numbers_is_marked_and_types_are_told_apart_once(filled: R
 def test_where_there_is_one_type_nothing_is_said_of_several(registry: Registry, tmp_path: Path) -> None:
     (tmp_path / "one.gguf").write_bytes(file_bytes([], [weights("blk.0.ffn_up.weight", (64, 64))]))
     ingest_file(registry, tmp_path / "one.gguf")
-    words = " ".join(report_on(registry).values()["sections"]["types"]["after"])
+    words = " ".join(report_on(registry).sections["types"].after)
     assert "Types do different work" not in words
     assert "Plain lists of numbers" not in words
 
@@ -203,12 +201,12 @@ def test_no_question_about_all_placements_reads_their_rows(filled: Registry) -> 
 
 def test_every_table_says_what_it_is_and_what_it_is_not(filled: Registry) -> None:
     report = report_on(filled)
-    for name, section in report.values()["sections"].items():
+    for name, section in report.sections.items():
         if name == "figures":
-            assert all(meaning.endswith(".") for meaning in section["meanings"].values())
+            assert all(figure.meaning.endswith(".") for figure in section.figures.values())
         else:
-            assert section["before"], name
-            assert section["after"] or not section["items"], name
+            assert section.before, name
+            assert section.after or not section.items, name
     words = " ".join([*report.opening, *report.closing])
     for claim in ("is not a mark", "34°", "never trained", "nobody can conclude"):
         assert claim in words

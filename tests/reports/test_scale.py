@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.entities.report import ReportTable
 from organs.registry.registry import Registry
-from organs.registry.reports.document import Table
 from organs.registry.reports.sections import (
     Point,
     scale_tables,
@@ -25,7 +25,7 @@ def points(*pairs: tuple[float, float]) -> list[Point]:
     return [Point(f"m{index}", 1, log, theta, theta) for index, (log, theta) in enumerate(pairs)]
 
 
-def tables(session: Session, limit: int = 50) -> tuple[Table, Table]:
+def tables(session: Session, limit: int = 50) -> tuple[ReportTable, ReportTable]:
     return scale_tables(session, matrix_figures(session), limit)
 
 
@@ -83,10 +83,10 @@ def test_relatives_are_one_family_and_two_families_draw_no_line(filled: Registry
     with filled.catalog.reading() as session:
         scale, families = tables(session)
         matrices = matrix_figures(session)
-    values = {row["family"]: row for row in families.values()["items"]}
+    values = {row["family"]: row for row in families.items}
     assert {name: row["models_count"] for name, row in values.items()} == {"local/tall@1": 1, "local/little@1": 2}
-    assert scale.rows == ()
-    assert "Two points always lie on a line" in scale.empty
+    assert scale.items == ()
+    assert "Two points always lie on a line" in scale.before[0]
     little = values["local/little@1"]
     assert little["matrix_mean_theta_degrees"] == pytest.approx(
         ((matrices[1].mean_theta or 0) + (matrices[3].mean_theta or 0)) / 2
@@ -99,14 +99,14 @@ def test_the_lines_go_through_families_and_through_models_by_both_means(filled: 
     ingest_file(filled, tmp_path / "third.gguf")
     with filled.catalog.reading() as session:
         scale, families = tables(session)
-    items = scale.values()["items"]
+    items = scale.items
     assert [(item["basis"], item["reading"], item["points_count"]) for item in items] == [
         ("each family once", "matrices", 3),
         ("each family once", "all tensors", 3),
         ("each model by itself", "matrices", 4),
         ("each model by itself", "all tensors", 4),
     ]
-    rows = families.values()["items"]
+    rows = families.items
     logs = [math.log10(row["mean_parameters_count"]) for row in rows]
     for item, key in zip(items, ("matrix_mean_theta_degrees", "mean_theta_degrees"), strict=False):
         line = fit_line(logs, [row[key] for row in rows])
@@ -119,5 +119,5 @@ def test_the_lines_go_through_families_and_through_models_by_both_means(filled: 
 def test_a_list_of_families_that_is_cut_says_so(filled: Registry) -> None:
     with filled.catalog.reading() as session:
         _, families = tables(session, 1)
-    assert len(families.rows) == 1
+    assert len(families.items) == 1
     assert "The 1 largest of 2 are listed." in families.before[0]

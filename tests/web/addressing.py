@@ -67,7 +67,7 @@ BODIES: dict[tuple[str, str], Any] = {
 }
 """JSON for the API and the hub's clients, fields of a form for pages."""
 QUERIES = {
-    **{one: {"first": ada.VISIBLE, "second": ada.BASE} for one in (f"{_API}/compare", "/compare.csv")},
+    **{one: {"first": ada.VISIBLE, "second": ada.BASE} for one in (f"{_API}/compare", "/compare.csv", "/compare.json")},
     f"{_API}/compatibility": {"base": ada.VISIBLE, "donor": ada.BASE},
     f"{_API}/fitting": {"base": ada.VISIBLE},
     f"{_API}/models/lookup": {"digest": sha256(kin_file("open", kin_tensors())).hexdigest()},

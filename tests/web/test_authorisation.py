@@ -18,6 +18,7 @@ from organs.registry.catalog.vocabulary import Action
 from organs.registry.registry import Registry
 from organs.web.app import create_app
 from organs.web.rates import SharedCounts
+from organs.web.responses import API_PREFIX
 from organs.web.settings import WebSettings
 from organs.web.streams import COUNTING_KEY
 from tests.homes import DATABASE, Homes
@@ -117,7 +118,12 @@ class Place:
         known = self.rules[method, rule]
         built = known.build({name: parts[name] for name in known.arguments})
         assert built is not None, rule
-        return client.open(built[1], method=method, **sent(self.askers, asker, method, rule))
+        request = sent(self.askers, asker, method, rule)
+        answer = client.open(built[1], method=method, **request)
+        location = answer.headers.get("Location", "")
+        if answer.status_code == 302 and location.startswith(API_PREFIX):  # the JSON address of a page
+            return client.open(location, method=method, **{**request, "query_string": None})
+        return answer
 
 
 def _application(registry: Registry, settings: WebSettings) -> Flask:

@@ -67,7 +67,7 @@ PAGES = """
     /<user>/<name>/raw/<revision>/<path:path>
     /<user>/<name>/resolve/<revision>/<path:path>
     /v2/<user>/<name>/manifests/<tag>
-    /api/v1 /account /account/tokens /assemblies /compare /compatibility /facets /fitting /headers/<header>
+    /api/v1 /account /account/tokens /assemblies /compare /compatibility /facets /families /fitting /headers/<header>
     /api/v1/openapi.json
     /api/v1/plans
     /api/v1/admin/contributors

@@ -68,7 +68,7 @@ def test_a_removed_model_is_gone_with_the_day_and_the_reason_wherever_it_is_name
         assert (answer.status_code, sentence in parsed(answer.text).text) == (410, True), page
         assert WHY not in answer.text, "it is text"
     for address in (f"/api/v1/models/{ONCE}", f"/models/{ONCE}.json", f"/models/{ONCE}/report.json"):
-        assert assert_refused(document("1"), client.get(address), 410, None) == sentence
+        assert assert_refused(document("1"), client.get(address, follow_redirects=True), 410, None) == sentence
     assert client.get(f"/models/{TWICE}@1").status_code == 410
     assert client.get(f"/models/{TWICE}.json").get_json()["name"] == f"{TWICE}@2"
 

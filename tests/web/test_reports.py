@@ -12,15 +12,25 @@ from xml.etree import ElementTree
 import pytest
 from flask.testing import FlaskClient
 
+from organs.registry.entities.base import decode
+from organs.registry.entities.report import Report
 from organs.registry.registry import Registry
+from organs.registry.reports import overview
 from organs.registry.reports.formats import markdown
 from organs.registry.reports.overview import registry_report
+from organs.web.api import reports as api_reports
 from organs.web.app import create_app
 from organs.web.pages import reports
 from organs.web.pages.reports import PAGES
 from tests.trips import ingest_file, little_model
 from tests.web.conftest import HOSTILE
 from tests.web.pages import parsed
+
+
+def report_of(client: FlaskClient, address: str) -> Report:
+    """The report of the API that the JSON address of a page leads to."""
+    return decode(client.get(address, follow_redirects=True).data, Report)
+
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -39,24 +49,24 @@ def families(registry: Registry, tmp_path: Path) -> Iterator[FlaskClient]:
 def test_the_first_page_has_the_figures_and_leads_to_every_report(little: FlaskClient) -> None:
     page = parsed(little.get("/reports").text)
     assert {f"/reports/{key}" for key in PAGES} <= page.links()
-    values = little.get("/reports.json").get_json()
-    assert values["sections"]["figures"]["figures"]["models_count"] == 3
-    for meaning in values["sections"]["figures"]["meanings"].values():
-        assert meaning in page.text
+    figures = report_of(little, "/reports.json").sections["figures"].figures
+    assert figures["models_count"].value == 3
+    for figure in figures.values():
+        assert figure.meaning in page.text
 
 
 @pytest.mark.parametrize("key", PAGES)
 def test_every_report_has_its_words_rows_and_twins(families: FlaskClient, key: str) -> None:
     page = parsed(families.get(f"/reports/{key}").text)
-    values = families.get(f"/reports/{key}.json").get_json()
-    assert list(values["sections"]) == list(PAGES[key][2])
-    for section, told in values["sections"].items():
-        for words in told["before"] + told["after"]:
+    assert list(report_of(families, f"/reports/{key}.json").sections) == [key]
+    for name in PAGES[key][2]:
+        section = report_of(families, f"/api/v1/reports/{name}").sections[name]
+        for words in (*section.before, *section.after):
             assert words in page.text
-        sheet = families.get(f"/reports/{key}.csv?table={section}").text
+        sheet = families.get(f"/reports/{key}.csv?table={name}").text
         rows = list(csv.DictReader(io.StringIO(sheet)))
-        assert len(rows) == len(told["items"]) > 0
-        assert list(rows[0]) == list(told["items"][0])
+        assert len(rows) == len(section.items) > 0
+        assert list(rows[0]) == list(section.items[0])
 
 
 def test_the_whole_report_is_there_as_markdown(registry: Registry, little: FlaskClient) -> None:
@@ -71,7 +81,7 @@ def test_names_of_models_and_tensors_are_links_to_them(little: FlaskClient) -> N
     ranking = parsed(little.get("/reports/ranking").text)
     assert {f"/models/local/{name}@1" for name in ("base", "tuned", "stranger")} <= ranking.links()
     wells = little.get("/reports/wells").text
-    values = little.get("/reports/wells.json").get_json()["sections"]["wells"]["items"]
+    values = report_of(little, "/reports/wells.json").sections["wells"].items
     links = [link.replace("&amp;", "&") for link in re.findall(r'href="(/organs\?[^"]+)"', wells)]
     assert len(links) == len(values) == 3
     for link, row in zip(links, values, strict=True):
@@ -89,10 +99,10 @@ def test_the_picture_of_types_has_a_row_a_type_and_its_size(little: FlaskClient)
 
 
 def test_the_scale_law_is_drawn_with_a_dot_a_family_and_the_fitted_lines(families: FlaskClient) -> None:
-    told = families.get("/reports/scale.json").get_json()["sections"]
+    listed = report_of(families, "/api/v1/reports/families").sections["families"].items
     answer = families.get("/reports/scale.svg")
     root = ElementTree.fromstring(answer.data)
-    assert len(list(root.iter(f"{SVG}circle"))) == len(told["families"]["items"]) == 4
+    assert len(list(root.iter(f"{SVG}circle"))) == len(listed) == 4
     assert {"families", "models"} <= {one.text for one in root.iter(f"{SVG}text")}
     again = families.get("/reports/scale.svg", headers={"If-None-Match": answer.headers["ETag"]})
     assert again.status_code == 304
@@ -108,9 +118,8 @@ def test_the_report_on_a_model_is_linked_from_its_page(little: FlaskClient) -> N
     address = "/models/local/tuned@1/report"
     assert address in parsed(little.get("/models/local/tuned").text).links()
     page = parsed(little.get(address).text)
-    values = little.get(f"{address}.json").get_json()
-    for section in values["sections"].values():
-        assert section["title"] in page.text
+    for section in report_of(little, f"{address}.json").sections.values():
+        assert section.title in page.text
     assert "/models/local/base@1" in page.links(), "a relative"
     assert little.get(f"{address}.md").text.startswith("# Dissection of local/tuned@1")
     assert little.get(f"{address}.csv").text.startswith("type,tensors_count")
@@ -121,7 +130,7 @@ def test_a_report_is_made_once_until_the_catalog_changes(
     registry: Registry, little: FlaskClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
-    monkeypatch.setattr(reports, "registry_report", lambda session: (made.append(1), registry_report(session))[1])
+    monkeypatch.setattr(overview, "registry_report", lambda session: (made.append(1), registry_report(session))[1])
     for address in ("/reports", "/reports/ranking", "/reports/types", "/reports/wells.csv", "/reports.md"):
         assert little.get(address).status_code == 200
     assert len(made) == 1
@@ -142,8 +151,9 @@ def test_a_report_that_takes_too_long_is_stopped_and_the_page_says_so(
         assert answer.status_code == 503
         assert "was stopped" in answer.text
         assert answer.headers["Cache-Control"] == "no-store"
-    twin = little.get("/reports.json")
-    assert (twin.status_code, twin.get_json()["code"]) == (503, "too-slow")
+    monkeypatch.setattr(api_reports, "REPORT_SECONDS", -1.0)
+    late = little.get("/reports.json", follow_redirects=True)
+    assert (late.status_code, late.mimetype) == (503, "application/problem+json")
 
 
 @pytest.mark.parametrize(
@@ -169,7 +179,7 @@ def test_the_reports_of_an_empty_registry_say_what_to_do(registry: Registry) -> 
             assert page.status_code == 200
             assert "<img" not in page.text
             for ending in ("json", "csv"):
-                assert client.get(f"/reports/{key}.{ending}").status_code == 200
+                assert client.get(f"/reports/{key}.{ending}", follow_redirects=True).status_code == 200
         assert client.get("/reports/types.svg").status_code == client.get("/reports/scale.svg").status_code == 404
 
 

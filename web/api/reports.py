@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.entities.job import Job, ReportRequest
+from organs.registry.entities.report import Report
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.values import Values
 from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
-from organs.registry.reports.document import Report
-from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
+from organs.registry.reports.overview import ROWS_DEFAULT, current_report, registry_report
 from organs.web.api.blueprint import ROOT
 from organs.web.api.models import EXAMPLE
 from organs.web.api.operation import Parameter, operation
@@ -27,9 +25,7 @@ from organs.web.responses import reading
 
 GROUP = "Reports"
 REPORT_SECONDS = 10.0
-"""A report looks at every placement there is: 1.5 s at a million of them. It is kept until the catalog changes."""
-REPORT_KEY = "registry report"
-"""What it is kept under, for the pages too."""
+"""A report reads every placement: 1.5 s at a million of them. It is kept until the catalog changes."""
 SECTIONS = ("figures", "ranking", "types", "scale", "families", "wells")
 SECTION = Parameter(
     "section",
@@ -46,12 +42,12 @@ SECTION = Parameter(
     group=GROUP,
     summary="The report on the registry",
     parameters=(ROWS,),
-    answer="Report",
+    answer=Report,
     example=f"{ROOT}/reports?limit=2",
 )
-def report() -> Values:
+def report() -> Report:
     """Figures, ranking, types, scale law, families and gravitational wells, with what they mean and do not mean."""
-    return _registry_report().values()
+    return _registry_report()
 
 
 @operation(
@@ -59,15 +55,15 @@ def report() -> Values:
     group=GROUP,
     summary="One section of that report",
     parameters=(SECTION, ROWS),
-    answer="Report",
+    answer=Report,
     refusals=(404,),
     example=f"{ROOT}/reports/wells?limit=2",
 )
-def report_section(section: str) -> Values:
+def report_section(section: str) -> Report:
     """The same report with one section alone."""
     if section not in SECTIONS:
         raise NotFound(f"the report has no section {section[:80]!r}: it has {', '.join(SECTIONS)}")
-    return _registry_report().only(section).values()
+    return _registry_report().only(section)
 
 
 @operation(
@@ -75,16 +71,16 @@ def report_section(section: str) -> Values:
     group=GROUP,
     summary="The report on one model",
     parameters=(NAMESPACE, NAME, ORGAN_ROWS),
-    answer="Report",
+    answer=Report,
     refusals=(404, 410),
     example=f"{ROOT}/reports/models/{EXAMPLE}?limit=2",
 )
-def report_on_model(namespace: str, name: str) -> Values:
+def report_on_model(namespace: str, name: str) -> Report:
     """What it is made of, what it shares with others, how its organs read."""
     limit = asked_limit(ORGANS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        return model_report(session, row, limit).values()
+        return model_report(session, row, limit)
 
 
 @writing_operation(
@@ -102,9 +98,9 @@ def keep_report() -> Job:
 
 
 def _registry_report() -> Report:
-    """The report; with as many rows as usual it is made once for each state of the catalog. Raises TooSlow."""
+    """Return the report with as many rows as requested; raises TooSlow."""
     limit = asked_limit(ROWS_DEFAULT)
     with reading(REPORT_SECONDS) as session:
-        if limit != ROWS_DEFAULT:  # whoever counts through all limits must not fill the memory
+        if limit != ROWS_DEFAULT:  # a client that requests every limit must not fill the memory
             return registry_report(session, limit)
-        return remembered(session, REPORT_KEY, lambda: registry_report(session))
+        return current_report(session)

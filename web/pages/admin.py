@@ -13,10 +13,10 @@ from organs.registry.catalog.queries.administration import (
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
 from organs.registry.entities.event import Event
+from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput
 from organs.registry.present.administration import accounts_values, numbers_values, waiting_values
 from organs.registry.present.values import Values
-from organs.registry.reports.document import Cell
 from organs.web import administration
 from organs.web.administration import admitted
 from organs.web.auth import ADMIN

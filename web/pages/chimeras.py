@@ -12,9 +12,9 @@ from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
 from organs.registry.entities.chimera import Chimera, ChimeraPage
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.report import Cell
 from organs.registry.present.models import placements_values
 from organs.registry.present.values import Values
-from organs.registry.reports.document import Cell
 from organs.web.forms import writing_form
 from organs.web.links import model_address, with_parameters
 from organs.web.pages.anatomy import (

@@ -7,13 +7,13 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
+from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.lineage import Slot
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import placements_values
 from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model
-from organs.registry.reports.document import Cell
 from organs.web.errors import status_of
 from organs.web.links import with_parameters
 from organs.web.pages.anatomy import anatomy

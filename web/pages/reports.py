@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flask import Response, current_app, request, url_for
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import place_of
 from organs.registry.catalog.memory import remembered
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.reports import matrix_figures
+from organs.registry.entities.report import Cell, CellKind, Report, ReportColumn, ReportSection, ReportTable
 from organs.registry.errors import BadName, BadQuery, NotFound, TooSlow
 from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
 from organs.registry.reports.dissection import model_report
-from organs.registry.reports.document import Cell, Column, Facts, Kind, Report, Section, Table, shown
-from organs.registry.reports.formats import markdown
-from organs.registry.reports.overview import registry_report
+from organs.registry.reports.formats import TEXT_KINDS, cell_text, grid, markdown, section_sheet
+from organs.registry.reports.overview import current_report
 from organs.registry.reports.sections import scale_tables
 from organs.web.charts import scale, types
 from organs.web.links import model_address, with_parameters
@@ -43,46 +44,79 @@ QUOTE = '"'
 """The query language cannot ask for a name that has one."""
 
 
-def shown_section(section: Section, model: str | None = None) -> Values:
-    """`section` for the template. Tensors are looked for in the model of their row, else in `model`."""
-    values: Values = {"key": section.key, "title": section.title, "before": section.before, "after": section.after}
-    if isinstance(section, Facts):
-        facts = [(fact.label, shown(fact.value, fact.kind), fact.meaning) for fact in section.facts]
-        return values | {"facts": facts}
-    if not section.rows:
-        return values | {"before": (section.empty,), "after": (), "rows": []}
-    columns = [(place, column) for place, column in enumerate(section.columns) if not column.data_only]
-    return values | {
-        "heads": [{"text": column.heading, "right": _is_right(column)} for _, column in columns],
-        "rows": [_row(section, row, columns, model) for row in section.rows[:ROWS_SHOWN]],
-        "left_out": max(0, len(section.rows) - ROWS_SHOWN),
-    }
+@dataclass(frozen=True, slots=True)
+class ShownCell:
+    """A cell for the template."""
+
+    text: str
+    is_number: bool
+    is_name: bool
+    is_tensor: bool
+    address: str | None
+    theta: float | None
+    """Degrees, in a cell of θ."""
+    has_bar: bool
 
 
-def _row(section: Table, row: Sequence[Cell], columns: Sequence[tuple[int, Column]], model: str | None) -> list[Values]:
-    named = next((row[place] for place, column in enumerate(section.columns) if column.key == "model"), model)
-    first_theta = next((place for place, column in columns if column.key.endswith(THETA_ENDING)), None)
+@dataclass(frozen=True, slots=True)
+class ShownSection:
+    """A section for the template: figures, or a table with at most ROWS_SHOWN rows."""
+
+    key: str
+    title: str
+    before: Sequence[str]
+    after: Sequence[str]
+    figures: Sequence[Sequence[str]] = ()
+    """Label, value and meaning."""
+    heads: Sequence[tuple[str, bool]] = ()
+    """The heading of each column, and whether it has numbers."""
+    rows: Sequence[Sequence[ShownCell]] = ()
+    left_out: int = 0
+    csv: str | None = None
+
+
+def shown_section(key: str, section: ReportSection, model: str | None = None, csv: str | None = None) -> ShownSection:
+    """Return `section` for the template. Tensors link to the model of their row, else to `model`."""
+    words = (key, section.title, section.before, section.after)
+    if not isinstance(section, ReportTable):
+        return ShownSection(*words, figures=grid(section).rows, csv=csv)
+    columns = [column for column in section.columns if not column.data_only]
+    return ShownSection(
+        *words,
+        heads=[(column.heading, _is_number(column)) for column in columns],
+        rows=[_row(row, columns, model) for row in section.items[:ROWS_SHOWN]],
+        left_out=max(0, len(section.items) - ROWS_SHOWN),
+        csv=csv if section.items else None,
+    )
+
+
+def _row(row: Mapping[str, Cell], columns: Sequence[ReportColumn], model: str | None) -> list[ShownCell]:
+    first_theta = next((column.key for column in columns if column.key.endswith(THETA_ENDING)), None)
     return [
-        {
-            "text": shown(row[place], column.kind),
-            "right": _is_right(column),
-            "is_name": column.kind is Kind.NAME,
-            "mono": column.key == TENSOR_KEY,
-            "address": _address(row[place], column, named),
-            "theta": row[place] if column.key.endswith(THETA_ENDING) else None,
-            "bar": place == first_theta,
-        }
-        for place, column in columns
+        ShownCell(
+            text=cell_text(row[column.key], column.kind),
+            is_number=_is_number(column),
+            is_name=column.kind == CellKind.NAME,
+            is_tensor=column.key == TENSOR_KEY,
+            address=_address(row[column.key], column, row.get("model", model)),
+            theta=_theta(row[column.key], column),
+            has_bar=column.key == first_theta,
+        )
+        for column in columns
     ]
 
 
-def _is_right(column: Column) -> bool:
-    return column.kind not in (Kind.TEXT, Kind.NAME)
+def _theta(value: Cell, column: ReportColumn) -> float | None:
+    return value if column.key.endswith(THETA_ENDING) and isinstance(value, int | float) else None
 
 
-def _address(cell: Cell, column: Column, model: Cell) -> str | None:
-    """Where the name of a model or of a tensor leads to; what is no registered name leads nowhere."""
-    if column.kind is not Kind.NAME or not isinstance(cell, str):
+def _is_number(column: ReportColumn) -> bool:
+    return column.kind not in TEXT_KINDS
+
+
+def _address(cell: Cell, column: ReportColumn, model: Cell) -> str | None:
+    """Return the page of the model or of the tensor that the cell names; None for other names."""
+    if column.kind != CellKind.NAME or not isinstance(cell, str):
         return None
     if column.key in MODEL_KEYS:
         return model_address(cell) if _is_version(cell) else None
@@ -95,7 +129,7 @@ def _address(cell: Cell, column: Column, model: Cell) -> str | None:
 
 
 def _is_version(name: str) -> bool:
-    """Whether it is the whole name of a model; a parent that is only named need not be."""
+    """Whether `name` is the full name of a model. A parent that is not registered may have any name."""
     try:
         return parse_model_name(name).version is not None
     except BadName:
@@ -103,7 +137,7 @@ def _is_version(name: str) -> bool:
 
 
 REPORT_SECONDS = 10.0
-"""It takes a second and a half where there are a million placements, and is made once until the catalog changes."""
+"""A report takes 1.5 s at a million placements. It is made once for each state of the catalog."""
 FAMILIES_MAX = 2000
 """Dots of the scale chart, and rows of its table."""
 PAGES = {
@@ -115,54 +149,52 @@ PAGES = {
 """Key of a page to its heading, what it is about, and the sections on it."""
 
 
-@paged(pages, "/reports")
+@paged(pages, "/reports", api="report")
 def reports() -> Page:
-    """The registry in figures, and the way to each report."""
+    """Show the registry in figures, and links to all reports."""
     try:
         whole = _registry_report()
     except TooSlow as error:
-        if not plain_page():
-            raise
-        late = {"problem": _late(error), "links": _page_links()}
-        return Page("reports.html", {}, extra=lambda: late, status=503)
-    return Page("reports.html", whole.values(), extra=lambda: {"links": _page_links(), **_figures(whole)})
+        return Page("reports.html", {"problem": _late(error), "links": _page_links()}, status=503)
+    figures = shown_section("figures", whole.sections["figures"])
+    values = {"report": whole, "figures": figures, "markdown": url_for("pages.reports_markdown")}
+    return Page("reports.html", values | {"links": _page_links()})
 
 
-@paged(pages, f"/reports/<any({','.join(PAGES)}):section>", csv=True)
+@paged(pages, f"/reports/<any({','.join(PAGES)}):section>", csv=True, api="report_section")
 def report(section: str) -> Page:
-    """One part of the report on the registry; `table` chooses the table of a CSV."""
+    """Show one part of the report on the registry; `table` chooses the table of a CSV file."""
     heading, about, keys = PAGES[section]
     try:
         whole = _registry_report()
-        sections = _scale_sections() if section == "scale" else tuple(whole.section(one) for one in keys)
+        sections = _scale_sections() if section == "scale" else {key: whole.sections[key] for key in keys}
     except TooSlow as error:
         if not plain_page():
             raise
-        extra = {"problem": _late(error), "heading": heading, "about": about}
-        return Page("report.html", {}, extra=lambda: extra, status=503)
+        return Page("report.html", {"problem": _late(error), "heading": heading, "about": about}, status=503)
     part = replace(whole, title=f"Report on the registry: {heading}", sections=sections, main=keys[-1])
-    chart: Callable[[Report], Values] = {"types": _types_figure, "scale": _scale_figure}.get(section, lambda _: {})
+    chart = {"types": _types_figure, "scale": _scale_figure}.get(section)
     return Page(
         "report.html",
-        part.values(),
-        extra=lambda: _shown(part, url_for("pages.report_csv", section=section)) | _about(heading, about) | chart(part),
+        _about(heading, about),
+        extra=lambda: (
+            _shown(part, url_for("pages.report_csv", section=section))
+            | ({} if chart is None else {"figure": chart(part)})
+        ),
         sheet=lambda: _sheet(part),
     )
 
 
-@paged(pages, "/models/<namespace>/<name>/report", csv=True)
+@paged(pages, "/models/<namespace>/<name>/report", csv=True, api="report_on_model")
 def dissection(namespace: str, name: str) -> Page:
-    """The report on one model; `table` chooses the table of a CSV."""
+    """Show the report on one model; `table` chooses the table of a CSV file."""
     whole, model = _model_report(namespace, name)
-    about = _about(f"Report on {model}", "What it is made of, what it shares, and how its organs read.")
-    links = {
-        "model_name": model,
-        "markdown": model_address(model, "pages.dissection_markdown"),
-    }
+    about = _about(f"Report on {model}", "What it is made of, what it shares, and what was measured of its organs.")
+    links = {"model_name": model, "markdown": model_address(model, "pages.dissection_markdown")}
     return Page(
         "report.html",
-        whole.values(),
-        extra=lambda: _shown(whole, model_address(model, "pages.dissection_csv"), model) | about | links,
+        about | links,
+        extra=lambda: _shown(whole, model_address(model, "pages.dissection_csv"), model),
         sheet=lambda: _sheet(whole),
     )
 
@@ -198,19 +230,19 @@ def scale_chart() -> Response:
 
 
 def _registry_report() -> Report:
-    """The report on the registry, made once for each state of the catalog; raises TooSlow."""
+    """Return the report on the registry; raises TooSlow."""
     with reading(REPORT_SECONDS) as session:
-        return remembered(session, "registry report", lambda: registry_report(session))
+        return current_report(session)
 
 
-def _scale_sections() -> tuple[Table, ...]:
-    """The scale law with all of its families, made once for each state of the catalog; raises TooSlow."""
+def _scale_sections() -> dict[str, ReportSection]:
+    """Return the scale law with all of its families, made once for each state of the catalog; raises TooSlow."""
     with reading(REPORT_SECONDS) as session:
-        return remembered(session, "scale law", lambda: _made_scale(session))
+        return remembered(session, "scale law", lambda: _make_scale(session))
 
 
-def _made_scale(session: Session) -> tuple[Table, ...]:
-    return scale_tables(session, matrix_figures(session), FAMILIES_MAX)
+def _make_scale(session: Session) -> dict[str, ReportSection]:
+    return dict(zip(PAGES["scale"][2], scale_tables(session, matrix_figures(session), FAMILIES_MAX), strict=True))
 
 
 def _model_report(namespace: str, name: str) -> tuple[Report, str]:
@@ -220,10 +252,12 @@ def _model_report(namespace: str, name: str) -> tuple[Report, str]:
 
 
 def _shown(part: Report, csv: str, model: str | None = None) -> Values:
-    """The sections for the template, each with the address of its CSV."""
+    """Return the sections for the template, each with the address of its CSV file."""
     joint = "&" if "?" in csv else "?"
     return {
-        "parts": [shown_section(one, model) | {"csv": f"{csv}{joint}table={one.key}"} for one in part.sections],
+        "parts": [
+            shown_section(key, section, model, f"{csv}{joint}table={key}") for key, section in part.sections.items()
+        ],
         "introduction": part.opening,
         "conclusion": part.closing,
     }
@@ -234,7 +268,7 @@ def _about(heading: str, about: str) -> Values:
 
 
 def _late(error: TooSlow) -> str:
-    return f"The report was stopped: {error}. It is made from the whole catalog, which is busy or very large."
+    return f"The report was stopped: {error}. It reads the whole catalog, which is busy or very large."
 
 
 def _page_links() -> list[Values]:
@@ -245,11 +279,11 @@ def _page_links() -> list[Values]:
 
 
 def _sheet(part: Report) -> Sheet:
-    """The table that `table` asks for, else the main one; raises BadQuery."""
+    """Return the table that `table` names, else the main one; raises BadQuery."""
     key = request.args.get("table") or part.main
-    if key not in part.keys:
-        raise BadQuery("table", f"one of {', '.join(part.keys)}")
-    return Sheet(*part.section(key).sheet())
+    if key not in part.sections:
+        raise BadQuery("table", f"one of {', '.join(part.sections)}")
+    return Sheet(*section_sheet(part.sections[key]))
 
 
 def _markdown_answer(whole: Report, name: str) -> Response:
@@ -258,54 +292,65 @@ def _markdown_answer(whole: Report, name: str) -> Response:
     return conditional(answer)
 
 
-def _figures(whole: Report) -> Values:
-    return {"figures": shown_section(whole.section("figures")), "markdown": url_for("pages.reports_markdown")}
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart on the page of a report."""
+
+    address: str
+    width: int
+    height: int
+    alternative: str
+    caption: str
 
 
-def _types_figure(part: Report) -> Values:
+def _types_figure(part: Report) -> Picture | None:
     count = len(_spreads(part))
     alternative = "Mean, median, middle half and deviation of θ by type; the table below has the numbers."
     caption = "Dot: mean, in the colour of θ. Bar: the middle half. Line: one deviation to either side. Stroke: median."
-    return _figure("pages.types_chart", types.WIDTH, types.types_height(count), alternative, caption) if count else {}
+    size = (types.WIDTH, types.types_height(count))
+    return Picture(url_for("pages.types_chart"), *size, alternative, caption) if count else None
 
 
-def _scale_figure(part: Report) -> Values:
+def _scale_figure(part: Report) -> Picture | None:
     points, _ = _points(part.sections)
     alternative = "θ of matrices over the number of parameters, a dot a family; the tables below have the numbers."
     caption = "A dot a family, larger for more models, in the colour of θ."
-    return _figure("pages.scale_chart", scale.WIDTH, scale.HEIGHT, alternative, caption) if points else {}
-
-
-def _figure(endpoint: str, width: int, height: int, alternative: str, caption: str) -> Values:
-    size = {"width": width, "height": height}
-    return {"figure": {"address": url_for(endpoint), "alternative": alternative, "caption": caption, **size}}
+    size = (scale.WIDTH, scale.HEIGHT)
+    return Picture(url_for("pages.scale_chart"), *size, alternative, caption) if points else None
 
 
 def _spreads(whole: Report) -> list[types.TypeSpread]:
-    rows = whole.section("types").values()["items"]
-    keys = ("mean_theta_degrees", "theta_standard_deviation_degrees")
-    quartiles = tuple(f"theta_{name}_degrees" for name in ("lower_quartile", "median", "upper_quartile"))
-    return [
-        types.TypeSpread(f"{glyph(row['type'])} {row['type']}", *(row[key] for key in (*keys, *quartiles)))
-        for row in rows
-        if all(row[key] is not None for key in (*keys, *quartiles))
-    ]
+    quartiles = (f"theta_{name}_degrees" for name in ("lower_quartile", "median", "upper_quartile"))
+    keys = ("mean_theta_degrees", "theta_standard_deviation_degrees", *quartiles)
+    spreads = []
+    for row in _items(whole.sections["types"]):
+        numbers = [_number(row[key]) for key in keys]
+        if None not in numbers:
+            label = f"{glyph(str(row['type']))} {row['type']}"
+            spreads.append(types.TypeSpread(label, *(number for number in numbers if number is not None)))
+    return spreads
 
 
-def _points(sections: tuple[Section, ...]) -> tuple[list[scale.SizedPoint], list[scale.FittedLine]]:
-    """Families that have a θ of matrices, and the lines through it."""
-    fitted, families = (section.values()["items"] for section in sections)
-    points = [
-        scale.SizedPoint(row["mean_parameters_count"], row["matrix_mean_theta_degrees"], row["models_count"])
-        for row in families
-        if row["matrix_mean_theta_degrees"] is not None and row["mean_parameters_count"] > 0
-    ]
+def _points(sections: Mapping[str, ReportSection]) -> tuple[list[scale.SizedPoint], list[scale.FittedLine]]:
+    """Return the families that have a θ of matrices, and the lines through them."""
+    points = []
+    for row in _items(sections["families"]):
+        parameters, theta = _number(row["mean_parameters_count"]), _number(row["matrix_mean_theta_degrees"])
+        if parameters and theta is not None:
+            points.append(scale.SizedPoint(parameters, theta, int(_number(row["models_count"]) or 1)))
+    fitted = [row for row in _items(sections["scale"]) if row["reading"] == "matrices"]
     lines = [
-        scale.FittedLine(label, look, row["slope_degrees_per_decade"], row["intercept_degrees"])
-        for label, look, row in zip(("families", "models"), ("curve", "dashed"), _of_matrices(fitted), strict=False)
+        scale.FittedLine(
+            label, look, _number(row["slope_degrees_per_decade"]) or 0.0, _number(row["intercept_degrees"]) or 0.0
+        )
+        for label, look, row in zip(("families", "models"), ("curve", "dashed"), fitted, strict=False)
     ]
     return points, lines
 
 
-def _of_matrices(fitted: list[Values]) -> list[Values]:
-    return [row for row in fitted if row["reading"] == "matrices"]
+def _items(section: ReportSection) -> Sequence[Mapping[str, Cell]]:
+    return section.items if isinstance(section, ReportTable) else ()
+
+
+def _number(value: Cell) -> float | None:
+    return None if isinstance(value, str) else value
