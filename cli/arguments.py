@@ -13,11 +13,11 @@ import click
 
 from organs.registry.catalog.search.fields import ALIASES, MODELS, ORGANS
 from organs.registry.errors import BadSetting, OrganError
-from organs.registry.registry import Registry
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.registry import Registry
 
 
 INSTEAD = {
@@ -43,6 +43,8 @@ def folder_registry(what: str | None = None) -> Registry:
     Raises BadSetting where a registry elsewhere is named, for `what` (the command, unless told otherwise) asks more
     than one can answer.
     """
+    from organs.registry.registry import Registry
+
     if address() is not None:
         command = _command()
         instead = INSTEAD.get(command.partition(" ")[0])

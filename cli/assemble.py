@@ -5,31 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.arguments import address, any_registry, folder_registry, named_remote
-from organs.cli.composing import Asked, begun, composed
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.fetching import fetch_files, fetch_shards, fetch_with_its_base, shard_size
 from organs.cli.files import SUFFIX, folder_of, gguf_targets
-from organs.ingest.directory.folder import is_organ_directory
-from organs.ingest.directory.opening import VirtualFile
-from organs.ingest.sources import GGUF_SUFFIX, directory_source, open_files
-from organs.ingest.transplant import place_virtual
-from organs.registry.catalog.queries.composing import chimera_of, model_by_text
-from organs.registry.chimera.layout import plan_merged, plan_shards
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import FilePlan, plan_model
-from organs.registry.compose.lock import LOCK_KEY
-from organs.registry.compose.partial import is_partial, partial_recipe
-from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest
 from organs.registry.entities.chimera import ComposeResult
 from organs.registry.errors import BadSource, NotAssemblable
-from organs.registry.gguf import read_header
 from organs.registry.present.text import size_text
-from organs.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from organs.cli.composing import Asked
+    from organs.ingest.directory.opening import VirtualFile
+    from organs.registry.chimera.plan import FilePlan
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.registry import Registry
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 _PROOFS = {
@@ -79,6 +72,10 @@ def assemble(
     DIR is an organ directory, as `organ extract` writes it: its GGUF is put together without a registry, and compared
     with the one that it was made from. Organs that were edited since are told, and make another file.
     """
+    from organs.cli.composing import Asked, composed
+    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.sources import GGUF_SUFFIX
+
     if shards and merge:
         raise click.UsageError("--shards and --merge exclude each other")
     is_recipe = model.endswith(RECIPE_SUFFIXES) and Path(model).is_file()
@@ -108,6 +105,8 @@ def assemble(
 
 
 def _from_recipe(path: str, accept: Sequence[str], asked: Asked) -> list[dict[str, object]]:
+    from organs.cli.composing import begun, composed
+
     with any_registry() as registry:
         composition = begun(registry.compose, path, None, accept, as_json=asked.as_json)
         return _made(composed(registry, composition, asked))
@@ -123,12 +122,17 @@ def _made(result: ComposeResult) -> list[dict[str, object]]:
 
 def _with_its_base(registry: Registry, model: str) -> Recipe | None:
     """The base of a model that has only some organs, with these; None of any other model. Raises NotAssemblable."""
+    from organs.registry.catalog.queries.composing import model_by_text
+    from organs.registry.compose.partial import is_partial, partial_recipe
+
     with registry.catalog.reading() as session:
         row = model_by_text(session, model)
         return partial_recipe(session, row) if is_partial(session, row) else None
 
 
 def _from_registry(registry: Registry, planned: tuple[list[FilePlan], str], asked: Asked) -> list[dict[str, object]]:
+    from organs.registry.chimera.place import place_file
+
     (plans, proof), output, force, dry_run = planned, asked.output, asked.force, asked.dry_run
     quiet = not asked.prints
     assert output is not None
@@ -147,6 +151,8 @@ def _from_elsewhere(
 ) -> list[dict[str, object]]:
     """The model's own files, or one of all of them, or shards, or its base with its organs; None of `accept` means that
     a model with only some organs is wanted as it came in."""
+    from organs.cli.fetching import fetch_files, fetch_shards, fetch_with_its_base
+
     with named_remote() as remote:
         recipe = None if accept is None or shards or merge else remote.with_its_base(model)
         if recipe is not None:
@@ -165,6 +171,8 @@ def _from_elsewhere(
 
 
 def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool, quiet: bool) -> list[dict[str, object]]:
+    from organs.ingest.transplant import place_virtual
+
     results = []
     with ExitStack() as opened:
         files = _virtual_files(opened, path)
@@ -180,6 +188,9 @@ def _from_directory(path: Path, output: Path, *, force: bool, dry_run: bool, qui
 
 
 def _virtual_files(opened: ExitStack, path: Path) -> list[VirtualFile]:
+    from organs.ingest.directory.opening import VirtualFile
+    from organs.ingest.sources import directory_source, open_files
+
     files = open_files(opened, directory_source(path))
     if reasons := [reason for file in files for reason in file.unassemblable]:
         raise NotAssemblable(str(path), reasons)
@@ -187,6 +198,9 @@ def _virtual_files(opened: ExitStack, path: Path) -> list[VirtualFile]:
 
 
 def _proof(file: VirtualFile, digest: Digest | None) -> str:
+    from organs.registry.compose.lock import LOCK_KEY
+    from organs.registry.gguf import read_header
+
     if digest is None and not file.remarks:
         return "not compared yet"
     if digest is None or digest != file.sha256:
@@ -207,6 +221,11 @@ def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) ->
 
 def _plans(registry: Registry, model: str, output: Path, shards: str | None, merge: bool) -> tuple[list[FilePlan], str]:
     """The files, and what those are that are not new."""
+    from organs.cli.fetching import shard_size
+    from organs.registry.catalog.queries.composing import chimera_of, model_by_text
+    from organs.registry.chimera.layout import plan_merged, plan_shards
+    from organs.registry.chimera.plan import plan_model
+
     with registry.catalog.reading() as session:
         row = model_by_text(session, model)
         stem = output.name.removesuffix(SUFFIX) if output.name.endswith(SUFFIX) else row.name

@@ -8,15 +8,12 @@ from contextlib import ExitStack
 import click
 
 from organs.cli.arguments import any_registry, remote_registry
-from organs.cli.composing import print_findings
 from organs.cli.console import plain, print_json, print_sentence, print_table
 from organs.cli.files import InputModels, is_file
 from organs.registry.catalog.search.cursor import PAGE_MAX
-from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.plan import Compatibility, FitCount, TypeCompatibility
-from organs.registry.lineage import CLOSE, RELATED, Kinship
 from organs.registry.present.text import share_text, theta_text
 
 CHANGED_SHOWN = 10
@@ -36,6 +33,8 @@ def compare(first: str, second: str, as_json: bool) -> None:
     the same weights, 0 for unrelated models. It is estimated from fingerprints of 256 values of each organ, and does
     not say which model was first, or which is better.
     """
+    from organs.registry.lineage import Kinship
+
     with any_registry() as registry:
         result = registry.compare(first, second)
     if as_json:
@@ -53,6 +52,8 @@ def compare(first: str, second: str, as_json: bool) -> None:
 
 
 def _print_header(result: Comparison) -> None:
+    from organs.registry.lineage import CLOSE, RELATED
+
     organs = result.organs
     matrices = _both(organs.first_matrices, organs.second_matrices)
     print_sentence(
@@ -91,6 +92,8 @@ def _print_types(result: Comparison) -> None:
 
 
 def _print_blocks(result: Comparison) -> None:
+    from organs.registry.lineage import Kinship
+
     lowest = "" if result.kinship == Kinship.UNRELATED else "; the lowest changed most"
     click.echo()
     print_sentence(f"By block: the mean over the block's matrices{lowest}.")
@@ -175,6 +178,8 @@ def compat(base: str, donor: str | None, limit: int, as_json: bool, quiet: bool)
 
 
 def _compatibility(base: str, donor: str) -> Compatibility:
+    from organs.registry.compose.compatibility import check_compatibility
+
     remote = None if is_file(base) and is_file(donor) else remote_registry()
     if remote is not None:
         if is_file(base) or is_file(donor):
@@ -187,6 +192,8 @@ def _compatibility(base: str, donor: str) -> Compatibility:
 
 
 def _print_pair(found: Compatibility) -> None:
+    from organs.cli.composing import print_findings
+
     rows = [(one.type, one.fitting, one.total, _reasons(one)) for one in found.types]
     if rows:
         print_table(("type", "fit", "of", "why not"), rows, _FIT_NUMBERS)

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.arguments import any_registry, folder_registry, remote_registry
-from organs.cli.composing import (
-    Asked,
-    begun,
-    composed,
-    print_composed,
-    print_thetas,
-)
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.fetching import fetch_lock
 from organs.cli.files import check_fits, gguf_targets
 from organs.ingest.files import FileSource
 from organs.registry.amounts import size_text
-from organs.registry.chimera.place import place_file
-from organs.registry.compose.build import plan_lock
-from organs.registry.compose.lock import LOCK_MAX_BYTES, Lock, parse_lock
 from organs.registry.entities.chimera import WrittenFile
 from organs.registry.errors import BadLock
+
+if TYPE_CHECKING:
+    from organs.registry.compose.lock import Lock
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -63,6 +56,8 @@ def compose(
 
     A lock gives the same bytes on every machine that has its organs and its base: --from-lock.
     """
+    from organs.cli.composing import Asked, begun, composed, print_composed, print_thetas
+
     if from_lock is not None:
         if recipe is not None or output is None or any((name, accept, yes, lock, write_recipe)):
             raise click.UsageError("--from-lock takes -o OUT, and no RECIPE: a lock says all there is to say")
@@ -78,6 +73,11 @@ def compose(
 
 
 def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:
+    from organs.cli.composing import Asked
+    from organs.cli.fetching import fetch_lock
+    from organs.registry.chimera.place import place_file
+    from organs.registry.compose.build import plan_lock
+
     lock = _read_lock(path)
     (target,) = gguf_targets(output, [f"{lock.id}.gguf"], force=force)
     remote = remote_registry()
@@ -106,6 +106,8 @@ def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json:
 
 
 def _read_lock(path: Path) -> Lock:
+    from organs.registry.compose.lock import LOCK_MAX_BYTES, parse_lock
+
     with FileSource(path) as file:
         data = file.read_at(0, min(file.size_bytes, LOCK_MAX_BYTES + 1))
     try:

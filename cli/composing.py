@@ -19,19 +19,16 @@ from organs.cli.console import in_lines, plain, print_json, print_sentence, prin
 from organs.cli.files import check_fits, check_free, free_bytes, gguf_targets, write_text
 from organs.ingest.files import FileSource
 from organs.registry.amounts import share_text, size_text, theta_text
-from organs.registry.compose.api import RecipeBuilder, RecipePlan
-from organs.registry.compose.document import TEXT_MAX_BYTES
-from organs.registry.compose.plan import summarize_changes
-from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import read_recipe, recipe_findings, recipe_yaml
 from organs.registry.entities.chimera import ComposeResult, ComputedOrgan, OutputFile, WrittenFile
 from organs.registry.entities.finding import Finding, Severity, in_order
 from organs.registry.entities.plan import MadeChimera, PlanChange, PlannedChimera, PlannedRecipe
 from organs.registry.errors import BadRecipe, NotComposable
-from organs.registry.registry import Registry
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.compose.api import RecipeBuilder, RecipePlan
+    from organs.registry.compose.recipe import Recipe
+    from organs.registry.registry import Registry
 
 _STYLES = {"refuse": "bold red", "warn": "yellow", "info": "dim"}
 
@@ -179,6 +176,8 @@ def print_thetas(result: ComposeResult, asked: Asked) -> None:
 
 def _computed_runs(result: ComposeResult) -> tuple[PlanChange, ...]:
     """Return the computed organs in runs of blocks, with θ of what they were computed from."""
+    from organs.registry.compose.plan import summarize_changes
+
     assert result.plan is not None
     computed = {one.name: one for one in result.computed}
     parts = [
@@ -193,7 +192,7 @@ def _thetas(row: PlanChange | ComputedOrgan) -> tuple[str, str]:
     return theta_text(row.theta_before), theta_text(row.theta)
 
 
-Begun = TypeVar("Begun", bound=RecipeBuilder)
+Begun = TypeVar("Begun", bound="RecipeBuilder")
 STDIN = "-"
 
 
@@ -223,6 +222,8 @@ class Asked:
 
 def recipe_bytes(path: str) -> bytes:
     """The text of a recipe in a file, or on stdin where `path` is `-`; no more of it than shows that it is too long."""
+    from organs.registry.compose.document import TEXT_MAX_BYTES
+
     if path == STDIN:
         return sys.stdin.buffer.read(TEXT_MAX_BYTES + 1)
     with FileSource(Path(path)) as file:
@@ -236,6 +237,8 @@ def begun(
 
     Ends with a status of 1 for one that means nothing.
     """
+    from organs.registry.compose.recipe_io import read_recipe
+
     try:
         composition = compose(read_recipe(recipe_bytes(path), path)).accept(*accept)
         return composition if name is None else composition.named(name)
@@ -248,6 +251,8 @@ def composed(registry: Registry | RemoteRegistry, composition: RecipeBuilder, as
 
     Exits with the status of NotComposable if it is refused.
     """
+    from organs.registry.compose.recipe_io import recipe_yaml
+
     plan: RecipePlan = composition.plan()
     if asked.accept_all and plan.planned.unaccepted:
         plan = plan.accepting_all()
@@ -312,6 +317,8 @@ def print_composed(result: ComposeResult, asked: Asked) -> None:
 
 def refuse_recipe(error: BadRecipe, *, as_json: bool) -> NoReturn:
     """Exit with everything that is wrong with the text of a recipe."""
+    from organs.registry.compose.recipe_io import recipe_findings
+
     result = ComposeResult(can_be_made=False, findings=in_order(recipe_findings(error)), plan=None)
     if as_json:
         print_json(result)

@@ -9,35 +9,27 @@ import sys
 import tempfile
 from pathlib import Path
 from threading import Thread
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
-from organs.cli.composing import print_changes, print_findings
 from organs.cli.console import print_sentence, print_table, progress_bar
-from organs.cli.serve import check_free
-from organs.ingest.service import IngestReport, ingest_all, total_bytes
-from organs.ingest.sources import find_sources
-from organs.registry.catalog.queries.models import model_by_name, ranked_models
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import plan_model
-from organs.registry.compose.api import ChimeraPlan
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import figures, model_page, model_summary
 from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
-from organs.registry.registry import Registry
-from organs.registry.relatives.lineage import lineage_of
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.run import try_chimera
 from organs.registry.validation.runtime import NoRuntime
 from organs.registry.validation.texts import built_in_texts
-from organs.web.app import create_app
-from organs.web.server import serve_forever
 from organs.web.settings import PORT, ServerSettings
+
+if TYPE_CHECKING:
+    from organs.ingest.service import IngestReport
+    from organs.registry.compose.api import ChimeraPlan
+    from organs.registry.registry import Registry
 
 LOOPBACK = "127.0.0.1"
 FETCH_SECONDS = 30
@@ -58,6 +50,8 @@ def demo(home: Path, port: int) -> None:
 
     On a terminal the catalog is served until Ctrl-C; elsewhere its first page is fetched once.
     """
+    from organs.registry.registry import Registry
+
     if not ZOO.is_dir():
         raise BadSource("the demo's models come with the source: run it in a checkout of the project")
     with Registry.open(home) as registry:
@@ -82,6 +76,9 @@ def demo(home: Path, port: int) -> None:
 
 def _serve(registry: Registry, port: int) -> None:
     """The catalog in the foreground, on `port` or, where that is taken, on any that is free."""
+    from organs.cli.serve import check_free
+    from organs.web.server import serve_forever
+
     try:
         check_free(LOOPBACK, port)
     except BadSetting:
@@ -94,6 +91,8 @@ def _serve(registry: Registry, port: int) -> None:
 
 def _fetch(registry: Registry) -> None:
     """The first page through a real server, for whoever runs the demo without a terminal."""
+    from organs.web.app import create_app
+
     server = make_server(LOOPBACK, 0, create_app(registry), threaded=True, request_handler=_Quiet)
     Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://{LOOPBACK}:{server.server_port}/"
@@ -113,6 +112,10 @@ class _Quiet(WSGIRequestHandler):
 
 
 def _ingest(registry: Registry) -> dict[Path, IngestReport]:
+    from organs.ingest.service import ingest_all, total_bytes
+    from organs.ingest.sources import find_sources
+    from organs.registry.present.models import figures
+
     sources = find_sources([str(ZOO)])
     reports: dict[Path, IngestReport] = {}
     with progress_bar("ingest", total_bytes(sources), quiet=False) as advance:
@@ -143,6 +146,9 @@ def _ingest(registry: Registry) -> dict[Path, IngestReport]:
 
 
 def _show(registry: Registry, name: str) -> None:
+    from organs.registry.catalog.queries.models import model_by_name, ranked_models
+    from organs.registry.present.models import model_page, model_summary
+
     with registry.catalog.reading() as session:
         ranked = [model_summary(model) for model in ranked_models(session)]
         page = model_page(session, model_by_name(session, parse_model_name(name)))
@@ -163,6 +169,9 @@ def _show(registry: Registry, name: str) -> None:
 
 
 def _find(registry: Registry, name: str) -> None:
+    from organs.registry.catalog.queries.models import model_by_name
+    from organs.registry.relatives.lineage import lineage_of
+
     click.echo(f"organ search {shlex.quote(QUERY)}\n")
     rows = [
         (organ.model, organ.name, organ.dtype, theta_text(organ.theta), share_text(organ.spectral_signal))
@@ -187,6 +196,10 @@ def _type_row(kind: Values) -> tuple[object, ...]:
 
 
 def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
+    from organs.registry.catalog.queries.models import model_by_name
+    from organs.registry.chimera.place import place_file
+    from organs.registry.chimera.plan import plan_model
+
     with registry.catalog.reading() as session:
         (plan,) = plan_model(session, model_by_name(session, parse_model_name(report.model)))
     with tempfile.TemporaryDirectory() as folder:
@@ -202,6 +215,8 @@ def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
 
 def _compose(registry: Registry) -> None:
     """Graft another model's organs into one: print the prediction, the result, and the verdict of a runtime."""
+    from organs.cli.composing import print_changes
+
     wanted = registry.compose(BASE).graft(DONOR, type="organ").named(NAME)
     click.echo("The recipe:\n")
     click.echo("\n".join(f"    {line}" for line in wanted.yaml().splitlines()))
@@ -218,6 +233,8 @@ def _compose(registry: Registry) -> None:
 
 
 def _validate(registry: Registry, model: str) -> None:
+    from organs.registry.validation.run import try_chimera
+
     try:
         runtime = LlamaCpp(requires_sandbox=registry.settings.requires_sandbox)
     except NoRuntime as error:
@@ -228,6 +245,8 @@ def _validate(registry: Registry, model: str) -> None:
 
 
 def _warn(plan: ChimeraPlan) -> None:
+    from organs.cli.composing import print_findings
+
     print_findings(one for one in plan.findings if one.severity is Severity.WARN)
 
 

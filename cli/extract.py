@@ -14,26 +14,15 @@ from organs.cli.arguments import (
     folder_registry,
     remote_registry,
 )
-from organs.cli.composing import Asked
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.fetching import fetch_beside
-from organs.ingest.directory.extract import (
-    Content,
-    ExtractReport,
-    file_contents,
-    registered_contents,
-)
-from organs.ingest.directory.extract import extract as take_apart
-from organs.ingest.directory.folder import check_target, is_organ_directory
-from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
-from organs.ingest.sources import GGUF_SUFFIX, find_sources, open_files
 from organs.registry.errors import BadName, BadSource, NotFound
-from organs.registry.gguf.split import check_split
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.text import size_text
 
 if TYPE_CHECKING:
+    from organs.cli.composing import Asked
+    from organs.ingest.directory.extract import Content, ExtractReport
     from organs.registry.client.remote import RemoteRegistry
 
 
@@ -54,6 +43,9 @@ def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) ->
 
     A model of a registry elsewhere, which --registry names, is fetched beside DIR first, and gone afterwards.
     """
+    from organs.cli.composing import Asked
+    from organs.ingest.directory.extract import extract as take_apart
+
     with ExitStack() as opened:
         contents = _contents(opened, what, output, Asked(force=force, as_json=as_json, quiet=quiet))
         total = sum(content.header.file_size_bytes for content in contents)
@@ -63,6 +55,9 @@ def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) ->
 
 
 def _contents(opened: ExitStack, what: str, output: Path, asked: Asked) -> list[Content]:
+    from organs.ingest.directory.extract import file_contents
+    from organs.ingest.sources import GGUF_SUFFIX, find_sources, open_files
+
     if not what.endswith(GGUF_SUFFIX) and not Path(what).is_file():
         return _registered(opened, what, output, asked)
     sources = find_sources([what], "extract")
@@ -72,6 +67,9 @@ def _contents(opened: ExitStack, what: str, output: Path, asked: Asked) -> list[
 
 
 def _registered(opened: ExitStack, what: str, output: Path, asked: Asked) -> list[Content]:
+    from organs.ingest.directory.extract import registered_contents
+    from organs.ingest.directory.folder import is_organ_directory
+
     try:
         name = parse_model_name(what)
         remote = remote_registry()
@@ -94,6 +92,12 @@ def _from_elsewhere(
     opened: ExitStack, remote: RemoteRegistry, name: ModelName, output: Path, asked: Asked
 ) -> list[Content]:
     """The files as they came in, each under its name; they lie beside `output` as long as `opened` is."""
+    from organs.cli.fetching import fetch_beside
+    from organs.ingest.directory.extract import file_contents
+    from organs.ingest.directory.folder import check_target
+    from organs.ingest.dissect import dissect
+    from organs.registry.gguf.split import check_split
+
     check_target(Path(os.path.abspath(output)), replace=asked.force)
     fetched = fetch_beside(opened, remote, str(name), output, asked)
     files = [dissect(opened.enter_context(FileSource(path))) for _, path in fetched]

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import click
 
-from organs.cli.composing import Asked, shown
 from organs.cli.console import progress_bar
 from organs.cli.files import SUFFIX, check_fits, check_free, folder_of, gguf_targets
 from organs.registry.amounts import parse_size
@@ -20,6 +19,7 @@ from organs.registry.digest import Digest
 from organs.registry.errors import BadInput
 
 if TYPE_CHECKING:
+    from organs.cli.composing import Asked
     from organs.registry.client.fetching import FileToFetch
     from organs.registry.client.locked import LockedFile
     from organs.registry.client.remote import RemoteRegistry
@@ -95,6 +95,8 @@ def fetch_with_its_base(
     remote: RemoteRegistry, recipe: Recipe, accept: Sequence[str], output: Path, asked: Asked
 ) -> Fetched:
     """A model that has only some organs, in its base: planned there, made here. Ends with a status of 1 if refused."""
+    from organs.cli.composing import shown
+
     plan = remote.compose(recipe).accept(*accept).plan()
     target = gguf_targets(output, [plan.file_name], force=asked.force)[0]
     shown(plan, target, asked)

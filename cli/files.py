@@ -12,22 +12,11 @@ from typing import TYPE_CHECKING
 import click
 
 from organs.cli.arguments import folder_registry
-from organs.ingest.directory.folder import is_organ_directory
-from organs.ingest.sources import GGUF_SUFFIX, ModelSource, find_sources, open_files
-from organs.ingest.transplant import parent_of_files
-from organs.registry.compose.models import Parent, RegisteredLibrary
 from organs.registry.errors import BadSource
-from organs.registry.gguf.split import parse_shard_name
-from organs.registry.store.files import (
-    Files,
-    check_room,
-    folder_for_placing,
-    placed,
-    placing_error,
-)
 
 if TYPE_CHECKING:
-    pass
+    from organs.ingest.sources import ModelSource
+    from organs.registry.compose.models import Parent, RegisteredLibrary
 
 
 @dataclass(slots=True)
@@ -39,6 +28,10 @@ class InputModels:
 
     def parent(self, text: str) -> Parent:
         """The model that `text` means. Raises NotFound, Ambiguous, BadName, BadDigest, BadInput, StoreError."""
+        from organs.ingest.sources import open_files
+        from organs.ingest.transplant import parent_of_files
+        from organs.registry.compose.models import RegisteredLibrary
+
         if is_file(text):
             return parent_of_files(text, open_files(self.opened, one_source(text, "compare")))
         if self._library is None:
@@ -50,12 +43,17 @@ class InputModels:
 
 def is_file(text: str) -> bool:
     """Whether `text` means a GGUF file or an organ directory, not the name of a registered model."""
+    from organs.ingest.directory.folder import is_organ_directory
+    from organs.ingest.sources import GGUF_SUFFIX
+
     path = Path(text)
     return text.endswith(GGUF_SUFFIX) or path.is_file() or is_organ_directory(path)
 
 
 def one_source(text: str, purpose: str) -> ModelSource:
     """The one model in the files that `text` names; raises BadSource, with the verb `purpose`."""
+    from organs.ingest.sources import find_sources
+
     sources = find_sources([text], purpose)
     if len(sources) != 1:
         raise click.UsageError(f"one model at a time; {text} gives {len(sources)}")
@@ -93,16 +91,22 @@ def check_folder_free(target: Path, *, force: bool) -> None:
 
 def folder_of(targets: Sequence[Path], *, dry_run: bool) -> AbstractContextManager[None]:
     """The folder of `targets` while they are written; made where `gguf_targets` has let it be missing."""
+    from organs.registry.store.files import folder_for_placing
+
     return nullcontext() if dry_run or not targets else folder_for_placing(targets[0].parent)
 
 
 def free_bytes(folder: Path) -> int:
     """Room on the disk of `folder`, which is there."""
+    from organs.registry.store.files import Files
+
     return Files().free_bytes(folder)
 
 
 def check_fits(target: Path, size_bytes: int) -> None:
     """Raise DiskFull where `size_bytes` do not fit on the disk of `target`."""
+    from organs.registry.store.files import Files, check_room, placing_error
+
     try:
         check_room(target.parent, size_bytes, Files())
     except OSError as error:
@@ -111,12 +115,16 @@ def check_fits(target: Path, size_bytes: int) -> None:
 
 def write_text(target: Path, text: str) -> None:
     """Write `text` to `target`, whole or not at all, replacing what is there."""
+    from organs.registry.store.files import placed
+
     data = text.encode("utf-8")
     with placed(target, len(data)) as file:
         file.write_at(data, 0)
 
 
 def _target(output: Path, name: str, count: int) -> Path:
+    from organs.registry.gguf.split import parse_shard_name
+
     if output.is_dir() or not output.name.endswith(SUFFIX):
         return output / Path(name).name
     if count == 1:

@@ -8,26 +8,20 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from organs.cli.arguments import folder_registry
 from organs.cli.console import ProgressBar, exit_status, plain, print_json_line, progress_bar
-from organs.ingest.service import Outcome, always, ingest_all, never, total_bytes
-from organs.ingest.sources import (
-    CONVERT,
-    ModelSource,
-    Skipped,
-    find_hub_sources,
-    find_sources,
-    open_files,
-    skipped_files,
-)
 from organs.registry.errors import BadSource, NameTaken, OrganError
 from organs.registry.names import parse_model_name
 from organs.registry.present.text import size_text
 from organs.registry.settings import DEBUG_VARIABLE
+
+if TYPE_CHECKING:
+    from organs.ingest.service import Outcome
+    from organs.ingest.sources import ModelSource, Skipped
 
 
 @click.command()
@@ -55,6 +49,9 @@ def ingest(
     ingest that was cut short goes on. If another file has the name already, you are asked whether this one is its next
     version; without a terminal it is refused, unless --new-version is given.
     """
+    from organs.ingest.service import always, ingest_all, never, total_bytes
+    from organs.ingest.sources import skipped_files
+
     sources = _sources(paths, hf_cache)
     chosen = None if name is None else parse_model_name(name)
     if chosen is not None and chosen.version is not None:
@@ -78,6 +75,8 @@ def ingest(
 
 def _print_skipped(skipped: Skipped) -> None:
     """Say on stderr how many files of the folders were not taken."""
+    from organs.ingest.sources import CONVERT
+
     if skipped.files:
         converted = f", {skipped.safetensors} of them safetensors. {CONVERT}" if skipped.safetensors else ""
         click.echo(f"skipped {skipped.files} files that are not GGUF{converted}", err=True)
@@ -91,6 +90,8 @@ def _ask(bar: ProgressBar, taken: NameTaken) -> bool:
 
 
 def _sources(paths: tuple[str, ...], hf_cache: bool) -> list[ModelSource]:
+    from organs.ingest.sources import find_hub_sources, find_sources
+
     if not paths and not hf_cache:
         raise click.UsageError("give a FILE, or --hf-cache")
     sources = find_sources(paths)
@@ -112,6 +113,8 @@ def hub_cache() -> Path:
 
 
 def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
+    from organs.ingest.service import Outcome
+
     failures: list[OrganError] = []
     for source in sources:
         try:
@@ -132,6 +135,8 @@ def _preview(sources: list[ModelSource], *, as_json: bool, quiet: bool) -> int:
 
 def _contents(source: ModelSource) -> tuple[int, int]:
     """Tensors and bytes of all files of `source`, which is opened and looked at as for an ingest; raises BadInput."""
+    from organs.ingest.sources import open_files
+
     with ExitStack() as opened:
         headers = [file.header for file in open_files(opened, source)]
     return sum(len(header.tensors) for header in headers), sum(header.file_size_bytes for header in headers)

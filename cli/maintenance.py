@@ -6,23 +6,20 @@ import re
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.arguments import folder_registry
 from organs.cli.console import plain, print_json, progress_bar
-from organs.ingest.contributions.uploads import (
-    TidyReport,
-    tidy_uploads,
-)
-from organs.registry.backup import BackupReport, back_up
 from organs.registry.errors import CorruptBlob
-from organs.registry.present.models import figures
 from organs.registry.present.text import size_text
 from organs.registry.settings import GRACE
-from organs.registry.upkeep import Share, SweepReport, VerifyReport
-from organs.registry.upkeep import sweep as run_sweep
-from organs.registry.upkeep import verify as run_verify
+
+if TYPE_CHECKING:
+    from organs.ingest.contributions.uploads import TidyReport
+    from organs.registry.backup import BackupReport
+    from organs.registry.upkeep import Share, SweepReport, VerifyReport
 
 _SHARE = re.compile(r"([0-9]{1,4})/([0-9]{1,4})", re.ASCII)
 _DURATION = re.compile(r"([0-9]{1,6})([smhd])", re.ASCII)
@@ -48,6 +45,9 @@ def verify(read_data: str | None, repair: bool, as_json: bool) -> int:
 
     Exit status 7 for faulty blobs, each of which is named with the tensors that need it; 1 for wrong totals.
     """
+    from organs.registry.present.models import figures
+    from organs.registry.upkeep import verify as run_verify
+
     share = None if read_data is None else _parse_share(read_data)
     with folder_registry() as registry:
         with registry.catalog.reading() as session:
@@ -73,6 +73,9 @@ def sweep(yes: bool, older_than: str, as_json: bool) -> None:
     In two runs: the first dooms what nobody has needed for a day, a later one removes what is still doomed. Uploads
     that have expired go too, of which nobody made a model.
     """
+    from organs.ingest.contributions.uploads import tidy_uploads
+    from organs.registry.upkeep import sweep as run_sweep
+
     grace = _parse_age(older_than)
     with folder_registry() as registry:
         report = run_sweep(registry.catalog, registry.blobs, grace=grace, dry_run=not yes)
@@ -124,6 +127,8 @@ def _print_sweep(report: SweepReport, uploads: TidyReport) -> None:
 
 
 def _parse_share(text: str) -> Share:
+    from organs.registry.upkeep import Share
+
     match = _SHARE.fullmatch(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise click.UsageError(f"{text!r} is no share: write 2/7 for the second of seven parts")
@@ -151,6 +156,9 @@ def backup(folder: Path, read_back: bool, blobs_only: bool, as_json: bool) -> in
     FOLDER is then a registry itself: `organ --home FOLDER verify --read-data` checks it, and to restore is to copy it
     back. Uploads that are under way are left out. Exit status 7 when blobs of the registry are missing or faulty.
     """
+    from organs.registry.backup import back_up
+    from organs.registry.present.models import figures
+
     with folder_registry() as registry:
         with registry.catalog.reading() as session:
             total = figures(session)["stored_bytes"]

@@ -5,26 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.arguments import named_remote
-from organs.cli.composing import Asked
 from organs.cli.console import plain, print_json, print_path
-from organs.cli.fetching import Fetched, fetch_files, fetch_shards, fetch_with_its_base
 from organs.cli.files import check_free
-from organs.ingest.service import always, ingest_model
-from organs.ingest.sources import find_sources
-from organs.registry.client.checking import check_lock
-from organs.registry.client.fetching import FileToFetch
-from organs.registry.client.remote import OwnFiles, RemoteRegistry
-from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import looks_like_prefix, parse_prefix
 from organs.registry.errors import BadName, BadReply, BadSource, NotFound
 from organs.registry.names import ModelName
 from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
-from organs.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from organs.cli.composing import Asked
+    from organs.cli.fetching import Fetched
+    from organs.registry.client.fetching import FileToFetch
+    from organs.registry.client.remote import OwnFiles, RemoteRegistry
+    from organs.registry.compose.recipe import Recipe
 
 DIGEST = "sha256:"
 RAW = ".raw"
@@ -72,6 +71,8 @@ def pull(
     A model that has only some organs comes with all others of the base that it names, as `organ assemble` makes it;
     with --partial, and by a digest of it, as the file that it is.
     """
+    from organs.cli.composing import Asked
+
     asked = Asked(force=force, as_json=as_json, quiet=quiet, shows_plan=False)
     with named_remote() as remote:
         found = _found(remote, what, with_base=not (partial or shards))
@@ -95,6 +96,8 @@ def _check_use(found: _Found, shards: str | None, accept: Sequence[str], *, inge
 def _fetched(
     remote: RemoteRegistry, found: _Found, output: Path, shards: str | None, accept: Sequence[str], asked: Asked
 ) -> list[Fetched]:
+    from organs.cli.fetching import fetch_files, fetch_shards, fetch_with_its_base
+
     if found.recipe is not None:
         return [fetch_with_its_base(remote, found.recipe, accept, output, asked)]
     if found.model is None:
@@ -123,6 +126,8 @@ def _found(remote: RemoteRegistry, what: str, *, with_base: bool) -> _Found:
 
 def _proven(own: OwnFiles, prefix: str) -> Sequence[tuple[str, FileToFetch]]:
     """The files of the model that was asked for by a digest, which is held against what comes."""
+    from organs.registry.client.checking import check_lock
+
     if own.lock_id is not None and own.lock_id.startswith(prefix):
         return [(name, replace(file, check=check_lock(own.lock_id))) for name, file in own.files]
     if not any(digest.startswith(prefix) for digest in (own.digest, *(str(file.sha256) for _, file in own.files))):
@@ -140,6 +145,10 @@ def _organ_targets(output: Path, names: Sequence[str], *, force: bool) -> list[P
 
 def _ingested(model: ModelName, files: Sequence[Path]) -> str:
     """The name under which one's own registry has it now."""
+    from organs.ingest.service import always, ingest_model
+    from organs.ingest.sources import find_sources
+    from organs.registry.registry import Registry
+
     (source,) = find_sources([str(files[0])])
     with Registry.open() as registry:
         return ingest_model(registry, source, replace(model, version=None), new_version=always).model

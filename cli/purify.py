@@ -7,38 +7,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from organs.cli.arguments import any_registry
-from organs.cli.composing import (
-    Asked,
-    Begun,
-    composed,
-    print_composed,
-    print_thetas,
-    refuse_recipe,
-)
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.files import SUFFIX, check_fits, check_folder_free, gguf_targets, is_file, one_source
-from organs.ingest.directory.extract import extract, registered_contents
-from organs.ingest.service import ingest_model
-from organs.ingest.sources import source_size_bytes
 from organs.registry.amounts import size_text
-from organs.registry.compose.api import RecipeBuilder
-from organs.registry.compose.recipe_io import METHODS, TYPES
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.entities.chimera import ComposeResult
 from organs.registry.errors import BadRecipe, BadSource
 from organs.registry.names import parse_model_name
-from organs.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from organs.cli.composing import Asked, Begun
+    from organs.registry.compose.api import RecipeBuilder
+    from organs.registry.registry import Registry
+
+_METHODS = ("spectral", "fractal")
+"""Those of `PurifyMethod`, which loads numpy; a test compares them."""
 
 
 @click.command()
 @click.argument("model", metavar="MODEL|FILE|DIR")
-@click.option("--method", required=True, type=click.Choice(METHODS), help="How: see the documentation of recipes.")
+@click.option("--method", required=True, type=click.Choice(_METHODS), help="How: see the documentation of recipes.")
 @click.option("--keep", type=float, metavar="SHARE", help="The share of the energy that spectral keeps, 0.9 by itself.")
-@click.option("--type", "kinds", multiple=True, type=click.Choice(TYPES), help="Organs of this type.")
+@click.option("--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Organs of this type.")
 @click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Organs of these blocks, such as 5-20.")
 @click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Organs in this slot; * stands for any text.")
 @click.option("--where", metavar="QUERY", help="Organs by what they measure: 'theta<38'.")
@@ -74,6 +70,8 @@ def purify(
     A FILE or an organ directory DIR is purified without your registry, by way of a temporary one beside OUT: as a GGUF
     where OUT ends in .gguf, else as an organ directory.
     """
+    from organs.cli.composing import Asked, composed, print_composed, print_thetas, refuse_recipe
+
     asked = Asked(output, None, None, yes, dry_run, force, as_json, quiet)
 
     def composition(compose: Callable[[str], Begun], base: str) -> Begun:
@@ -102,6 +100,9 @@ def purify(
 
 def _written(registry: Registry, composition: RecipeBuilder, asked: Asked, output: Path) -> ComposeResult:
     """Make a GGUF or an organ directory of a file; `registry` is a temporary one."""
+    from organs.cli.composing import composed
+    from organs.ingest.directory.extract import extract, registered_contents
+
     if output.suffix == SUFFIX:
         result = composed(registry, composition, asked)
     else:
@@ -129,6 +130,10 @@ def _print_written(result: ComposeResult, asked: Asked) -> None:
 @contextmanager
 def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[Registry, str]]:
     """A registry that holds the files `model` alone, and is gone afterwards; and the name that they have in it."""
+    from organs.ingest.service import ingest_model
+    from organs.ingest.sources import source_size_bytes
+    from organs.registry.registry import Registry
+
     source = one_source(model, "purify")
     size_bytes = source_size_bytes(source)
     if output.suffix == SUFFIX:

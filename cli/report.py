@@ -10,12 +10,9 @@ import click
 
 from organs.cli.arguments import any_registry
 from organs.cli.console import in_lines, plain, print_json, print_table
-from organs.registry.entities.report import Report, ReportSection
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection
 from organs.registry.errors import BadSource
-from organs.registry.reports.dissection import ORGANS_DEFAULT
 from organs.registry.reports.formats import grid, markdown, section_sheet, sheet
-from organs.registry.reports.overview import ROWS_DEFAULT
-from organs.registry.store.files import placed
 
 _FORMATS = ("text", "markdown", "json", "csv")
 _BY_SUFFIX = {
@@ -142,5 +139,7 @@ def _print_paragraphs(texts: tuple[str, ...]) -> None:
 
 def _place(path: Path, data: bytes) -> None:
     """Write `data` to `path`, durably, or nothing."""
+    from organs.registry.store.files import placed
+
     with placed(path, len(data)) as file:
         file.write_at(data, 0)

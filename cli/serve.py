@@ -6,16 +6,17 @@ import socket
 import webbrowser
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
+from typing import TYPE_CHECKING
 
 import click
 from werkzeug.serving import is_running_from_reloader, run_simple
 
 from organs.cli.arguments import folder_registry
 from organs.registry.errors import BadSetting
-from organs.registry.registry import Registry
-from organs.web.app import create_app
-from organs.web.server import serve_forever
 from organs.web.settings import LOOPBACK_HOSTS, PORT, THREADS, Network, ServerSettings, WebSettings, default_workers
+
+if TYPE_CHECKING:
+    from organs.registry.registry import Registry
 
 PROXIES_MAX = 8
 EVERYWHERE = ("0.0.0.0", "::", "")  # noqa: S104  # compared with, not bound to
@@ -77,6 +78,8 @@ def serve(
     front, whoever works at this machine needs none, unless --accounts says so. A process beside the server does what
     is queued. SIGTERM lets what is under way end, for 30 seconds at most.
     """
+    from organs.web.server import serve_forever
+
     shown_host = f"[{host}]" if ":" in host else host
     address = f"http://{shown_host}:{port}/"
     personal = not accounts and is_personal(host, allowed, proxies)
@@ -123,6 +126,8 @@ def is_personal(host: str, allowed: Sequence[str], proxies: int = 0) -> bool:
 
 
 def _serve_developer(registry: Registry, host: str, port: int, web: WebSettings) -> None:
+    from organs.web.app import create_app
+
     run_simple(host, port, create_app(registry, web), use_reloader=True, threaded=True)
 
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from organs.cli.composing import print_plan, refuse, refuse_recipe, result_of
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.files import (
     check_fits,
@@ -23,23 +22,16 @@ from organs.cli.files import (
     one_source,
     write_text,
 )
-from organs.ingest.directory.extract import extract, file_contents
-from organs.ingest.dissect import dissect
-from organs.ingest.sources import source_size_bytes
-from organs.ingest.transplant import FileLibrary, Transplant, place_virtual
-from organs.ingest.transplant import transplant as composed_of_files
 from organs.registry.amounts import size_text
-from organs.registry.compose.plan import Plan, planned_recipe
-from organs.registry.compose.planner import plan_recipe
-from organs.registry.compose.recipe import Recipe
-from organs.registry.compose.recipe_io import (
-    TYPES,
-    parse_blocks,
-    read_recipe,
-)
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.digest import Digest
 from organs.registry.entities.chimera import ComposeResult, WrittenFile
 from organs.registry.errors import BadRecipe, BadSource
+
+if TYPE_CHECKING:
+    from organs.ingest.transplant import FileLibrary, Transplant
+    from organs.registry.compose.plan import Plan
+    from organs.registry.compose.recipe import Recipe
 
 TYPE_DEFAULT = "organ"
 
@@ -67,6 +59,7 @@ class _Asked:
 
 def _options(command: Callable[..., Any]) -> Callable[..., Any]:
     """What both commands take."""
+
     given = [
         click.argument("base", metavar="BASE"),
         click.argument("donors", nargs=-1, required=True, metavar="DONOR..."),
@@ -75,7 +68,7 @@ def _options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="The blocks to take, such as 5-20 or 0,4-7; all, if left out. For several donors one each, in turn.",
         ),
         click.option(
-            "--type", "kinds", multiple=True, type=click.Choice(TYPES),
+            "--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES),
             help="The type to take: organ (feed-forward) if neither --type nor --slot is given.",
         ),
         click.option("--slot", "slots", multiple=True, metavar="SLOT", help="The slot to take; * stands for any text."),
@@ -101,6 +94,8 @@ def transplant(base: str, donors: tuple[str, ...], output: Path, **given: Any) -
     BASE and DONOR are GGUF files, any shard of a split set, or organ directories; no registry is opened. The lock, and
     so every byte, is that of the same chimera composed in a registry. What is found is as for `organ compose`.
     """
+    from organs.ingest.transplant import place_virtual
+
     _check_blocks(given["layers"], donors)
     asked = _Asked(models=(base, *donors), output=output, **given)
 
@@ -119,6 +114,9 @@ def graft(base: str, donors: tuple[str, ...], output: Path, **given: Any) -> Non
     BASE and DONOR are organ directories, as `organ extract` writes them, or GGUF files; no registry is opened. DIR
     appears whole or not at all. `organ assemble DIR` makes a GGUF of it, the one that `organ transplant` writes.
     """
+    from organs.ingest.directory.extract import extract, file_contents
+    from organs.ingest.dissect import dissect
+
     _check_blocks(given["layers"], donors)
     asked = _Asked(models=(base, *donors), output=output, **given)
 
@@ -142,6 +140,11 @@ def _check_blocks(layers: Sequence[str], donors: Sequence[str]) -> None:
 def _run(
     asked: _Asked, target_of: Callable[[str], Path], write: Callable[[Transplant, Callable[[int], None]], Digest]
 ) -> None:
+    from organs.cli.composing import print_plan, refuse, result_of
+    from organs.ingest.transplant import FileLibrary
+    from organs.ingest.transplant import transplant as composed_of_files
+    from organs.registry.compose.plan import planned_recipe
+
     prints = not (asked.as_json or asked.quiet)
     with ExitStack() as opened:
         library = FileLibrary(opened, {text: one_source(_checked(text), "transplant") for text in asked.models})
@@ -174,6 +177,10 @@ def _checked(text: str) -> str:
 
 
 def _plan(asked: _Asked, library: FileLibrary, *, quiet: bool) -> Plan:
+    from organs.cli.composing import refuse_recipe
+    from organs.ingest.sources import source_size_bytes
+    from organs.registry.compose.planner import plan_recipe
+
     try:
         recipe = _recipe(asked)
     except BadRecipe as error:
@@ -192,6 +199,8 @@ def _plan(asked: _Asked, library: FileLibrary, *, quiet: bool) -> Plan:
 
 def _recipe(asked: _Asked) -> Recipe:
     """The recipe that the options come to. It is read with short names, as paths may be anything; then they are set."""
+    from organs.registry.compose.recipe_io import parse_blocks, read_recipe
+
     base, *donors = asked.models
     kinds = asked.kinds or (() if asked.slots else (TYPE_DEFAULT,))
     layers = asked.layers * len(donors) if len(asked.layers) == 1 else asked.layers or ("",) * len(donors)

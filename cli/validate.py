@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,26 +18,11 @@ from organs.cli.arguments import (
 )
 from organs.cli.console import plain, print_json, print_sentence, print_table, status_line
 from organs.cli.elsewhere import validated_there
-from organs.ingest.sources import GGUF_SUFFIX
 from organs.registry.entities.verdict import RunReport, TextVerdict, VerdictReport
 from organs.registry.sandbox.process import Limits, Sandbox
 from organs.registry.settings import Settings
 from organs.registry.validation.command import CommandRuntime
-from organs.registry.validation.comparison import (
-    CHANGED,
-    Candidate,
-    Event,
-    Progress,
-    file_candidate,
-)
-from organs.registry.validation.comparison import validate as compare
 from organs.registry.validation.llama import LlamaCpp
-from organs.registry.validation.run import (
-    Tried,
-    registered_candidate,
-    try_chimera,
-    verdict_report,
-)
 from organs.registry.validation.runtime import (
     TOKENS_DEFAULT,
     TOKENS_MAX,
@@ -49,7 +35,10 @@ from organs.registry.validation.verdict import (
     figure,
     lengths_text,
 )
-from organs.registry.validation.weights import grafted_organs
+
+if TYPE_CHECKING:
+    from organs.registry.validation.comparison import Candidate, Event, Progress
+    from organs.registry.validation.run import Tried
 
 SECONDS_DEFAULT = 600
 SECONDS_MAX = 24 * 3600
@@ -109,6 +98,9 @@ def validate(
     The verdict on a registered CHIMERA is kept and shown in the catalog. It is one of: gains, coherent, degraded,
     inert, undecided, broken. Exit status 0 whatever the verdict; 1 when there is none.
     """
+    from organs.ingest.sources import GGUF_SUFFIX
+    from organs.registry.validation.run import try_chimera, verdict_report
+
     texts = [read_text(path) for path in paths] or list(built_in_texts())
     granted = Sandbox(read=runtime_read, write=runtime_write, processes=runtime_processes)
     runtime = _runtime(template, seconds, granted)
@@ -157,6 +149,11 @@ def _try_file(
     tokens: int,
     tell: Progress,
 ) -> Tried:
+    from organs.registry.validation.comparison import CHANGED, file_candidate
+    from organs.registry.validation.comparison import validate as compare
+    from organs.registry.validation.run import Tried
+    from organs.registry.validation.weights import grafted_organs
+
     if base is None:
         raise click.UsageError("--base is needed: what was FILE.gguf made from?")
     with _candidates([base, *donors]) as others:
@@ -170,6 +167,10 @@ def _try_file(
 @contextmanager
 def _candidates(names: Sequence[str]) -> Iterator[list[Candidate]]:
     """Files, and models of the registry, which is opened only if one is named."""
+    from organs.ingest.sources import GGUF_SUFFIX
+    from organs.registry.validation.comparison import file_candidate
+    from organs.registry.validation.run import registered_candidate
+
     if all(name.endswith(GGUF_SUFFIX) for name in names):
         yield [file_candidate(Path(name)) for name in names]
         return

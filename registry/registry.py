@@ -194,8 +194,9 @@ class Registry:
         Raises what `model` does.
         """
         from organs.registry.catalog.queries.composing import model_by_text
-        from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
-        from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
+        from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
+        from organs.registry.reports.dissection import model_report
+        from organs.registry.reports.overview import registry_report
 
         with self.catalog.reading() as session:
             if model is None:

@@ -14,10 +14,11 @@ from organs.ingest.jobs.kind import (
     whole_number,
 )
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from organs.registry.registry import Registry
-from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
-from organs.registry.reports.overview import ROWS_DEFAULT, registry_report
+from organs.registry.reports.dissection import model_report
+from organs.registry.reports.overview import registry_report
 
 ROWS_MAX = 1000
 

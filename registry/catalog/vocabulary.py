@@ -14,6 +14,8 @@ TEXT_MAX = 4096
 """Characters of any text that is shown; the exact bytes of metadata are kept in blobs, whatever their length."""
 
 ORGAN_TYPES = tuple(kind.value for kind in OrganType)
+GRAFTED_TYPES = tuple(kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM))
+"""What a graft may select by type."""
 TOWERS = tuple(tower.value for tower in Tower)
 BLOB_STATES = ("present", "doomed", "corrupt")
 INGEST_STATES = ("running", "finished", "failed", "interrupted")

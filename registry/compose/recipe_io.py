@@ -16,10 +16,11 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from organs.registry.anatomy import BLOCK_DIGITS_MAX, OrganType, place_of
+from organs.registry.anatomy import BLOCK_DIGITS_MAX, place_of
 from organs.registry.catalog.search import Query, parse_query
 from organs.registry.catalog.search.fields import SYNONYMS
 from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH, nearest
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.document import NUMBER_PATTERN, Listing, Node, Scalar, Table, read_document
 from organs.registry.compose.findings import WARNINGS
 from organs.registry.compose.recipe import (
@@ -219,7 +220,6 @@ CHOICES_MAX = 1000
 """In one list of types, slots or blocks."""
 WORD_MAX_LENGTH = 200
 SELECTION_KEYS = ("type", "slot", "blocks")
-TYPES = tuple(kind.value for kind in (OrganType.SKELETON, OrganType.ORGAN, OrganType.EMBED, OrganType.NORM))
 """What can be chosen by its type; other tensors are chosen by slot."""
 MEASURED_FIELDS = ("type", "slot", "block", "tower", "dtype", "size", "theta", "signal", "z", "spectral", "rank")
 """Of a query: what an organ has by itself, whatever model it is in."""
@@ -231,7 +231,7 @@ _BLOCKS_DUE = "a block such as 3, a range such as 2-5, or a list of these"
 
 def read_selection(members: Mapping[str, Entry]) -> Selection:
     """What `type`, `slot` and `blocks` of a step select."""
-    types = [_type(entry) for entry in _choices(members, "type", f"one of {', '.join(TYPES)}")]
+    types = [_type(entry) for entry in _choices(members, "type", f"one of {', '.join(GRAFTED_TYPES)}")]
     slots = [_slot(entry) for entry in _choices(members, "slot", "a slot, or a list of slots")]
     blocks = [_block_range(entry) for entry in _choices(members, "blocks", _BLOCKS_DUE)]
     return Selection(
@@ -297,14 +297,14 @@ def _choices(members: Mapping[str, Entry], key: str, due: str) -> list[Entry]:
 
 
 def _type(entry: Entry) -> str | None:
-    word = entry.text(f"one of {', '.join(TYPES)}", WORD_MAX_LENGTH)
-    if word is None or word.lower() in TYPES:
+    word = entry.text(f"one of {', '.join(GRAFTED_TYPES)}", WORD_MAX_LENGTH)
+    if word is None or word.lower() in GRAFTED_TYPES:
         return word and word.lower()
     if _is_row(entry, word):
         return None
-    close = SYNONYMS.get(word.lower()) or nearest(word, TYPES)
-    meant = f"; did you mean {close}?" if close in TYPES else ""
-    entry.refuse(f"{quoted(word)} is no type to choose by: the types are {', '.join(TYPES)}{meant}")
+    close = SYNONYMS.get(word.lower()) or nearest(word, GRAFTED_TYPES)
+    meant = f"; did you mean {close}?" if close in GRAFTED_TYPES else ""
+    entry.refuse(f"{quoted(word)} is no type to choose by: the types are {', '.join(GRAFTED_TYPES)}{meant}")
     return None
 
 
@@ -315,7 +315,7 @@ def _slot(entry: Entry) -> str | None:
     place = place_of(word)
     if not _SLOT.fullmatch(word):
         entry.refuse(f"{quoted(word)} is no slot: one word with * for any text, without ? [ ] and quotation marks")
-    elif word in TYPES:
+    elif word in GRAFTED_TYPES:
         entry.refuse(f"{word} is a type: write type: {word}")
     elif place.slot != word:
         block = "" if place.block is None else f", its block {place.block}"

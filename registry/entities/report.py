@@ -16,6 +16,11 @@ COLUMNS_MAX = SECTIONS_MAX = FIGURES_MAX = 200
 Cell = Text | Annotated[int, Meta(ge=-WHOLE_MAX, le=WHOLE_MAX)] | float | None
 """A number, not rounded; a text; or None for what was not measured or cannot be computed."""
 
+ORGANS_DEFAULT = 10
+"""Tensors in the lists of the highest, the lowest and the odd ones, unless told otherwise."""
+ROWS_DEFAULT = 50
+"""Rows of a table of models, unless told otherwise."""
+
 
 class CellKind(StrEnum):
     """What a cell holds, and so how it is written for people."""

@@ -20,6 +20,7 @@ from organs.registry.catalog.queries.reports import (
 from organs.registry.catalog.queries.shared_organs import shared_of
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import (
+    ORGANS_DEFAULT,
     Cell,
     CellKind,
     Report,
@@ -51,8 +52,6 @@ from organs.registry.reports.words import (
 
 BLOCKS_MAX = 1000
 """Blocks that are listed; the largest models of today have some hundreds."""
-ORGANS_DEFAULT = 10
-"""Tensors in the lists of the highest, the lowest and the odd ones, unless told otherwise."""
 
 
 def model_report(session: Session, model: Model, limit: int = ORGANS_DEFAULT) -> Report:

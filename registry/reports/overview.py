@@ -14,6 +14,7 @@ from organs.registry.catalog.queries.reports import (
     visible_bytes,
 )
 from organs.registry.entities.report import (
+    ROWS_DEFAULT,
     Cell,
     CellKind,
     Report,
@@ -25,9 +26,6 @@ from organs.registry.entities.report import (
 )
 from organs.registry.reports.sections import ranking_table, scale_tables, types_table
 from organs.registry.reports.words import CAUTION, CLOSING, LISTED, OPENING, WELLS, caution
-
-ROWS_DEFAULT = 50
-"""Rows of a table of models, unless told otherwise."""
 
 
 def current_report(session: Session) -> Report:

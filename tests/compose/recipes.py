@@ -7,6 +7,7 @@ import string
 from hypothesis import strategies as st
 
 from organs.registry.anatomy import place_of
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.findings import WARNINGS
 from organs.registry.compose.recipe import (
     ENCODINGS,
@@ -18,13 +19,7 @@ from organs.registry.compose.recipe import (
     Recipe,
     Selection,
 )
-from organs.registry.compose.recipe_io import (
-    FIXED_KEYS,
-    FIXED_PREFIXES,
-    TYPES,
-    WHOLE_MAX,
-    WHOLE_MIN,
-)
+from organs.registry.compose.recipe_io import FIXED_KEYS, FIXED_PREFIXES, WHOLE_MAX, WHOLE_MIN
 
 MISREAD = (
     "no",
@@ -85,11 +80,11 @@ def _grafts() -> st.SearchStrategy[Graft]:
 
 def _selections() -> st.SearchStrategy[Selection]:
     slots = st.text(_WORDS, min_size=1, max_size=12) | st.sampled_from(("null", "5", "a.bias", "x+y", "~"))
-    plain = slots.filter(lambda slot: slot not in TYPES and place_of(slot).slot == slot)
+    plain = slots.filter(lambda slot: slot not in GRAFTED_TYPES and place_of(slot).slot == slot)
     blocks = st.tuples(st.integers(0, 10**9 - 1), st.integers(0, 10**9 - 1)).map(lambda ends: (min(ends), max(ends)))
     return st.builds(
         Selection,
-        types=st.lists(st.sampled_from(TYPES), unique=True, max_size=4).map(tuple),
+        types=st.lists(st.sampled_from(GRAFTED_TYPES), unique=True, max_size=4).map(tuple),
         slots=st.lists(plain, unique=True, max_size=3).map(tuple),
         blocks=st.lists(blocks | blocks.map(lambda ends: (ends[0], ends[0])), unique=True, max_size=3).map(tuple),
     )

@@ -13,11 +13,10 @@ from organs.registry.catalog.search import MODELS, ORGANS, Vocabulary
 from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
 from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH
 from organs.registry.entities.base import Request
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.errors import BadRequest
 from organs.registry.present.values import Values
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
-from organs.registry.reports.dissection import ORGANS_DEFAULT
-from organs.registry.reports.overview import ROWS_DEFAULT
 from organs.web.api.operation import Parameter
 from organs.web.api.schemas.values import Schema
 from organs.web.params import LIMIT_DEFAULT

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.entities.job import Job, ReportRequest
-from organs.registry.entities.report import Report
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.reports.dissection import ORGANS_DEFAULT, model_report
-from organs.registry.reports.overview import ROWS_DEFAULT, current_report, registry_report
+from organs.registry.reports.dissection import model_report
+from organs.registry.reports.overview import current_report, registry_report
 from organs.web.api.blueprint import ROOT
 from organs.web.api.models import EXAMPLE
 from organs.web.api.operation import Parameter, operation

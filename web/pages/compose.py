@@ -18,15 +18,11 @@ from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.search.parse import short_text
 from organs.registry.catalog.tables import Model
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.recipe import ENCODINGS, Graft, PurifyMethod, Recipe
-from organs.registry.compose.recipe_io import (
-    TYPES,
-    recipe_findings,
-    recipe_python,
-    recipe_values,
-)
+from organs.registry.compose.recipe_io import recipe_findings, recipe_python, recipe_values
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
 from organs.registry.entities.finding import Finding, Severity
 from organs.registry.entities.plan import Candidates, Compatibility, CompositionState, FitCount, FittingModels
@@ -158,7 +154,7 @@ def type_graft(model: str, kind: str) -> Step:
 
 def graft_address(place: Values) -> str | None:
     """The page on which a base is chosen for the organ at `place`; None of what is no organ of a model by itself."""
-    if place["type"] not in TYPES:
+    if place["type"] not in GRAFTED_TYPES:
         return None
     block = {} if place["block"] is None else {"blocks": str(place["block"])}
     return compose_address([("graft", step_text({"from": place["model"], "slot": place["slot"], **block}))])
@@ -254,7 +250,7 @@ def _shown(bench: Workbench) -> Values:
         "hidden": [*asked.steps, *([("cell", asked.cell)] if asked.cell else [])],
         "posted": [step for step in asked.steps if step[0] != "name"],
         "name": bench.recipe.name or "",
-        "types_to_choose": TYPES,
+        "types_to_choose": GRAFTED_TYPES,
         "methods": [method.value for method in PurifyMethod],
         "encodings": ENCODINGS,
         "encode": bench.recipe.encode,
@@ -328,7 +324,7 @@ def _whole(bench: Workbench) -> list[Values]:
 
 
 def _can_give(kind: str, fit: FitCount) -> bool:
-    return bool(fit.whole and fit.fitting and kind in TYPES)
+    return bool(fit.whole and fit.fitting and kind in GRAFTED_TYPES)
 
 
 def _grafted(bench: Workbench, step: tuple[str, str]) -> str:
@@ -420,7 +416,7 @@ def _links(fits: Fits | None, base: str, donor: str, problem: str | None) -> Val
         "asked": [base, donor],
         "problem": problem,
         "names": offered_names(),
-        "types_shown": [kind for kind in TYPES if any(kind in one.types for one in models)],
+        "types_shown": [kind for kind in GRAFTED_TYPES if any(kind in one.types for one in models)],
         "why": {name: compose_address([("base", base), ("donor", name)], ENDPOINT) for name in names},
         "compose": compose_address([("base", base)]) if fits else None,
         "twin": twin("pages.compose_fits_json") if base else None,
