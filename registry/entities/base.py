@@ -26,15 +26,17 @@ TEXT_MAX_LENGTH = 1 << 20
 """Characters of one text."""
 WORD_MAX_LENGTH = 210
 DIMENSIONS_MAX = 8
+PRINTABLE = r"^[ -~]*$(?!\n)"
+"""Without the end, a line feed behind the text would be accepted."""
 
 Text = Annotated[str, Meta(max_length=TEXT_MAX_LENGTH)]
-Word = Annotated[str, Meta(max_length=WORD_MAX_LENGTH, pattern="^[ -~]*$")]
+Word = Annotated[str, Meta(max_length=WORD_MAX_LENGTH, pattern=PRINTABLE)]
 """A short text of printable ASCII: a kind, a name, a state."""
 ModelText = Annotated[
     str,
     Meta(
         max_length=WORD_MAX_LENGTH,
-        pattern="^[ -~]*$",
+        pattern=PRINTABLE,
         description="`namespace/name@version`.",
         examples=["acme/tiny@1"],
     ),

@@ -1,0 +1,76 @@
+"""Entities: encoded, decoded and described by one class; hostile JSON is refused with the place of its fault."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from organs.registry.entities.base import Count, Digest, Entity, Page, Time, Word, decode, encode, schemas
+
+DIGEST = "ab" * 32
+
+
+class Thing(Entity, frozen=True, kw_only=True):
+    """A thing."""
+
+    digest: Digest
+    kind: Word
+    count: Count | None
+    at: Time
+    share: float | None = None
+
+
+class ThingPage(Page[Thing], frozen=True, kw_only=True):
+    """Things."""
+
+
+THING = b'{"digest":"%s","kind":"a","count":1,"at":"2026-01-02T03:04:05Z"}' % DIGEST.encode()
+
+
+def test_an_entity_comes_back_as_it_was() -> None:
+    page = ThingPage(items=(decode(THING, Thing),), next="x", notes=("y",))
+    again = decode(encode(page), ThingPage)
+    assert again == page
+    assert [one.at for one in again] == [datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)]
+    assert len(again) == 1
+
+
+def test_a_newer_registry_may_send_more_and_an_older_one_less() -> None:
+    more = THING[:-1] + b',"new":{"x":[1]}}'
+    assert decode(more, Thing) == decode(THING, Thing)
+    assert decode(THING, Thing).share is None
+
+
+@pytest.mark.parametrize(
+    ("found", "sent", "place"),
+    [
+        (b'"kind":"a"', b'"kind":"a\\n"', "$.kind"),
+        (b'"kind":"a"', b'"kind":"\\u001b[2J"', "$.kind"),
+        (b'"kind":"a"', b'"kind":"%s"' % (b"a" * 211), "$.kind"),
+        (b'"kind":"a"', b'"kind":5', "$.kind"),
+        (b'"count":1', b'"count":-1', "$.count"),
+        (b'"count":1', b'"count":1.5', "$.count"),
+        (b'"count":1', b'"count":true', "$.count"),
+        (b'"count":1', b'"count":123456789012345678901234567890', "$.count"),
+        (b'"count":1', b'"count":1,"share":1e999', "$.share"),
+        (b'"digest":"ab', b'"digest":"AB', "$.digest"),
+        (b'"kind":"a",', b"", "kind"),
+        (b"05Z", b"05", "$.at"),
+        (b"{", b"[" * 100_000, "object"),
+        (b'"kind":"a"', b'"kind":NaN', "malformed"),
+    ],
+)
+def test_hostile_json_is_refused_with_the_place_of_its_fault(found: bytes, sent: bytes, place: str) -> None:
+    assert found in THING
+    with pytest.raises(ValueError, match=r".") as refused:
+        decode(THING.replace(found, sent, 1), Thing)
+    assert place in str(refused.value)
+
+
+def test_a_schema_names_all_members_and_allows_no_others() -> None:
+    described = schemas([ThingPage])
+    assert set(described) == {"Thing", "ThingPage"}
+    assert described["Thing"]["description"] == "A thing."
+    assert described["Thing"]["required"] == ["digest", "kind", "count", "at", "share"]
+    assert all(schema["additionalProperties"] is False for schema in described.values())
