@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 from sqlalchemy.orm import Session
 
 from organs.cli.arguments import address
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import parse_size, size_text
-from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
+from organs.registry.catalog.queries.accounts import (
+    contributor_account,
+    contributor_by_name,
+    contributors_in_order,
+    tokens_of,
+)
 from organs.registry.catalog.register.accounts import (
     LOCAL,
     add_contributor,
@@ -24,17 +30,33 @@ from organs.registry.catalog.register.accounts import (
     set_quota,
 )
 from organs.registry.catalog.tables import Contributor
-from organs.registry.catalog.vocabulary import SCOPES, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
+from organs.registry.catalog.vocabulary import (
+    SCOPES,
+)
 from organs.registry.client.address import parse_address
 from organs.registry.client.connection import API, Connection
-from organs.registry.client.shape import Each, Maybe, Members, check, text, word
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
-from organs.registry.errors import BadInput, BadSetting, BadToken, NoSuchToken, NotFound
-from organs.registry.present.accounts import contributor_account_values, token_values
-from organs.registry.present.values import Values
+from organs.registry.entities.account import (
+    TOKEN_DAYS_DEFAULT,
+    TOKEN_DAYS_MAX,
+    Account,
+    AccountToken,
+    AccountTokenPage,
+    ContributorAccount,
+    ContributorAccountPage,
+    CreatedToken,
+    ListedToken,
+    ListedTokenPage,
+    TokenRequest,
+)
+from organs.registry.entities.base import Page
+from organs.registry.errors import BadInput, BadSetting, NoSuchToken, NotFound
 from organs.registry.registry import Registry
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 from organs.registry.tokens import ID_LENGTH, PREFIX, parse_token
+
+if TYPE_CHECKING:
+    from organs.registry.client.remote import RemoteRegistry
 
 DEFAULT, NO_QUOTA = "default", "none"
 _NUMBERS = ("used", "quota")
@@ -80,12 +102,12 @@ def list_contributors(as_json: bool, quiet: bool) -> None:
     """List the contributors by name; `local` is whoever works at this machine."""
     with Registry.open() as registry, registry.catalog.reading() as session:
         default_bytes = registry.settings.quota_bytes
-        found = [contributor_account_values(session, one, default_bytes) for one in contributors_in_order(session)]
+        found = [contributor_account(session, one, default_bytes) for one in contributors_in_order(session)]
     if as_json:
-        print_json({"items": found, "next": None})
+        print_json(ContributorAccountPage(items=tuple(found)))
     elif quiet:
         for one in found:
-            click.echo(plain(one["name"]))
+            click.echo(plain(one.name))
     elif found:
         print_table(
             ("contributor", "state", "used", "quota", "since"), [_contributor_row(one) for one in found], _NUMBERS
@@ -121,19 +143,18 @@ def quota(name: str, size: int | None) -> None:
 
 def _done(change: Callable[[Session], Contributor]) -> None:
     with Registry.open() as registry, registry.catalog.writing() as session:
-        values = contributor_account_values(session, change(session), registry.settings.quota_bytes)
-    told = f"{size_text(values['quota']['used_bytes'])} of {size_text(values['quota']['limit_bytes'])} used"
-    click.echo(f"{plain(values['name'])} is {values['state']}, {told}", err=True)
-    click.echo(plain(values["name"]))
+        account = contributor_account(session, change(session), registry.settings.quota_bytes)
+    used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
+    click.echo(f"{plain(account.name)} is {account.state}, {used}", err=True)
+    click.echo(plain(account.name))
 
 
-def _contributor_row(one: Values) -> tuple[object, ...]:
-    held = one["quota"]
-    used = size_text(held["used_bytes"])
-    limit = NO_QUOTA if one["name"] == LOCAL else size_text(held["limit_bytes"])
-    return (one["name"], one["state"], used, limit, one["since"][:10])
+def _contributor_row(one: ContributorAccount) -> tuple[object, ...]:
+    limit = NO_QUOTA if one.name == LOCAL else size_text(one.quota.limit_bytes)
+    return (one.name, one.state, size_text(one.quota.used_bytes), limit, f"{one.since:%Y-%m-%d}")
 
 
+TOKENS_PATH = f"{API}/account/tokens"
 SHOWN_ONCE = "this is the only time that it is shown; give it to: organ login URL"
 
 
@@ -181,10 +202,12 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     if elsewhere:
         if contributor is not None:
             raise click.UsageError("a registry elsewhere makes tokens of your own account alone: leave CONTRIBUTOR out")
-        made = _request(elsewhere, "POST", "", {"label": label, "scopes": list(scopes), "days": lasting})
-        text = str(made["token"])
-        if made["expires_at"]:
-            click.echo(f"expires {plain(made['expires_at'][:10])}", err=True)
+        wanted = TokenRequest(scopes=scopes, label=label, days=lasting)
+        with _remote(elsewhere) as remote:
+            made = remote.connection.post(CreatedToken, TOKENS_PATH, wanted)
+        text = made.token
+        if made.expires_at is not None:
+            click.echo(f"expires {made.expires_at:%Y-%m-%d}", err=True)
     else:
         if contributor is None:
             raise click.UsageError("say whose token it is to be: organ token create CONTRIBUTOR")
@@ -205,18 +228,20 @@ def list_tokens(contributor: str | None, as_json: bool, quiet: bool) -> None:
     if elsewhere:
         if contributor is not None:
             raise click.UsageError("a registry elsewhere lists the tokens of your own account alone")
-        found = _request(elsewhere, "GET", "")["items"]
+        with _remote(elsewhere) as remote:
+            page: Page[Any] = remote.connection.read(AccountTokenPage, TOKENS_PATH)
     else:
-        found = _kept(contributor)
+        page = _listed(contributor)
+    found: Sequence[AccountToken] = page.items
     if as_json:
-        print_json({"items": found, "next": None})
+        print_json(page)
     elif quiet:
         for one in found:
-            click.echo(plain(one["id"]))
+            click.echo(plain(one.id))
     elif found:
         whose = () if elsewhere else ("contributor",)  # elsewhere all are one's own
         columns = ("token", *whose, "label", "scopes", "state", "expires", "created by", "last used")
-        print_table(columns, [_token_row(one, whose) for one in found])
+        print_table(columns, [_token_row(one) for one in found])
     else:
         click.echo("No tokens.", err=True)
 
@@ -231,7 +256,8 @@ def revoke(token_id: str) -> None:
     elsewhere = os.environ.get(REGISTRY_VARIABLE)
     if elsewhere:
         try:
-            ended = str(_request(elsewhere, "DELETE", f"/{token_id}")["id"])
+            with _remote(elsewhere) as remote:
+                ended = remote.connection.delete(AccountToken, f"{TOKENS_PATH}/{token_id}").id
         except NotFound as error:
             raise NoSuchToken(str(error)) from error
     else:
@@ -240,55 +266,40 @@ def revoke(token_id: str) -> None:
     click.echo(f"{plain(ended)} is revoked, and so are the tokens that it created", err=True)
 
 
-def _kept(contributor: str | None) -> list[Values]:
-    """Of everybody, or of one."""
+def _listed(contributor: str | None) -> ListedTokenPage:
+    """Return the tokens of a contributor, or of all."""
     with Registry.open() as registry, registry.catalog.reading() as session:
         owners = contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
-        return [
-            {"contributor": owner.name} | token_values(session, one)
-            for owner in owners
-            for one in tokens_of(session, owner.id)
-        ]
+        return ListedTokenPage(
+            items=tuple(
+                ListedToken(**structs.asdict(one), contributor=owner.name)
+                for owner in owners
+                for one in tokens_of(session, owner.id)
+            )
+        )
 
 
-def _request(url: str, method: str, path: str, body: Any = None) -> Values:
-    """What the registry elsewhere answers of one's own tokens, with the shape that it must have."""
-    from organs.registry.client.connection import API
+def _remote(url: str) -> RemoteRegistry:
     from organs.registry.client.remote import RemoteRegistry
-    from organs.registry.client.shape import Each, Maybe, check, text
 
-    token: Members = {"id": text, "label": text, "scopes": Each(text), "state": text}
-    token |= {"created_by": Maybe(text), "expires_at": Maybe(text), "last_used_at": Maybe(text)}
-    shapes: dict[str, Members] = {"GET": {"items": Each(token)}, "POST": token | {"token": text}, "DELETE": token}
-    where = f"{API}/account/tokens{path}"
-    with RemoteRegistry.open(url) as remote:
-        values = remote.connection.send(method, where, body)
-    check(values, shapes[method], where)
-    return values
+    return RemoteRegistry.open(url)
 
 
-def _token_row(one: Values, whose: tuple[str, ...]) -> tuple[object, ...]:
-    until = (one["expires_at"] or "for ever")[:10]
-    last = (one["last_used_at"] or "–")[:10]
+def _token_row(one: AccountToken) -> tuple[object, ...]:
     return (
-        one["id"],
-        *(one[column] for column in whose),
-        one["label"] or "–",
-        ", ".join(one["scopes"]),
-        one["state"],
-        until,
-        one["created_by"] or "–",
-        last,
+        one.id,
+        *((one.contributor,) if isinstance(one, ListedToken) else ()),
+        one.label or "–",
+        ", ".join(one.scopes),
+        one.state,
+        "for ever" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d}",
+        one.created_by or "–",
+        "–" if one.last_used_at is None else f"{one.last_used_at:%Y-%m-%d}",
     )
 
 
 TYPED_MAX_BYTES = 256
 """Of a line; a token has 63 characters."""
-ACCOUNT: Members = {
-    "contributor": Maybe(word),
-    "scopes": Each(word),
-    "token": Maybe({"id": text, "label": text, "expires_at": Maybe(text)}),
-}
 
 
 @click.command()
@@ -325,18 +336,14 @@ def _log_in(url: str, *, from_stdin: bool, insecure: bool, as_json: bool, quiet:
     token = _token_to_keep(where, from_stdin=from_stdin)
     connection = Connection(where, token, plain_http=insecure)
     try:
-        account = connection.get(f"{API}/account")
+        account = connection.read(Account, f"{API}/account")
     finally:
         connection.close()
-    check(account, ACCOUNT, "account")
-    if account["contributor"] is None:
-        raise BadToken(f"{where} does not know whose token this is; nothing was kept")
     keep_token(where, KeptToken(token, insecure))
-    values = {"registry": where, "contributor": account["contributor"], "scopes": account["scopes"]}
     if as_json:
-        print_json(values)
+        print_json({"registry": where, "contributor": account.contributor, "scopes": account.scopes})
     elif not quiet:
-        click.echo(f"{where}: you are {values['contributor']}, {_scopes(values)}")
+        click.echo(f"{where}: you are {plain(account.contributor)}, {_scopes(account)}")
         click.echo(f"the token is kept in {plain(tokens_path())}", err=True)
         if os.environ.get(TOKEN_VARIABLE):
             click.echo(f"note: {TOKEN_VARIABLE} is set, and goes before it", err=True)
@@ -354,8 +361,8 @@ def _token_to_keep(where: str, *, from_stdin: bool) -> str:
     return str(told)
 
 
-def _scopes(values: Values) -> str:
-    return f"for {', '.join(values['scopes'])}" if values["scopes"] else "for nothing in particular"
+def _scopes(account: Account) -> str:
+    return f"for {plain(', '.join(account.scopes))}" if account.scopes else "for nothing in particular"
 
 
 def _list(*, as_json: bool, quiet: bool) -> None:

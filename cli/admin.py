@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 import click
+from msgspec import structs
 
 from organs.cli.arguments import folder_registry, print_more
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.main import CommandGroup
-from organs.registry.catalog.queries.administration import submission_by_id, waiting_submissions
+from organs.registry.catalog.queries.administration import submission_review, waiting_submissions
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.states import hide_model, remove_model
 from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.entities.administration import Removal
+from organs.registry.entities.submission import SubmissionReview, SubmittedModel
 from organs.registry.errors import Conflict, NoSuchSubmission, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.administration import removal_values, submitted_values, waiting_values
 from organs.registry.present.text import count_text, size_text, theta_text
-from organs.registry.present.values import Values
 from organs.registry.sandbox.protections import Protection, kernel, protections
 from organs.registry.settings import Settings
 
@@ -33,7 +34,7 @@ CHIMERAS_SHOWN = 10
 _LIMIT = click.option(
     "--limit", default=50, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Rows on a page."
 )
-_AFTER = click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
+_AFTER = click.option("--after", metavar="PLACE", help="Continue after this page (its `next` value).")
 _JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 _QUIET = click.option("-q", "--quiet", is_flag=True, help="Print ids only.")
 _REASON = click.option("--reason", required=True, metavar="TEXT", help="Why: people who use the model will read it.")
@@ -54,17 +55,17 @@ def admin() -> None:
 @_JSON
 @_QUIET
 def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
-    """List what waits for your word, the longest waiting first."""
+    """List the submissions that wait for review, the longest waiting first."""
     with folder_registry() as registry, registry.catalog.reading() as session:
         page = waiting_submissions(session, limit, after)
-        values = waiting_values(session, page)
     if as_json:
-        print_json(values)
+        print_json(page)
         return
     if quiet:
-        _print_ids(values)
+        for one in page:
+            click.echo(one.id)
     else:
-        _print_waiting(values["items"])
+        _print_waiting(page.items)
     if page.next is not None:
         print_more("admin", "", ["quarantine", *(["-q"] if quiet else []), "--limit", str(limit)], page.next)
 
@@ -73,14 +74,13 @@ def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> Non
 @_SUBMISSION
 @_JSON
 def show_submission(submission: int, as_json: bool) -> None:
-    """Show what there is to know of a submission: what was found in it, what is said of it, what it brings."""
+    """Show a submission with its findings and its model."""
     with _known(submission), folder_registry() as registry, registry.catalog.reading() as session:
-        row, contributor, model = submission_by_id(session, submission)
-        values = submitted_values(session, [(row, contributor, model)])[0] | {"state": row.state, "reason": row.reason}
+        found = submission_review(session, submission)
     if as_json:
-        print_json(values)
+        print_json(found)
     else:
-        _print_submission(values)
+        _print_submission(found)
 
 
 @admin.command()
@@ -153,11 +153,11 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
             going = removal_of(session, found)
             if yes:
                 remove_model(session, found, reason, LOCAL)
-            values = removal_values(found, going)
+                going = structs.replace(going, state=found.state, reason=found.state_reason)
     if as_json:
-        print_json(values)
+        print_json(going)
     else:
-        _print_removal(values, done=yes)
+        _print_removal(going, done=yes)
     if not yes:
         click.echo("nothing was changed; -y does it", err=True)
 
@@ -236,78 +236,79 @@ def _folder_protection(home: Path) -> Protection:
 
 @contextmanager
 def _known(submission: int) -> Iterator[None]:
-    """Says of a submission that is not there where those that are stand."""
+    """Raise NoSuchSubmission for a submission that does not exist."""
     try:
         yield
     except NotFound as error:
         raise NoSuchSubmission(f"there is no submission {submission}") from error
 
 
-def _print_ids(values: Values) -> None:
-    for one in values["items"]:
-        click.echo(one["id"])
-
-
-def _print_waiting(waiting: list[Values]) -> None:
+def _print_waiting(waiting: Sequence[SubmissionReview]) -> None:
     if not waiting:
-        click.echo("Nothing waits.", err=True)
+        click.echo("No submissions wait.", err=True)
         return
-    rows = [
-        (
-            *(one["id"], one["contributor"], one["name"], _kind(one), size_text(one["size_bytes"])),
-            *(_number(one["organs"]), _number(one["organs_new"]), one["created_at"][:16]),
-        )
-        for one in waiting
-    ]
     columns = ("id", "who", "model", "kind", "size", "organs", "new", "sent")
-    print_table(columns, rows, ("id", "size", "organs", "new"))
+    print_table(columns, [_waiting_row(one) for one in waiting], ("id", "size", "organs", "new"))
     for one in waiting:
-        for finding in one["findings"]:
-            click.echo(f"{one['id']}: {plain(finding.get('severity', ''))}: {plain(finding.get('sentence', ''))}")
+        for finding in one.findings:
+            click.echo(f"{one.id}: {plain(finding.severity)}: {plain(finding.sentence)}")
     hint = "organ admin show ID says more; approve ID publishes one, refuse ID --reason TEXT refuses it"
     click.echo(hint, err=True)
 
 
-def _print_submission(one: Values) -> None:
+def _waiting_row(one: SubmissionReview) -> tuple[object, ...]:
+    model = one.model
+    return (
+        *(one.id, one.contributor, one.name, "–" if model is None else _kind(model), size_text(one.size_bytes)),
+        *(
+            _number(None if model is None else model.organs),
+            _number(None if model is None else model.organs_new),
+            f"{one.created_at:%Y-%m-%d %H:%M}",
+        ),
+    )
+
+
+def _print_submission(one: SubmissionReview) -> None:
+    model = one.model
     facts = {
-        "submission": f"{one['id']}, {one['state']}{': ' + one['reason'] if one['reason'] else ''}",
-        "sent by": f"{one['contributor']}, {one['created_at'][:16]}",
-        "model": one["model"] or one["name"],
-        "size": f"{size_text(one['size_bytes'])}, {one['size_bytes']:,} bytes",
+        "submission": f"{one.id}, {one.state}{': ' + one.reason if one.reason else ''}",
+        "sent by": f"{one.contributor}, {one.created_at:%Y-%m-%d %H:%M}",
+        "model": one.name if model is None else model.name,
+        "size": f"{size_text(one.size_bytes)}, {one.size_bytes:,} bytes",
     }
-    if one["model"] is not None:
+    if model is not None:
         facts |= {
-            "kind": f"{_kind(one)}{', ' + one['architecture'] if one['architecture'] else ''}",
-            "tensors": f"{one['tensors']:,}, {count_text(one['parameters'])} parameters",
-            "organs": f"{one['organs']:,}, {one['organs_new']:,} of them new here",
-            "mean θ": theta_text(one["mean_theta"]),
-            "title": one["title"] or "–",
-            "licence": one["license"] or "none is stated",
-            "base": one["base"] or "none is named",
-            "tags": ", ".join(one["tags"]) or "–",
+            "kind": f"{_kind(model)}{', ' + model.architecture if model.architecture else ''}",
+            "tensors": f"{model.tensors:,}, {count_text(model.parameters)} parameters",
+            "organs": f"{model.organs:,}, {model.organs_new:,} of them new here",
+            "mean θ": theta_text(model.mean_theta),
+            "title": model.title or "–",
+            "licence": model.license or "none is stated",
+            "base": model.base or "none is named",
+            "tags": ", ".join(model.tags) or "–",
         }
     for name, text in facts.items():
         click.echo(f"{name:<12}{plain(text)}")
-    for finding in one["findings"]:
-        click.echo(f"{plain(finding['severity']):<12}{plain(finding['sentence'])}")
-    for line in (one["description"] or "").splitlines():
+    for finding in one.findings:
+        click.echo(f"{plain(finding.severity):<12}{plain(finding.sentence)}")
+    for line in ((model and model.description) or "").splitlines():
         click.echo(f"  {plain(line)}".rstrip())
 
 
-def _kind(one: Values) -> str:
-    return "–" if one["kind"] is None else str(one["kind"]) if one["complete"] else "partial model"
+def _kind(model: SubmittedModel) -> str:
+    return model.kind if model.complete else "partial model"
 
 
 def _number(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
-def _print_removal(values: Values, *, done: bool) -> None:
+def _print_removal(going: Removal, *, done: bool) -> None:
     became = "is removed" if done else "would be removed"
-    click.echo(f"{plain(values['model'])}, {size_text(values['size_bytes'])}, {became}")
-    click.echo(f"{values['places']} places, {values['organs']} organs that no other model has")
-    click.echo(f"{values['blobs']} blobs ({size_text(values['stored_bytes'])}) that the next two sweeps take")
-    chimeras = values["chimeras"]
+    click.echo(f"{plain(going.model)}, {size_text(going.size_bytes)}, {became}")
+    click.echo(f"{going.places} places, {going.organs} organs that no other model has")
+    click.echo(f"{going.blobs} blobs ({size_text(going.stored_bytes)}) that the next two sweeps take")
+    chimeras = going.chimeras
     if chimeras:
         shown = ", ".join(plain(name) for name in chimeras[:CHIMERAS_SHOWN])
         more = f" and {len(chimeras) - CHIMERAS_SHOWN} more" if len(chimeras) > CHIMERAS_SHOWN else ""

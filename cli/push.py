@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import click
 import platformdirs
@@ -198,5 +197,6 @@ def _pieces(count: int) -> str:
     return "1 piece" if count == 1 else f"{count:,} pieces"
 
 
-def _values(source: ModelSource, report: PushReport) -> dict[str, Any]:
-    return {"file": str(source.paths[0])} | asdict(report) | {"error": None}
+def _values(source: ModelSource, report: PushReport) -> dict[str, object]:
+    members = {member.name: getattr(report, member.name) for member in fields(report)}
+    return {"file": str(source.paths[0])} | members | {"error": None}

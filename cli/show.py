@@ -36,11 +36,11 @@ from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.chimera import Chimera, MadeOrgan
+from organs.registry.entities.published import ModelVersion
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import figures, model_page, models_values
 from organs.registry.present.organs import organ_page
-from organs.registry.present.published import versions_values
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.present.values import Values
 
@@ -154,11 +154,11 @@ def _print_state(values: Values) -> None:
     if values["state"] != "visible":
         print_sentence(f"{values['state']} on {(values['changed_at'] or '')[:10]}: {values['state_reason'] or ''}")
     click.echo(f"{values['downloads']} downloads, grafted into {values['grafts']} chimeras")
-    others = [one for one in values["versions"] if one["name"] != values["name"]]
+    others: list[ModelVersion] = [one for one in values["versions"] if one.name != values["name"]]
     for one in others:
-        changes, state = one["changes"], "" if one["state"] == "visible" else f", {one['state']}: {one['state_reason']}"
-        differ = f", {_differing(changes['changed'])} from the one before" if changes else ""
-        print_sentence(f"also {one['name']}, {one['created_at'][:10]}{differ}{state}")
+        state = "" if one.state == "visible" else f", {one.state}: {one.state_reason}"
+        differ = "" if one.changes is None else f", {_differing(one.changes.changed)} from the one before"
+        print_sentence(f"also {one.name}, {one.created_at:%Y-%m-%d}{differ}{state}")
     if values["versions_left_out"]:
         click.echo(f"and {values['versions_left_out']} older versions")
 
@@ -365,8 +365,8 @@ def _model_by_digest(session: Session, what: str) -> Model | None:
 
 
 def _model_values(session: Session, model: Model) -> Values:
-    others = versions_values(versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN))
-    since = {"versions": others["items"], "versions_left_out": others["left_out"]}
+    others = versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN)
+    since = {"versions": others.items, "versions_left_out": others.left_out}
     return model_page(session, model) | since | {"chimera": chimera_of_model(session, model)}
 
 

@@ -47,7 +47,6 @@ FRAGMENTS: dict[str, str] = {
     "registry/client/composing.py": "It loads the codecs and the planner's modules, which searches never need.",
     "registry/compose/prediction.py": "A pure model with constants that were fitted; the benches fit it by itself.",
     "ingest/contributions/inspection.py": "The registry's side of the confined inspector, apart from jobs.",
-    "ingest/contributions/push_answers.py": "Answers to a push, until they are entities.",
     "ingest/contributions/inspector.py": "A program of its own, started by its name.",
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
     "ingest/jobs/submissions.py": "Each kind of job is a module of its own.",
@@ -64,7 +63,6 @@ FRAGMENTS: dict[str, str] = {
 MORE_FACES: dict[str, str] = {
     "migrations/new.py": "A contributor runs it by hand to write a migration; no other module imports it.",
     "registry/sandbox/confine.py": "A program of its own: it confines itself, then becomes the one that it is given.",
-    "ingest/contributions/push_answers.py": "Answers to a push, until they are entities.",
     "ingest/contributions/inspector.py": "A program of its own: it parses and measures what was sent, confined.",
     "registry/validation/probe.py": "A program of its own: it runs llama.cpp in a confined child.",
     "registry/client/remote.py": "RemoteRegistry.open() is that of scripts too: it takes the token of the environment.",

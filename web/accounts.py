@@ -1,24 +1,29 @@
-"""The account of whoever sends the request: quota, tokens. Pages and the API use these functions alike."""
+"""The account of the token or session that is sent, and its tokens. Pages and the API use the same functions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_id, tokens_of
+from organs.registry.catalog.queries.accounts import (
+    account_of,
+    account_overview,
+    account_token,
+    contributor_by_name,
+    token_by_public_id,
+    token_members,
+    tokens_of,
+)
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
 from organs.registry.catalog.tables import Contributor, Token
-from organs.registry.catalog.vocabulary import TOKEN_DAYS_DEFAULT
-from organs.registry.errors import NoSuchToken, NotAllowed, NotFound
-from organs.registry.present.accounts import (
-    account_values,
-    belongings_values,
-    new_token_values,
-    token_values,
-    tokens_values,
+from organs.registry.entities.account import (
+    Account,
+    AccountOverview,
+    AccountToken,
+    AccountTokenPage,
+    CreatedToken,
+    TokenRequest,
 )
-from organs.registry.present.values import Values
+from organs.registry.errors import NoSuchToken, NotAllowed, NotFound
 from organs.web.auth import (
     ANY,
     TOKENS,
@@ -33,43 +38,43 @@ from organs.web.responses import (
 )
 
 
-def own_account(*, whole: bool = False) -> Values:
-    """Return the account with its quota; `whole` adds models, uploads, submissions and tokens. Raises BadToken (401).
-
-    Of the tokens it has those that `visible_tokens` lists.
-    """
+def own_account() -> Account:
+    """Return the account of the token with its quota. Raises BadToken (401)."""
     who = need(ANY)
     with reading(settings().search_seconds) as session:
-        contributor, limits = _contributor(session, who), registry().settings
-        token = None if who.account is None else token_by_id(session, who.account.token_id)
-        most = (limits.quota_bytes, limits.upload_max_bytes)
-        values = account_values(session, who.name or "", who.scopes, token, contributor, *most)
-        if whole:
-            tokens = [token_values(session, one) for one in visible_tokens(session, who)]
-            values |= belongings_values(session, contributor) | {"tokens": tokens}
-        return values
+        return _account(session, who, _contributor(session, who))
 
 
-def own_tokens() -> Values:
-    """Return the tokens that the asker may list. Raises BadToken (401), NotAllowed (403) without the scope `tokens`."""
+def own_overview() -> AccountOverview:
+    """Return the account with its models, uploads, submissions and visible tokens. Raises BadToken (401)."""
+    who = need(ANY)
+    with reading(settings().search_seconds) as session:
+        contributor = _contributor(session, who)
+        account = _account(session, who, contributor)
+        return account_overview(session, account, contributor, visible_tokens(session, who))
+
+
+def own_tokens() -> AccountTokenPage:
+    """Return the tokens of the account. Raises BadToken (401), NotAllowed (403) without the scope `tokens`."""
     who = need(TOKENS)
     with reading(settings().search_seconds) as session:
-        return tokens_values(session, visible_tokens(session, who))
+        return AccountTokenPage(items=visible_tokens(session, who))
 
 
-def visible_tokens(session: Session, who: Identity) -> list[Token]:
+def visible_tokens(session: Session, who: Identity) -> tuple[AccountToken, ...]:
     """Return the tokens that `who` may list, newest first: with the scope `tokens` all, else the one that is sent."""
     if who.account is None:
-        return []
-    own = tokens_of(session, who.account.contributor_id)
-    return [one for one in own if who.may(TOKENS) or one.id == who.account.token_id]
+        return ()
+    if who.may(TOKENS):
+        return tokens_of(session, who.account.contributor_id)
+    return (account_token(session, session.get_one(Token, who.account.token_id)),)
 
 
-def create_own_token(label: str, scopes: Collection[str], days: int | None = TOKEN_DAYS_DEFAULT) -> Values:
-    """Create a token as a child of the asker's, and return its fields and its text, which is not stored.
+def create_own_token(request: TokenRequest) -> CreatedToken:
+    """Create a token as a child of the sent one, and return it with its text, which is not stored.
 
-    Raises BadToken (401); NotAllowed (403) without the scope `tokens`, and for scopes that the asker does not have;
-    BadInput; TooMany.
+    Raises BadToken (401); NotAllowed (403) without the scope `tokens`, and for scopes that the sent token does not
+    have; BadInput; TooMany.
     """
     who = need(TOKENS)
     account = who.account
@@ -77,11 +82,12 @@ def create_own_token(label: str, scopes: Collection[str], days: int | None = TOK
         raise NotAllowed("only a contributor's own token creates tokens")
     rates().hit(NEW_TOKENS, who.name or "")
     with registry().catalog.writing() as session:
-        return new_token_values(session, create_child_token(session, account.token_id, scopes, label, days))
+        made = create_child_token(session, account.token_id, request.scopes, request.label, request.days)
+        return CreatedToken(**token_members(session, token_by_public_id(session, made.public_id)), token=made.text)
 
 
-def revoke_own_token(public_id: str) -> Values:
-    """Revoke the asker's token or one that it created, and return its fields.
+def revoke_own_token(public_id: str) -> AccountToken:
+    """Revoke the sent token or one that it created, and return it.
 
     Raises BadToken (401); NotAllowed (403) for a token that it did not create, and for the token of a page; NotFound.
     """
@@ -91,7 +97,20 @@ def revoke_own_token(public_id: str) -> Values:
     if who.is_of_page:
         raise NotAllowed("the token of a page revokes no tokens: use a contributor's own")
     with registry().catalog.writing() as session:
-        return token_values(session, revoke_by_token(session, who.account.token_id, public_id))
+        return account_token(session, revoke_by_token(session, who.account.token_id, public_id))
+
+
+def _account(session: Session, who: Identity, contributor: Contributor | None) -> Account:
+    limits = registry().settings
+    return account_of(
+        session,
+        who.name or "",
+        who.scopes,
+        None if who.account is None else who.account.token_id,
+        contributor,
+        default_bytes=limits.quota_bytes,
+        model_max_bytes=limits.upload_max_bytes,
+    )
 
 
 def _contributor(session: Session, who: Identity) -> Contributor | None:

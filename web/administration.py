@@ -1,25 +1,26 @@
-"""What administrators do, as pages and the API ask for it. Who is none gets no further than `admitted` or a scope."""
+"""What administrators do: pages and the API use the same functions, after `admitted` or a check of the scope."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
 from flask import abort, redirect, request, url_for
+from msgspec import UNSET, structs
 
 from organs.ingest.contributions.submissions import (
     approve_submission,
     refuse_submission,
 )
-from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.queries.administration import submission_by_id
+from organs.registry.catalog.queries.accounts import contributor_account, contributor_by_name
+from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
 from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
 from organs.registry.catalog.register.states import remove_model
+from organs.registry.entities.account import ContributorAccount, ContributorChangeRequest
+from organs.registry.entities.administration import Removal
+from organs.registry.entities.submission import Decision
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.accounts import contributor_account_values
-from organs.registry.present.administration import decision_values, removal_values
-from organs.registry.present.values import Values
 from organs.web.auth import (
     ADMIN,
     identity,
@@ -34,8 +35,6 @@ from organs.web.responses import (
 )
 
 ID_MAX = 2**63 - 1
-LEAVE = object()
-"""A quota that is not to be changed; None is what the server gives to everybody."""
 
 
 def admitted() -> None:
@@ -52,56 +51,55 @@ def admitted() -> None:
     need(ADMIN)
 
 
-def approve(submission: str) -> Values:
-    """Publish what waits under that number; what became of it. Raises NotFound, Conflict for what does not wait."""
+def approve(submission: str) -> Decision:
+    """Publish the submission of that number. Raises NotFound, Conflict for one that does not wait."""
     submission_id = parsed_submission(submission)
     approve_submission(registry(), submission_id, _by())
     return _decided(submission_id)
 
 
-def refuse(submission: str, reason: str) -> Values:
-    """Refuse it; what became of it. Raises the same, and BadValue for a reason that says nothing."""
+def refuse(submission: str, reason: str) -> Decision:
+    """Refuse the submission of that number. Raises as `approve`, and BadValue for an empty reason."""
     submission_id = parsed_submission(submission)
     refuse_submission(registry(), submission_id, reason, _by())
     return _decided(submission_id)
 
 
-def decided(submission: str) -> Values | None:
-    """What was decided of the submission of that number; None where there is none, or nothing was."""
+def decided(submission: str) -> Decision | None:
+    """Return what was decided about the submission of that number; None if nothing was, or there is none."""
     try:
-        values = _decided(parsed_submission(submission))
+        found = _decided(parsed_submission(submission))
     except NotFound:
         return None
-    return values if values["state"] in ("published", "refused") else None
+    return found if found.state in ("published", "refused") else None
 
 
-def remove(name: str, reason: str) -> Values:
-    """Remove it; what went. Raises NotFound, BadName, BadValue for a reason that says nothing and what is gone."""
+def remove(name: str, reason: str) -> Removal:
+    """Remove a model, and return what went. Raises NotFound, BadName, BadValue for an empty reason."""
     with registry().catalog.writing() as session:
         model = model_in_any_state(session, parse_model_name(name))
         going = removal_of(session, model)
         remove_model(session, model, reason, _by())
-        return removal_values(model, going)
+        return structs.replace(going, state=model.state, reason=model.state_reason)
 
 
-def add(name: str, quota_bytes: int | None) -> Values:
-    """A new contributor, who has no token yet. Raises BadName, BadInput."""
+def add(name: str, quota_bytes: int | None) -> ContributorAccount:
+    """Add a contributor, who has no token yet. Raises BadName, BadInput."""
     with registry().catalog.writing() as session:
         found = add_contributor(session, name, _by(), quota_bytes)
-        return contributor_account_values(session, found, registry().settings.quota_bytes)
+        return contributor_account(session, found, registry().settings.quota_bytes)
 
 
-def change(contributor: str, state: str | None = None, quota_bytes: object = LEAVE) -> Values:
-    """Another state, another quota, or both. Raises NotFound, NotAllowed for `local`."""
+def change(contributor: str, changes: ContributorChangeRequest) -> ContributorAccount:
+    """Change the state of a contributor, the quota, or both. Raises NotFound, NotAllowed for `local`."""
     with registry().catalog.writing() as session:
         name = contributor_by_name(session, contributor).name
-        if state is not None:
-            set_contributor_state(session, name, state, _by())
-        if quota_bytes is not LEAVE:
-            assert quota_bytes is None or isinstance(quota_bytes, int)
-            set_quota(session, name, quota_bytes, _by())
+        if changes.state is not UNSET:
+            set_contributor_state(session, name, changes.state, _by())
+        if changes.quota is not UNSET:
+            set_quota(session, name, changes.quota, _by())
         found = contributor_by_name(session, name)
-        return contributor_account_values(session, found, registry().settings.quota_bytes)
+        return contributor_account(session, found, registry().settings.quota_bytes)
 
 
 def parsed_submission(text: str) -> int:
@@ -111,9 +109,18 @@ def parsed_submission(text: str) -> int:
     return int(text)
 
 
-def _decided(submission_id: int) -> Values:
+def _decided(submission_id: int) -> Decision:
     with reading(settings().search_seconds) as session:
-        return decision_values(*submission_by_id(session, submission_id))
+        found = submission_review(session, submission_id)
+    model = found.model
+    return Decision(
+        id=found.id,
+        name=found.name,
+        state=found.state,
+        model=None if model is None else model.name,
+        address=f"/models/{model.name}" if model is not None and model.state == "visible" else None,
+        reason=found.reason,
+    )
 
 
 def _by() -> str:

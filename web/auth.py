@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from flask import Flask, Response, g, request
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.accounts import Account, EndedToken, account_by_session, known_token
+from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, known_token
 from organs.registry.catalog.register.accounts import LOCAL, is_use_due, note_use
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
@@ -46,7 +46,7 @@ class Identity:
     name: str | None
     """Of the contributor; None is anybody."""
     scopes: frozenset[str]
-    account: Account | None = None
+    account: KnownToken | None = None
     """None for anybody, and for `local`."""
     is_of_page: bool = False
     """Whether it is known by the token of a page: narrow, and gone within the hour."""
@@ -93,7 +93,7 @@ def need(scope: str) -> Identity:
     raise NotAllowed(f"this needs a token with the scope {scope}")
 
 
-def account_by_text(text: str) -> Account:
+def account_by_text(text: str) -> KnownToken:
     """Return the account of the token `text`; a good token is always accepted.
 
     Raises BadToken (401), and TooMany (429) where too many unknown tokens came from this address, or too many guesses
@@ -142,7 +142,7 @@ def is_proxied() -> bool:
     return bool(environ[_PROXIED_KEY])
 
 
-def used(account: Account) -> Identity:
+def used(account: KnownToken) -> Identity:
     """Who asks by `account`; that its token was used is noted now and then, where that can be done at once."""
     if is_use_due(account, now()) and not settings().read_only:
         # Who only reads is answered also while the disk is full or somebody else writes: a later request notes it then.

@@ -33,7 +33,7 @@ from limits import RateLimitItem, RateLimitItemPerHour, RateLimitItemPerMinute
 from limits.storage import Storage
 from limits.strategies import FixedWindowRateLimiter
 
-from organs.registry.catalog.queries.accounts import Account
+from organs.registry.catalog.queries.accounts import KnownToken
 from organs.registry.errors import TooMany
 from organs.web.concurrency import UNKNOWN_ADDRESS, network_of
 
@@ -78,7 +78,7 @@ class Client(Protocol):
     """Who sends a request, as far as rates depend on it."""
 
     @property
-    def account(self) -> Account | None:
+    def account(self) -> KnownToken | None:
         """The account of its token or session."""
 
     @property

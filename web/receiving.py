@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from flask import abort, current_app, request
 
 from organs.ingest.contributions.uploads import Chunk
-from organs.registry.catalog.register.submissions import CHUNK_MOST_BYTES
+from organs.registry.entities.upload import CHUNK_MOST_BYTES
 from organs.registry.errors import BadInput, BadRequest, Busy
 from organs.web.streams import OCTETS, streams
 

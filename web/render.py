@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 
 from organs.registry.anatomy import OrganType
-from organs.registry.catalog.records import DESCRIPTION_MAX
+from organs.registry.entities.published import DESCRIPTION_MAX
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.reports.words import (
     COARSE,

@@ -12,12 +12,12 @@ from organs.ingest.contributions.manifest import (
 )
 from organs.registry.catalog.queries.submissions import (
     FoundSubmission,
-    SubmissionPage,
     is_any_abandoned,
     known_contributor_id,
     submission_by_id,
     submissions_page,
 )
+from organs.registry.entities.submission import SubmissionPage
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.names import ModelName, parse_model_name
 from organs.web.auth import (

@@ -11,7 +11,6 @@ messages      what a registry and the confined inspector of a submission say to 
 pieces        locate the pieces of a manifest
 proposal      what a submitted model would be listed as, and how it relates to registered models
 push          push one model from its files to its page in a remote registry
-push_answers  what a registry answers to a push, checked for its form
 submissions   submissions: made, published or withdrawn by contributors, reviewed by administrators
 uploads       uploads: sessions from opening to end, the files that grow chunk by chunk
 """

@@ -6,15 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from organs.registry.catalog.records import (
-    BASE_MAX,
-    DESCRIPTION_MAX,
-    TAG_MAX,
-    TAGS_MAX,
-    TITLE_MAX,
     Edits,
 )
 from organs.registry.catalog.vocabulary import checked_text
 from organs.registry.compose.licences import wrong_with_licence
+from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.errors import BadValue
 
 FIELDS = ("title", "description", "license", "base", "tags")

@@ -1,12 +1,14 @@
-"""One thing that a contributor should know of what was sent."""
+"""Findings about a submission: their severities and codes, and how a submission keeps them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+
+from msgspec.structs import replace
 
 from organs.registry.catalog.vocabulary import shown_text
+from organs.registry.entities.base import encode
+from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadGguf, BadInput, BadName, BadSource, BadSplit, BadValue, TooManyTensors
 
 REFUSE, WARN, NOTE = "refuse", "warn", "note"
@@ -28,29 +30,21 @@ _CODES: tuple[tuple[type[BadInput], str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`severity` is one of SEVERITIES, `code` names the kind for programs, `sentence` is for people."""
-
-    severity: str
-    code: str
-    sentence: str
-
-
-def finding_of(error: BadInput) -> Finding:
+def finding_of(error: BadInput) -> SubmissionFinding:
     """Why something was refused."""
     code = next((code for kind, code in _CODES if isinstance(error, kind)), "bad-input")
-    return Finding(REFUSE, code, shown_text(str(error), SENTENCE_MAX))
+    return SubmissionFinding(REFUSE, code, shown_text(str(error), SENTENCE_MAX))
 
 
-def findings_json(findings: Iterable[Finding]) -> str:
-    """As a submission keeps them: what refuses first, then warnings, then notes; each once, the first FINDINGS_MAX."""
+def findings_json(findings: Iterable[SubmissionFinding]) -> str:
+    """Return the JSON that a submission keeps: refusals first, then warnings, then notes; each once, at most
+    FINDINGS_MAX."""
     ordered = sorted(dict.fromkeys(findings), key=lambda one: SEVERITIES.index(one.severity))
-    kept = [asdict(one) | {"sentence": shown_text(one.sentence, SENTENCE_MAX)} for one in ordered[:FINDINGS_MAX]]
-    return json.dumps(kept, ensure_ascii=True)
+    kept = [replace(one, sentence=shown_text(one.sentence, SENTENCE_MAX)) for one in ordered[:FINDINGS_MAX]]
+    return encode(kept).decode()
 
 
-def unacknowledged(findings: Iterable[Finding], acknowledged: Iterable[str]) -> list[Finding]:
+def unacknowledged(findings: Iterable[SubmissionFinding], acknowledged: Iterable[str]) -> list[SubmissionFinding]:
     """Return the findings that must be acknowledged before anything is published, and are not."""
     codes = MUST_ACKNOWLEDGE.difference(acknowledged)
     return [one for one in findings if one.code in codes]

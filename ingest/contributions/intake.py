@@ -24,7 +24,6 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.findings import (
     REFUSE,
-    Finding,
     finding_of,
     findings_json,
     unacknowledged,
@@ -86,6 +85,7 @@ from organs.registry.catalog.register.submissions import change_submission, lock
 from organs.registry.catalog.tables import Contributor, Model, Submission
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.digest import Digest
+from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadInput, OrganError, UnsupportedDType
 from organs.registry.names import ModelName
 from organs.registry.registry import Registry
@@ -175,8 +175,8 @@ class _NotAcknowledged(Exception):
 class _Outcome:
     """What has come of a submission so far."""
 
-    findings: list[Finding] = field(default_factory=list)
-    refused: list[Finding] = field(default_factory=list)
+    findings: list[SubmissionFinding] = field(default_factory=list)
+    refused: list[SubmissionFinding] = field(default_factory=list)
     model_id: int | None = None
 
 
@@ -230,15 +230,15 @@ def _attempt(
         pass  # it stays `ready`, with its findings
     except BadManifest as error:
         sentences = [f"{where}: {sentence}" if where else sentence for where, sentence in error.reasons]
-        outcome.refused += [Finding(REFUSE, "missing-bytes", sentence) for sentence in sentences]
+        outcome.refused += [SubmissionFinding(REFUSE, "missing-bytes", sentence) for sentence in sentences]
     except Refused as error:
-        outcome.refused.append(Finding(REFUSE, error.finding, str(error)))
+        outcome.refused.append(SubmissionFinding(REFUSE, error.finding, str(error)))
     except BadInput as error:
         outcome.refused.append(finding_of(error))
     except UnsupportedDType as error:
-        outcome.refused.append(Finding(REFUSE, "unsupported-dtype", str(error)))
+        outcome.refused.append(SubmissionFinding(REFUSE, "unsupported-dtype", str(error)))
     except Stopped as error:
-        outcome.refused.append(Finding(REFUSE, "limit" if error.is_limit else "crashed", str(error)))
+        outcome.refused.append(SubmissionFinding(REFUSE, "limit" if error.is_limit else "crashed", str(error)))
 
 
 def _load(registry: Registry, submission_id: int) -> _Submission:
@@ -266,7 +266,7 @@ def _read_files(submission: _Submission, sources: Sources, inspection: Inspectio
 
 def _review(
     registry: Registry, files: Sequence[DissectedFile], submission: _Submission, proposal: Proposal
-) -> list[Finding]:
+) -> list[SubmissionFinding]:
     """Return what the headers give reason to say, by themselves and beside the catalog."""
     found = list(findings_of(files, submission.name, proposal))
     digests = [_announced(file) for file in files]
@@ -290,7 +290,12 @@ def _announced(file: DissectedFile) -> Digest | None:
 
 
 def _note_inspection(
-    registry: Registry, submission: _Submission, proposal: Proposal, findings: Sequence[Finding], *, publish: bool
+    registry: Registry,
+    submission: _Submission,
+    proposal: Proposal,
+    findings: Sequence[SubmissionFinding],
+    *,
+    publish: bool,
 ) -> None:
     with registry.catalog.writing() as session:
         row = locked_submission(session, submission.id)
@@ -405,10 +410,12 @@ def _conclude(registry: Registry, submission_id: int, outcome: _Outcome) -> None
         remove_uploads_of(registry, owner_id, read_manifest(manifest))
 
 
-def _settle(session: Session, registry: Registry, row: Submission, model: Model, found: list[Finding]) -> None:
+def _settle(
+    session: Session, registry: Registry, row: Submission, model: Model, found: list[SubmissionFinding]
+) -> None:
     """Publish the model that was made, unless somebody must look at it first."""
     if model.state == "removed":
-        _refuse(session, row, [Finding(REFUSE, "removed", REMOVED_MEANWHILE), *found])
+        _refuse(session, row, [SubmissionFinding(REFUSE, "removed", REMOVED_MEANWHILE), *found])
         return
     is_suspended = session.get_one(Contributor, row.contributor_id).state != "active"
     awaits = is_suspended or registry.settings.review != "auto" or any(one.code in FOR_ADMINISTRATORS for one in found)
@@ -423,7 +430,7 @@ def _settle(session: Session, registry: Registry, row: Submission, model: Model,
     change_submission(session, row, state, findings=findings_json(found), model_id=model.id)
 
 
-def _refuse(session: Session, row: Submission, found: list[Finding]) -> None:
+def _refuse(session: Session, row: Submission, found: list[SubmissionFinding]) -> None:
     reason = next(one.sentence for one in found if one.severity == REFUSE)
     change_submission(session, row, "refused", findings=findings_json(found), reason=reason)
     name, model = _name_of(session, row), f"{row.namespace}/{row.name}"
@@ -432,7 +439,7 @@ def _refuse(session: Session, row: Submission, found: list[Finding]) -> None:
 
 def _note_our_fault(session: Session, row: Submission) -> None:
     if row.state in UNDER_WAY:
-        found = findings_json([Finding(REFUSE, "our-fault", OUR_FAULT)])
+        found = findings_json([SubmissionFinding(REFUSE, "our-fault", OUR_FAULT)])
         change_submission(session, row, "refused", findings=found, reason=OUR_FAULT)
 
 

@@ -8,7 +8,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from organs.ingest.dissect import DissectedFile
 from organs.ingest.files import BufferPool, FileIdentity, FileSource
 from organs.ingest.hashing import FilePass, HashedPiece, Piece, Stages
 from organs.registry.digest import Digest, digest_of, parse_digest
+from organs.registry.entities.upload import PackPiece, UploadRequest
 from organs.registry.errors import BadDigest
 from organs.registry.gguf import ByteSource, MemorySource
 from organs.registry.gguf.pieces import Span
@@ -129,19 +130,19 @@ class Load:
         """With its bytes at hand; those of a pack are read. Raises BadSource."""
         if not self.is_pack:
             (piece,) = self.pieces
-            asked = {"kind": "piece", "size_bytes": piece.span.size_bytes, "digest": piece.digest}
-            return OpenLoad(asked, piece.source, piece.span)
+            request = UploadRequest(kind="piece", size_bytes=piece.span.size_bytes, digest=piece.digest)
+            return OpenLoad(request, piece.source, piece.span)
         data = b"".join(piece.source.read_at(piece.span.offset, piece.span.size_bytes) for piece in self.pieces)
-        listed = [[piece.span.size_bytes, piece.digest] for piece in self.pieces]
-        asked = {"kind": "pack", "size_bytes": len(data), "digest": digest_of(data), "pieces": listed}
-        return OpenLoad(asked, MemorySource(data, "a pack"), Span(0, len(data)))
+        listed = tuple(PackPiece(size_bytes=piece.span.size_bytes, digest=piece.digest) for piece in self.pieces)
+        request = UploadRequest(kind="pack", size_bytes=len(data), digest=digest_of(data), pieces=listed)
+        return OpenLoad(request, MemorySource(data, "a pack"), Span(0, len(data)))
 
 
 @dataclass(frozen=True, slots=True)
 class OpenLoad:
-    """A load that can be sent: how a session for it is asked for, and its bytes at any offset."""
+    """A load that can be sent: the request for an upload, and its bytes at any offset."""
 
-    asked: Mapping[str, Any]
+    request: UploadRequest
     source: ByteSource
     span: Span
 
@@ -232,12 +233,12 @@ class Memory:
         """Read the file at `path` again the next time."""
         self._remove(_file_key(path))
 
-    def submission(self, url: str, name: str, digest: str) -> str | None:
-        """The id under which the model `digest` was handed in to the registry at `url` as `name`, if it was."""
+    def submission(self, url: str, name: str, digest: str) -> int | None:
+        """Return the id of the submission of the model `digest` to the registry at `url` as `name`, if there is one."""
         found = self._read(_submission_key(url, name, digest)).get("submission")
-        return found if isinstance(found, str) else None
+        return found if type(found) is int else None
 
-    def keep_submission(self, url: str, name: str, digest: str, submission: str) -> None:
+    def keep_submission(self, url: str, name: str, digest: str, submission: int) -> None:
         """Remember what was handed in."""
         self._write(_submission_key(url, name, digest), {"submission": submission})
 

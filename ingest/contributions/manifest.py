@@ -17,17 +17,10 @@ from organs.ingest.contributions.description import (
     has_controls,
 )
 from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
-from organs.registry.catalog.records import (
-    BASE_MAX,
-    DESCRIPTION_MAX,
-    LICENSE_MAX,
-    TAG_MAX,
-    TAGS_MAX,
-    TITLE_MAX,
-)
 from organs.registry.catalog.vocabulary import checked_text
 from organs.registry.compose.licences import wrong_with_licence
 from organs.registry.digest import Digest
+from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.errors import BadInput, BadValue, field_errors
 from organs.registry.gguf.types import SIZE_MAX
 

@@ -13,7 +13,6 @@ from organs.ingest.contributions.findings import (
     NOTE,
     REFUSE,
     WARN,
-    Finding,
 )
 from organs.ingest.contributions.manifest import StatedMetadata
 from organs.ingest.dissect import DissectedFile, places
@@ -36,6 +35,7 @@ from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.compose.models import parts_of
 from organs.registry.compose.partial import why_unfit
 from organs.registry.digest import Digest
+from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadName, NotFound
 from organs.registry.gguf import Header, TensorInfo, TensorSpec
 from organs.registry.measure import count_nonfinite_in
@@ -65,7 +65,7 @@ def base_findings(
     organs: Sequence[TensorSpec] = (),
     child: Identity | None = None,
     parents: Sequence[DeclaredParent] = (),
-) -> Iterator[Finding]:
+) -> Iterator[SubmissionFinding]:
     """Whether the base that is named is registered here, and has places for the `organs` of a model that has only some.
 
     Names of elsewhere can be any. With the `child` that names it and the `parents` in its header, it is also looked for
@@ -77,7 +77,7 @@ def base_findings(
     if known is not None:
         unfit = _unfit(session, known, organs)
         if unfit is not None:
-            yield Finding(REFUSE, UNFIT, unfit)
+            yield SubmissionFinding(REFUSE, UNFIT, unfit)
         return
     shown = repr(base if len(base) <= SHOWN_MAX else base[: SHOWN_MAX - 1] + "…")
     meant = next((parent for parent in parents if parent.text == base), None) or parent_in_words(base)
@@ -87,18 +87,18 @@ def base_findings(
             f"Its base {shown} was not registered here under that name when this was looked at; when it is, the two "
             "are joined."
         )
-        yield Finding(NOTE, "base-not-registered", sentence)
+        yield SubmissionFinding(NOTE, "base-not-registered", sentence)
         return
     names = listed([guess.full_name for guess in guesses])
     taken = names if len(guesses) == 1 else f"the one that is most like it of {names}"
     how = "by the name in its header" if meant in parents else "by its name"
-    yield Finding(NOTE, "base-found", f"Its base {shown} is taken to be {taken}, {how}.")
+    yield SubmissionFinding(NOTE, "base-found", f"Its base {shown} is taken to be {taken}, {how}.")
     unfits = [_unfit(session, guess, organs) for guess in guesses]
     if unfits[0] is not None and None not in unfits:
-        yield Finding(WARN, UNFIT, unfits[0])
+        yield SubmissionFinding(WARN, UNFIT, unfits[0])
 
 
-def unfit_for_its_base(session: Session, model: Model) -> Finding | None:
+def unfit_for_its_base(session: Session, model: Model) -> SubmissionFinding | None:
     """Why a registered model that has only some organs does not fit into the base that it names, as that is now.
 
     None where it fits, and where no base is registered under the very name that it gives.
@@ -125,7 +125,9 @@ def registered_base(session: Session, base: str) -> Model | None:
     return found if found is not None and found.state == "visible" else None
 
 
-def digest_findings(session: Session, digest: Digest, name: ModelName, contributor_id: int) -> Iterator[Finding]:
+def digest_findings(
+    session: Session, digest: Digest, name: ModelName, contributor_id: int
+) -> Iterator[SubmissionFinding]:
     """Whether the same bytes are registered, or were before an administrator removed or yanked them.
 
     Of bytes that were refused before anybody saw them only who sent them is told.
@@ -134,23 +136,23 @@ def digest_findings(session: Session, digest: Digest, name: ModelName, contribut
     if same is not None:
         sentence = f"The same bytes are registered as {same.full_name}."
         is_own = same.namespace == name.namespace
-        yield Finding(NOTE if is_own else WARN, "same-bytes", sentence)
+        yield SubmissionFinding(NOTE if is_own else WARN, "same-bytes", sentence)
     removed = removed_with_digest(session, digest)
     if removed is not None:
         sentence = "A model of exactly these bytes was removed from this registry: an administrator will look at it."
-        yield Finding(WARN, REMOVED, sentence)
+        yield SubmissionFinding(WARN, REMOVED, sentence)
     refused = refused_with_digest(session, digest, contributor_id)
     if refused is not None:
         day = refused.changed_at.date().isoformat()
         sentence = f"You sent these bytes before, and they were refused on {day}: {refused.reason}"
-        yield Finding(NOTE, REFUSED, sentence)
+        yield SubmissionFinding(NOTE, REFUSED, sentence)
     yanked = yanked_with_digest(session, digest)
     if yanked is not None:
         sentence = f"An administrator yanked {yanked.full_name}, which has the same bytes, and will look at this one."
-        yield Finding(WARN, YANKED, sentence)
+        yield SubmissionFinding(WARN, YANKED, sentence)
 
 
-def name_findings(session: Session, name: ModelName, digest: Digest | None) -> Iterator[Finding]:
+def name_findings(session: Session, name: ModelName, digest: Digest | None) -> Iterator[SubmissionFinding]:
     """Say that the model becomes a new version of a name that another file has, before the model is registered."""
     newest = newest_reachable(session, name)
     if newest is not None and (digest is None or visible_model_with_digest(session, digest, name) is None):
@@ -158,10 +160,10 @@ def name_findings(session: Session, name: ModelName, digest: Digest | None) -> I
             f"This becomes version {next_version(session, name)} of {newest.namespace}/{newest.name}, whose version "
             f"{newest.version} is another file. Under another name it would be a model of its own."
         )
-        yield Finding(NOTE, "new-version", sentence)
+        yield SubmissionFinding(NOTE, "new-version", sentence)
 
 
-def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[Finding]:
+def organ_findings(session: Session, model: Model, base: str | None) -> Iterator[SubmissionFinding]:
     """Warn if most of the different organs of `model` are those of another's model, which it does not name as base."""
     named = folded((base or "").partition("@")[0])
     organs, others = models_with_most_organs_of(session, model, LOCK_KEY)
@@ -173,7 +175,7 @@ def organ_findings(session: Session, model: Model, base: str | None) -> Iterator
             continue
         if found.shared >= MUCH * organs:
             much = f"{found.shared:,} of its {organs:,} organs are those of {other.full_name}"
-            yield Finding(WARN, "organs-of-another", f"{much}, which it does not name as its base.")
+            yield SubmissionFinding(WARN, "organs-of-another", f"{much}, which it does not name as its base.")
         return
 
 
@@ -241,10 +243,10 @@ def count_nonfinite_weights(files: Sequence[DissectedFile], progress: Progress) 
     return {name: count for name, count in found.items() if count}
 
 
-def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[Finding]:
+def nonfinite_finding(counts: Mapping[str, int]) -> Iterator[SubmissionFinding]:
     """Yield the finding about the tensors in `counts`, which have so many values that are NaN or infinite, if any."""
     for flag in nonfinite_flags(counts):
-        yield Finding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
+        yield SubmissionFinding(WARN, NONFINITE, f"{_sentence(flag)} Most likely the file is damaged.")
 
 
 def declared_parents(header: Header) -> list[DeclaredParent]:
@@ -260,54 +262,54 @@ def identity_of(header: Header, name: ModelName, proposed: Proposal) -> Identity
     return Identity(name.namespace, name.name, proposed.title or "", proposed.architecture or "", *own)
 
 
-def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposal) -> Iterator[Finding]:
+def findings_of(files: Sequence[DissectedFile], name: ModelName, proposed: Proposal) -> Iterator[SubmissionFinding]:
     """Return the findings about the files themselves, without the catalog."""
     header = files[0].header
     for file in files:
         for reason in file.unassemblable:
             sentence = f"It will be shown, and never handed out as a file, because it can crash what loads it: {reason}"
-            yield Finding(WARN, "unassemblable", sentence)
+            yield SubmissionFinding(WARN, "unassemblable", sentence)
         for flag in file.flags:
-            yield Finding(NOTE, "odd-file", _sentence(flag))
+            yield SubmissionFinding(NOTE, "odd-file", _sentence(flag))
     yield from _of_licence(proposed.license, header.text("general.license"))
     yield from _of_name(header, name)
     if proposed.kind == "model" and not proposed.complete and proposed.base is None:
         sentence = "It has only some of the organs that its header announces, and names no base that has the others."
-        yield Finding(WARN, "partial-without-base", sentence)
+        yield SubmissionFinding(WARN, "partial-without-base", sentence)
     elif proposed.kind == "model" and not proposed.complete:
         sentence = f"It has only some organs: assembling it will graft them into its base, {_shown(proposed.base)}."
-        yield Finding(NOTE, "partial", sentence)
+        yield SubmissionFinding(NOTE, "partial", sentence)
     if proposed.kind == "adapter" and proposed.base is None:
-        yield Finding(WARN, "adapter-without-base", "This adapter does not say which model it belongs to.")
+        yield SubmissionFinding(WARN, "adapter-without-base", "This adapter does not say which model it belongs to.")
     if header.field(TEMPLATE_KEY) is not None:
         sentence = "It has a chat template. The catalog shows it as text and never runs it; runtimes do."
-        yield Finding(NOTE, "chat-template", sentence)
+        yield SubmissionFinding(NOTE, "chat-template", sentence)
 
 
-def _of_licence(licence: str | None, in_header: str | None) -> Iterator[Finding]:
+def _of_licence(licence: str | None, in_header: str | None) -> Iterator[SubmissionFinding]:
     differing = differing_licence(licence, in_header)
     if differing is not None:
-        yield Finding(WARN, "license-differs", differing)
+        yield SubmissionFinding(WARN, "license-differs", differing)
     if licence is None:
         sentence = "No licence is stated: nobody may use it then. Give one, such as Apache-2.0 or CC-BY-4.0."
-        yield Finding(WARN, "no-license", sentence)
+        yield SubmissionFinding(WARN, "no-license", sentence)
         return
     stated = [part.strip("() ") for one in licence.split(AND) for part in one.split(" OR ")]
     unknown = [part for part in stated if part and terms_of(part) is None]
     if unknown:
         sentence = f"The licence {_shown(unknown[0])} is not known here; SPDX identifiers such as MIT are."
-        yield Finding(NOTE, "unknown-license", sentence)
+        yield SubmissionFinding(NOTE, "unknown-license", sentence)
 
 
-def _of_name(header: Header, name: ModelName) -> Iterator[Finding]:
+def _of_name(header: Header, name: ModelName) -> Iterator[SubmissionFinding]:
     title = header.text("general.name")
     if title and folded(title) not in folded(name.name) and folded(name.name) not in folded(title):
         sentence = f"The header calls it {_shown(title)}; it will be found as {name.namespace}/{name.name}."
-        yield Finding(NOTE, "other-name", sentence)
+        yield SubmissionFinding(NOTE, "other-name", sentence)
     owner = header.text("general.organization")
     if owner and folded(owner) != folded(name.namespace):
         sentence = f"The header says that {_shown(owner)} made it; it will stand under {name.namespace}."
-        yield Finding(NOTE, "other-organization", sentence)
+        yield SubmissionFinding(NOTE, "other-organization", sentence)
 
 
 def _shown(text: str | None) -> str:

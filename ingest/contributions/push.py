@@ -11,7 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
+
+import msgspec
+from msgspec import Meta, structs
 
 from organs.ingest.contributions.loads import (
     CutFile,
@@ -27,18 +30,6 @@ from organs.ingest.contributions.manifest import (
     BadManifest,
     parse_stated_metadata,
 )
-from organs.ingest.contributions.push_answers import (
-    Finding,
-    KeptUpload,
-    Room,
-    Submission,
-    Upload,
-    digests_of_model,
-    kept_uploads,
-    known_digests,
-    name_of_model,
-    namespace_of,
-)
 from organs.ingest.dissect import DissectedFile, places
 from organs.ingest.records import is_complete, model_digest
 from organs.ingest.sources import (
@@ -49,11 +40,21 @@ from organs.ingest.sources import (
 from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
-    Quota,
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.client.connection import API, Connection
-from organs.registry.digest import Digest
+from organs.registry.entities.account import Account, Quota
+from organs.registry.entities.base import Digest, Entity, ModelText
+from organs.registry.entities.submission import (
+    FILES_MAX,
+    FilePiece,
+    Submission,
+    SubmissionFile,
+    SubmissionFinding,
+    SubmissionMetadata,
+    SubmissionRequest,
+)
+from organs.registry.entities.upload import KnownDigests, Upload, UploadPage
 from organs.registry.errors import (
     BadInput,
     BadName,
@@ -180,17 +181,17 @@ def check_room(
 
     `missing` are the pieces that are to be sent, `known_bytes` the size of the others.
     """
-    room = Room.of(patiently(stop, partial(connection.get, f"{API}/account")))
+    account = patiently(stop, partial(connection.read, Account, f"{API}/account"))
     size_bytes = sum(file.size_bytes for file in files)
-    if size_bytes > room.model_max_bytes:
-        most = size_text(room.model_max_bytes)
+    if size_bytes > account.quota.model_max_bytes:
+        most = size_text(account.quota.model_max_bytes)
         raise OverQuota(
             f"{name} has {size_text(size_bytes)}; {most} are the most that {connection.url} takes: {UNSENT}"
         )
-    if room.namespace == LOCAL:
+    if account.namespace == LOCAL:
         return  # who works at the machine has its disk
-    kept = kept_uploads(patiently(stop, partial(connection.get, f"{API}/uploads")))
-    _check_quota(name, room.quota, size_bytes, missing, known_bytes, kept)
+    kept = patiently(stop, partial(connection.read, UploadPage, f"{API}/uploads"))
+    _check_quota(name, account.quota, size_bytes, missing, known_bytes, kept.items)
 
 
 def _check_quota(
@@ -199,7 +200,7 @@ def _check_quota(
     size_bytes: int,
     missing: Mapping[Digest, Wanted],
     known_bytes: int,
-    kept: frozenset[KeptUpload],
+    kept: Sequence[Upload],
 ) -> None:
     """As it will be when all has been sent and the model is handed in: its files count whole, and what was sent for it
     counts no more.
@@ -210,8 +211,8 @@ def _check_quota(
     new_bytes = sum(_counted_bytes(load) for load in loads(list(missing.values())) if not _is_kept(load, kept))
     finished_bytes = max(0, quota.uploads_bytes - sum(upload.size_bytes for upload in kept))
     sent_bytes = sum(piece.span.size_bytes for piece in missing.values()) + min(known_bytes, finished_bytes)
-    then = Quota(
-        quota.limit_bytes, quota.used_bytes + new_bytes, quota.uploads_bytes + new_bytes, quota.submitted_bytes
+    then = structs.replace(
+        quota, used_bytes=quota.used_bytes + new_bytes, uploads_bytes=quota.uploads_bytes + new_bytes
     )
     more_bytes = then.more_bytes(size_bytes, sent_bytes)
     if more_bytes > 0:
@@ -227,36 +228,40 @@ def _counted_bytes(load: Load) -> int:
     return load.size_bytes + (PIECE_ROW_BYTES * len(load.pieces) if load.is_pack else 0)
 
 
-def _is_kept(load: Load, kept: frozenset[KeptUpload]) -> bool:
-    """Whether an upload for just this is under way. The bytes of a pack are read only where one of its size is."""
-    if all(upload.size_bytes != load.size_bytes for upload in kept):
+def _is_kept(load: Load, kept: Sequence[Upload]) -> bool:
+    """Return whether an upload of exactly this load is open. The bytes of a pack are read only if one has its size."""
+    same_size = [upload for upload in kept if upload.size_bytes == load.size_bytes]
+    if not same_size:
         return False
-    asked = load.opened().asked
-    return KeptUpload(asked["kind"], asked["size_bytes"], asked["digest"]) in kept
+    request = load.opened().request
+    return any((upload.kind, upload.digest) == (request.kind, request.digest) for upload in same_size)
 
 
 POLL_SECONDS, POLL_MAX_SECONDS = 0.2, 2.0
 
 
-def manifest(files: Sequence[CutFile], metadata: Mapping[str, Any], acknowledged: Sequence[str] = ()) -> dict[str, Any]:
-    """What is handed in: every file with its pieces, what is said of the model, which findings are accepted."""
-    listed = [
-        {
-            "name": file.name,
-            "size_bytes": file.size_bytes,
-            "sha256": file.sha256,
-            "pieces": [[span.offset, span.size_bytes, digest] for span, digest in file.pieces],
-        }
+def submission_request(
+    files: Sequence[CutFile], metadata: SubmissionMetadata, acknowledged: Sequence[str] = ()
+) -> SubmissionRequest:
+    """Return what is submitted: the files with their pieces, the metadata, and the findings that are accepted."""
+    listed = (
+        SubmissionFile(
+            name=file.name,
+            size_bytes=file.size_bytes,
+            sha256=file.sha256,
+            pieces=tuple(
+                FilePiece(offset=span.offset, size_bytes=span.size_bytes, digest=digest) for span, digest in file.pieces
+            ),
+        )
         for file in files
-    ]
-    document = {"files": listed, "metadata": dict(metadata), "publish": True}
-    return document | ({"acknowledge": list(acknowledged)} if acknowledged else {})
+    )
+    return SubmissionRequest(files=tuple(listed), metadata=metadata, acknowledge=tuple(acknowledged) or None)
 
 
-def hand_in(connection: Connection, name: ModelName, document: Mapping[str, Any], stop: threading.Event) -> Submission:
-    """Hand `document` in as `name`; raises what the registry refuses, Unreachable."""
+def submit(connection: Connection, name: ModelName, request: SubmissionRequest, stop: threading.Event) -> Submission:
+    """Submit a model as `name`; raises what the registry refuses, Unreachable."""
     path = f"{API}/models/{name.namespace}/{name.name}"
-    return Submission.of(patiently(stop, lambda: connection.send("PUT", path, dict(document))))
+    return patiently(stop, lambda: connection.put(Submission, path, request))
 
 
 def followed(
@@ -278,9 +283,9 @@ def followed(
     return submission
 
 
-def looked_up(connection: Connection, submission: str) -> Submission:
-    """The submission of that id; raises NotFound for one that is no more, or another's."""
-    return Submission.of(connection.get(f"{API}/submissions/{submission}"))
+def looked_up(connection: Connection, submission: int) -> Submission:
+    """Return the submission of that id; raises NotFound for one that does not exist, or of another contributor."""
+    return connection.read(Submission, f"{API}/submissions/{submission}")
 
 
 UPLOADS = f"{API}/uploads"
@@ -331,51 +336,52 @@ class Sender:
                 session = None  # a chunk that was damaged on its way, or a session that is no more
                 patience.wait(error)
                 continue
-            if session.received_bytes > told or session.complete:
+            if session.received_bytes > told or session.is_complete:
                 patience.succeeded()
-            reached = opened.span.size_bytes if session.complete else session.received_bytes
+            reached = opened.span.size_bytes if session.is_complete else session.received_bytes
             self._advance(reached - told)
             told = reached
-            if session.complete:
+            if session.is_complete:
                 return
 
     def _next(self, load: OpenLoad, session: Upload | None) -> Upload:
         """One step further: a session, a chunk, the end."""
         size_bytes = load.span.size_bytes
         if session is None:
-            return Upload.of(self._connection.send("POST", UPLOADS, dict(load.asked)), size_bytes)
+            return _checked(self._connection.post(Upload, UPLOADS, load.request), size_bytes)
         if session.received_bytes < size_bytes:
             return self._chunk(load, session)
         self._finish(session)
-        return Upload(session.id, size_bytes, True, session.chunk_most_bytes)
+        return structs.replace(session, received_bytes=size_bytes, state="complete")
 
     def _chunk(self, load: OpenLoad, session: Upload) -> Upload:
         begin, size_bytes = session.received_bytes, load.span.size_bytes
-        data = load.read(begin, min(self._chunk_bytes, session.chunk_most_bytes or self._chunk_bytes))
+        data = load.read(begin, min(self._chunk_bytes, session.chunk_bytes.most))
         headers = {
             "Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{size_bytes}",
             "Content-Digest": f"sha-256=:{base64.b64encode(hashlib.sha256(data).digest()).decode()}:",
         }
         with self._lock:
             self.sent_bytes += len(data)
-        reply = self._connection.send_bytes("PATCH", f"{UPLOADS}/{session.id}", data, headers)
-        after = Upload.of(reply.values, size_bytes)
+        after = _checked(
+            self._connection.send_bytes(Upload, "PATCH", f"{UPLOADS}/{session.id}", data, headers), size_bytes
+        )
         if after.received_bytes == begin:
             raise BadReply("the registry takes no more bytes of an upload, and does not say why")
         return after
 
     def _finish(self, session: Upload) -> None:
         try:
-            self._connection.send("PUT", f"{UPLOADS}/{session.id}")
+            self._connection.put(Upload, f"{UPLOADS}/{session.id}")
         except BadInput as error:
             with suppress(OrganError):
-                self._connection.send("DELETE", f"{UPLOADS}/{session.id}")  # else the next run would find it again
+                self._connection.delete(Upload, f"{UPLOADS}/{session.id}")  # else the next run would find it again
             raise Misfit(str(error)) from error
 
     def _where(self, session: Upload, load: OpenLoad) -> Upload | None:
         """The session as the registry sees it now; as it was when that cannot be told, None when it is no more."""
         try:
-            return Upload.of(self._connection.get(f"{UPLOADS}/{session.id}"), load.span.size_bytes)
+            return _checked(self._connection.read(Upload, f"{UPLOADS}/{session.id}"), load.span.size_bytes)
         except NotFound:
             return None
         except OrganError:
@@ -384,6 +390,13 @@ class Sender:
     def _check_not_stopped(self) -> None:
         if self._stop.is_set():
             raise Stopped
+
+
+def _checked(upload: Upload, size_bytes: int) -> Upload:
+    """Return `upload`; raises BadReply if it says that more has arrived than the `size_bytes` that there are."""
+    if upload.received_bytes > size_bytes:
+        raise BadReply(f"the registry says that {upload.received_bytes} bytes of {size_bytes} have arrived")
+    return upload
 
 
 LANES = 3
@@ -415,7 +428,7 @@ class PushOptions:
 
     name: str | None = None
     """`NAMESPACE/NAME`, or a name in one's own namespace."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, str | list[str]] = field(default_factory=dict)
     """`title`, `description`, `license`, `base`, `tags`."""
     chunk_bytes: int = CHUNK_BYTES
     wait: bool = True
@@ -435,9 +448,9 @@ class PushReport:
     """Of its page."""
     state: str
     """That of the submission; `there` when nothing had to be handed in, `dry run` when nothing was to be sent."""
-    submission: str | None = None
+    submission: int | None = None
     reason: str | None = None
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[SubmissionFinding, ...] = ()
     notes: tuple[str, ...] = ()
     bytes_sent: int = 0
     bytes_known: int = 0
@@ -469,7 +482,7 @@ def push(
             raise
 
 
-def check_said(metadata: Mapping[str, Any]) -> None:
+def check_said(metadata: Mapping[str, str | list[str]]) -> None:
     """Raise BadInput for what a registry would refuse to be told of a model, in its sentences."""
     try:
         parse_stated_metadata(dict(metadata))
@@ -483,7 +496,7 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
 
     Raises BadName, and NotAllowed for a namespace that is another's, before anything is read or sent.
     """
-    own = namespace_of(connection.get(f"{API}/account"))
+    own = connection.read(Account, f"{API}/account").namespace
     asked = options.name or source.name.name
     name = parse_model_name(asked if "/" in asked else f"{own}/{asked}")
     if name.version is not None:
@@ -491,6 +504,17 @@ def model_name(connection: Connection, source: ModelSource, options: PushOptions
     if own != LOCAL and name.namespace.lower() != own.lower():
         raise NotAllowed(f"{name.namespace} is not your namespace: a model of yours is {own}/{name.name}")
     return name
+
+
+class _ModelFile(Entity, frozen=True, kw_only=True):
+    sha256: Digest
+
+
+class _ModelFiles(Entity, frozen=True, kw_only=True):
+    """The part of a registered model that tells whether it has the same files."""
+
+    name: ModelText
+    files: Annotated[tuple[_ModelFile, ...], Meta(max_length=FILES_MAX)]
 
 
 class _Push:
@@ -526,8 +550,9 @@ class _Push:
         sent_bytes = self._send(missing)
         for file in self._files:
             file.file.source.check_unchanged()
-        document = manifest(self._files, self._options.metadata, self._options.acknowledged)
-        submission = hand_in(self._connection, self._name, document, self._stop)
+        metadata = msgspec.convert(self._options.metadata, SubmissionMetadata)
+        request = submission_request(self._files, metadata, self._options.acknowledged)
+        submission = submit(self._connection, self._name, request, self._stop)
         self._memory.keep_submission(*self._key, submission.id)
         return self._report(self._followed(submission), missing, there_already, sent_bytes)
 
@@ -538,17 +563,17 @@ class _Push:
     def _there(self) -> PushReport | None:
         """The report when the newest model of this name has these very files."""
         try:
-            values = self._connection.get(f"{API}/models/{self._name.namespace}/{self._name.name}")
+            found = self._connection.read(_ModelFiles, f"{API}/models/{self._name.namespace}/{self._name.name}")
         except NotFound:
             return None
-        if digests_of_model(values) != [file.sha256 for file in self._files]:
+        if [file.sha256 for file in found.files] != [file.sha256 for file in self._files]:
             return None
-        model = name_of_model(values)
+        model = found.name
         pieces, address = distinct(self._files), f"{self._connection.url}/models/{model}"
         unheard = (NOT_CHANGED.format(address=address),) if self._options.metadata else ()
         return PushReport(
             name=str(self._name),
-            model=str(model),
+            model=model,
             address=address,
             state="there",
             notes=(*self._notes(), *unheard),
@@ -576,7 +601,7 @@ class _Push:
         return known & frozenset(digests)
 
     def _looked_up(self, digests: list[Digest]) -> frozenset[str]:
-        return known_digests(self._connection.send("POST", f"{UPLOADS}/lookup", {"digests": digests}))
+        return frozenset(self._connection.post(KnownDigests, f"{UPLOADS}/lookup", {"digests": digests}).known)
 
     def _send(self, missing: Mapping[Digest, Wanted]) -> int:
         """Send what is missing; the bytes that have travelled for it."""
@@ -608,7 +633,7 @@ class _Push:
         there_already: Mapping[Digest, Wanted],
         sent_bytes: int,
     ) -> PushReport:
-        path = None if submission is None else submission.path or f"/submissions/{submission.id}"
+        path = None if submission is None else submission.address or f"/submissions/{submission.id}"
         return PushReport(
             name=str(self._name),
             model=None if submission is None else submission.model,

@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.findings import (
-    Finding,
     unacknowledged,
 )
 from organs.ingest.contributions.manifest import (
@@ -34,6 +33,7 @@ from organs.registry.catalog.queries.submissions import (
     open_submissions,
     pieces_of_upload,
     same_submissions,
+    stored_findings,
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id, record_event
@@ -202,7 +202,7 @@ def publish(
         if row.state != "ready":
             raise Conflict(f"submission {submission_id} is {row.state}: only one that is ready can be published")
         agreed = {*acknowledged, *acknowledged_of(row)}
-        for finding in unacknowledged([Finding(**one) for one in json.loads(row.findings)], agreed):
+        for finding in unacknowledged(stored_findings(row.findings), agreed):
             raise BadInput(f"{finding.sentence} To publish it all the same, acknowledge {finding.code}")
         said = metadata_json(stated.over(stated_metadata_of(row)), publish=True, acknowledged=agreed)
         if name is not None:

@@ -26,9 +26,6 @@ from organs.registry.catalog.queries.submissions import (
     uploads_within,
 )
 from organs.registry.catalog.register.submissions import (
-    PACK_MAX_BYTES,
-    PACK_PIECE_MAX_BYTES,
-    PACK_PIECES_MAX,
     Pieces,
     add_upload,
     check_upload_allowed,
@@ -39,6 +36,7 @@ from organs.registry.catalog.register.submissions import (
 )
 from organs.registry.catalog.tables import Upload
 from organs.registry.digest import Digest
+from organs.registry.entities.upload import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
 from organs.registry.errors import BadInput, Conflict, Count, DiskFull, NotFound
 from organs.registry.registry import Registry
 from organs.registry.store.files import Files, make_durable_folder, translated

@@ -10,13 +10,6 @@ from organs.registry.digest import Digest
 from organs.registry.measure import Measurement
 from organs.registry.names import ModelName
 
-TITLE_MAX = 200
-LICENSE_MAX = 96
-DESCRIPTION_MAX = 4096
-TAGS_MAX = 20
-TAG_MAX = 48
-BASE_MAX = 200
-
 
 @dataclass(frozen=True, slots=True)
 class Edits:

@@ -133,6 +133,3 @@ def different_words(texts: Iterable[str | None]) -> list[str]:
     for text in texts:
         found.update(dict.fromkeys(folded_words(text or "")))
     return list(found)[:WORDS_MAX]
-
-
-TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX = 365, 3650

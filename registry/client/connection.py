@@ -237,11 +237,15 @@ class Connection:
         with self._asked(method, path + _query(query), data, headers) as response:
             return self._values(response, must=response.status != 204)
 
-    def send_bytes(self, method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str]) -> Reply:
-        """What answers `data`; 416 is such an answer too. A cut connection raises Unreachable: the caller asks where
-        the registry is, and goes on from there."""
+    def send_bytes(
+        self, kind: type[E], method: str, path: str, data: bytes | memoryview, headers: Mapping[str, str]
+    ) -> E:
+        """Return the entity that answers `data`, also with status 416. Raises as `read`.
+
+        After Unreachable the caller asks how much has arrived, and continues from there.
+        """
         with self._asked(method, path, data, {"Content-Type": "application/octet-stream", **headers}) as response:
-            return Reply(response.status, _headers(response), self._values(response, must=False))
+            return self._entity(response, kind)
 
     @contextmanager
     def download(self, path: str, headers: Mapping[str, str] | None = None) -> Iterator[Reply]:

@@ -16,7 +16,6 @@ from organs.registry.client.shape import (
     check,
     digest,
     flag,
-    moment,
     number,
     text,
     whole,
@@ -24,6 +23,7 @@ from organs.registry.client.shape import (
 )
 from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import Digest, digest_of, parse_prefix
+from organs.registry.entities.published import ModelVersions
 from organs.registry.entities.verdict import VerdictReport
 from organs.registry.errors import BadReply
 from organs.registry.names import ModelName
@@ -52,14 +52,6 @@ ORGAN: Members = {
     "places": Each({"model": text, "name": text, "type": text}),
     "made": Each(_MADE),
 }
-_VERSION: Members = {
-    "name": word,
-    "state": word,
-    "state_reason": Maybe(text),
-    "created_at": moment,
-    "changes": Maybe({"changed": whole}),
-}
-VERSIONS: Members = {"items": Each(_VERSION), "left_out": whole}
 
 
 def shown_organ(connection: Connection, prefix: str) -> Values:
@@ -73,10 +65,9 @@ def shown_organ(connection: Connection, prefix: str) -> Values:
 
 def shown_versions(connection: Connection, name: ModelName, most: int) -> Values:
     """`versions` of a model's name, the newest `most`, and how many older ones are left out."""
-    values = connection.get(f"{API}{model_path(replace(name, version=None))}/versions")
-    check(values, VERSIONS, "versions")
-    items = values["items"]
-    return {"versions": items[:most], "versions_left_out": values["left_out"] + max(0, len(items) - most)}
+    found = connection.read(ModelVersions, f"{API}{model_path(replace(name, version=None))}/versions")
+    items = found.items
+    return {"versions": items[:most], "versions_left_out": found.left_out + max(0, len(items) - most)}
 
 
 def lock_text(connection: Connection, lock_id: Digest) -> str:

@@ -10,6 +10,7 @@ from itertools import combinations
 
 from organs.registry.compose.findings import listed
 from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.published import LICENSE_MAX
 
 TEXT_MAX = 100
 """What is shown of a licence's name."""
@@ -230,7 +231,6 @@ def _finding(base: str, severity: Severity, code: str, sentence: str, parents: t
     return Finding(severity, code, sentence, _FIELD, (base, *others[:1]))
 
 
-LICENCE_MAX = 96
 """Characters; the catalog keeps no more."""
 OTHER = "other"
 """What hubs write where a licence has no id."""
@@ -241,8 +241,8 @@ _EXCEPTION = re.compile(r"[A-Za-z0-9.-]+")
 
 def wrong_with_licence(text: str) -> str | None:
     """A sentence on what is wrong with `text` as a licence; None where nothing is."""
-    if len(text) > LICENCE_MAX:
-        return f"A licence has at most {LICENCE_MAX} characters; this has {len(text)}."
+    if len(text) > LICENSE_MAX:
+        return f"A licence has at most {LICENSE_MAX} characters; this has {len(text)}."
     tokens = _TOKEN.findall(text)
     if not tokens:
         return "Write the SPDX id of a licence, such as apache-2.0, or leave the licence out."

@@ -17,13 +17,13 @@ from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, P
 from organs.registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
 from organs.registry.catalog.queries.search import search_organs
 from organs.registry.catalog.queries.shared_organs import models_in_common
-from organs.registry.catalog.records import LICENSE_MAX
 from organs.registry.catalog.search import FoundOrgan, parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.chimera.layout import first_header
 from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
 from organs.registry.digest import Digest
+from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueType, dtype_by_name, read_array
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
 from organs.registry.gguf.types import DType

@@ -9,9 +9,4 @@ meanings        what each reading means, for whoever meets it for the first time
 depth           θ along the depth of a model as plain values
 values          the shape of everything that is shown
 text            numbers as people read them, for those who show rows
-accounts        contributors, their accounts and their tokens as plain values
-administration  what administrators are shown, as plain values
-published       what became of a model after it was published, as plain values
-submissions     submissions as plain values, for their contributors
-uploads         uploads as plain values, for their contributor
 """

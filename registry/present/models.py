@@ -26,7 +26,6 @@ from organs.registry.catalog.queries.reports import (
     visible_bytes,
 )
 from organs.registry.catalog.queries.search import ModelPage
-from organs.registry.catalog.records import LICENSE_MAX
 from organs.registry.catalog.search.fields import CHIMERA
 from organs.registry.catalog.tables import Model, ModelMetadata, Placement
 from organs.registry.catalog.vocabulary import shown_text
@@ -35,6 +34,7 @@ from organs.registry.compose.metadata import LICENCE_KEY
 from organs.registry.compose.recipe import kept_recipe
 from organs.registry.compose.recipe_io import recipe_values
 from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.present.values import Values
 from organs.registry.relatives.lineage import lineage_of
 

@@ -10,7 +10,7 @@ import pytest
 
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import (
-    Account,
+    KnownToken,
     account_by_session,
     account_by_token,
     contributor_by_name,
@@ -46,12 +46,12 @@ def token(registry: Registry) -> NewToken:
         return create_token(session, add_contributor(session, "Ada").id, ["upload"], "laptop", 30)
 
 
-def by_token(registry: Registry, made: NewToken, later: timedelta = timedelta()) -> Account | None:
+def by_token(registry: Registry, made: NewToken, later: timedelta = timedelta()) -> KnownToken | None:
     with registry.catalog.reading() as session:
         return account_by_token(session, parse_token(made.text), now() + later)
 
 
-def by_session(registry: Registry, secret: str, later: timedelta = timedelta()) -> Account | None:
+def by_session(registry: Registry, secret: str, later: timedelta = timedelta()) -> KnownToken | None:
     with registry.catalog.reading() as session:
         return account_by_session(session, secret_sha256(secret), now() + later)
 
@@ -211,7 +211,7 @@ def test_the_quota_counts_models_until_they_are_removed_and_uploads_with_what_th
         size = path.stat().st_size
         works = works_of(session, "ADA")
         assert (works.models, works.chimeras, works.downloads, works.grafts) == (1, 0, 0, 0)
-        assert [one.contributor.name for one in contributors_page(session, 5).items] == ["Ada"]
+        assert [one.name for one in contributors_page(session, 5).items] == ["Ada"]
         for state, bytes_used in (("visible", size), ("quarantined", size), ("yanked", size), ("removed", 0)):
             model.state = state
             session.flush()

@@ -70,8 +70,8 @@ def test_a_submission_that_is_not_there_is_answered_with_where_they_are_listed(o
 
 def test_nothing_waits_in_a_registry_of_ones_own(organ: Organ) -> None:
     ended = organ.done("admin", "quarantine")
-    assert (ended.out, ended.err) == ("", "Nothing waits.\n")
-    assert organ.done("admin", "quarantine", "--json").values == {"items": [], "next": None}
+    assert (ended.out, ended.err) == ("", "No submissions wait.\n")
+    assert organ.done("admin", "quarantine", "--json").values == {"items": [], "next": None, "notes": []}
 
 
 def test_what_waits_is_listed_with_its_findings_the_longest_waiting_first(organ: Organ, registry: Registry) -> None:
@@ -102,9 +102,9 @@ def test_all_that_is_known_of_what_waits_is_shown(composer: Organ, kept: Registr
     ):
         assert text in shown, text
     values = composer.done("admin", "show", first, "--json").values
-    assert (values["model"], values["state"], values["findings"]) == ("local/tuned@1", "quarantined", [FINDING])
+    assert (values["model"]["name"], values["state"], values["findings"]) == ("local/tuned@1", "quarantined", [FINDING])
     assert composer.done("admin", "quarantine", "--json").values["items"][0].items() <= values.items()
-    assert composer.done("admin", "show", second, "--json").values["organs"] is None, "it has no model yet"
+    assert composer.done("admin", "show", second, "--json").values["model"] is None, "it has no model yet"
     assert composer("admin", "show", 77).status == 3
 
 

@@ -67,7 +67,7 @@ def test_quiet_prints_the_models_address_once_it_is_published_and_its_submission
     url = fake.connection.url
     fake.outcome = {"state": "quarantined", "model": "me/Mine@1"}
     waits = run(tmp_path, url, path := write(tmp_path), "-q")
-    assert (waits.status, waits.lines) == (0, [f"{url}/submissions/s2"])
+    assert (waits.status, waits.lines) == (0, [f"{url}/submissions/2"])
     assert "it waits for an administrator's approval" in waits.err
     told = run(tmp_path, url, path, "--json").values
     assert (told["state"], told["address"]) == ("quarantined", f"{url}/submissions/{told['submission']}")
@@ -102,7 +102,7 @@ def test_json_tells_what_was_sent_and_found(fake: FakeRegistry, tmp_path: Path) 
     fake.outcome["findings"] = [{"severity": "warn", "code": "no-licence", "sentence": "It has no licence.\x1b[2J"}]
     told = run(tmp_path, fake.connection.url, write(tmp_path), "--json").values
     sent = {"bytes_sent": fake.received_bytes, "bytes_known": 0, "pieces_sent": len(fake.blobs), "pieces_known": 0}
-    named = {"model": "me/Mine@1", "address": f"{fake.connection.url}/models/me/Mine@1", "submission": "s2"}
+    named = {"model": "me/Mine@1", "address": f"{fake.connection.url}/models/me/Mine@1", "submission": 2}
     assert (sent | named | {"findings": fake.outcome["findings"], "error": None}).items() <= told.items()
     shown = run(tmp_path, fake.connection.url, write(tmp_path, seed=1))
     assert "  warn: It has no licence.\\u001b[2J (no-licence)" in shown.err

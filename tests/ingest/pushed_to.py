@@ -17,6 +17,14 @@ from organs.registry.digest import digest_of
 from tests.client.scripted import Answer, Asked, Scripted, as_json, as_problem, scripted
 
 Values = dict[str, Any]
+MOMENT = "2026-01-31T12:00:00Z"
+
+
+def upload_id(number: int) -> str:
+    """Return the id of an upload."""
+    return f"upload-{number:015}"
+
+
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 
 
@@ -36,7 +44,14 @@ class Session:
 
     def values(self, public_id: str) -> Values:
         state = "complete" if self.complete else "open"
-        return {"id": public_id, "received_bytes": len(self.data), "state": state, "chunk_bytes": {"most": 1 << 26}}
+        return {
+            **{name: self.asked.get(name) for name in ("kind", "size_bytes", "digest", "name")},
+            "id": public_id,
+            "received_bytes": len(self.data),
+            "state": state,
+            "expires_at": MOMENT,
+            "chunk_bytes": {"least": 1 << 23, "most": 1 << 26},
+        }
 
 
 @dataclass(slots=True)
@@ -46,7 +61,7 @@ class FakeRegistry:
     server: Scripted | None = None
     blobs: dict[str, bytes] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
-    submissions: dict[str, Values] = field(default_factory=dict)
+    submissions: dict[int, Values] = field(default_factory=dict)
     models: dict[str, Values] = field(default_factory=dict)
     manifests: list[Values] = field(default_factory=list)
     outcome: Values = field(default_factory=lambda: {"state": "published"})
@@ -89,7 +104,8 @@ class FakeRegistry:
 
     def _answer(self, asked: Asked, path: str) -> Answer:
         if path == "/account":
-            return as_json({"namespace": "me", "quota": self.quota})
+            account = {"contributor": "me", "namespace": "me", "scopes": ["upload"], "token": None}
+            return as_json(account | {"quota": self.quota})
         if path == "/uploads/lookup":
             return as_json({"known": [digest for digest in asked.values["digests"] if digest in self.blobs]})
         if path == "/uploads" and asked.method == "GET":
@@ -100,7 +116,7 @@ class FakeRegistry:
         if path.startswith("/uploads/"):
             return self._session(asked, path.removeprefix("/uploads/"))
         if path.startswith("/submissions/"):
-            values = self.submissions.get(path.removeprefix("/submissions/"))
+            values = self.submissions.get(int(path.removeprefix("/submissions/")))
             return _nothing() if values is None else as_json(values)
         if path.startswith("/models/"):
             return self._model(asked, path.removeprefix("/models/"))
@@ -110,7 +126,7 @@ class FakeRegistry:
         for public_id, session in self.sessions.items():
             if session.asked == asked and not session.complete:
                 return as_json(session.values(public_id), 202)
-        public_id = f"u{next(self.numbers)}"
+        public_id = upload_id(next(self.numbers))
         self.sessions[public_id] = Session(asked)
         return as_json(self.sessions[public_id].values(public_id), 202)
 
@@ -156,15 +172,32 @@ class FakeRegistry:
         if asked.method == "GET":
             return as_json(self.models[name]) if name in self.models else _nothing()
         self.manifests.append(asked.values)
-        public_id = f"s{next(self.numbers)}"
+        number = next(self.numbers)
         version = self.models.get(name, {}).get("version", 0) + 1
         published = {"model": f"{name}@{version}", "address": f"/models/{name}@{version}"}
-        ended: Values = {"findings": [], "model": None, "address": None, "reason": None} | self.outcome
+        namespace, _, plain_name = name.partition("/")
+        begun: Values = {
+            "id": number,
+            "namespace": namespace,
+            "name": plain_name,
+            "state": "checking",
+            "findings": [],
+            "proposed": None,
+            "model": None,
+            "address": None,
+            "reason": None,
+            "job": 1,
+            "progress": 0.5,
+            "note": "look",
+            "created_at": MOMENT,
+            "changed_at": MOMENT,
+        }
+        ended = begun | {"progress": 1.0, "note": ""} | self.outcome
         if ended["state"] == "published":
             ended |= published
             self.models[name] = {"files": asked.values["files"], "name": f"{name}@{version}", "version": version}
-        self.submissions[public_id] = ended | {"id": public_id}
-        return as_json({"id": public_id, "state": "checking", "findings": [], "progress": 0.5, "note": "look"}, 202)
+        self.submissions[number] = ended
+        return as_json(begun, 202)
 
 
 def _nothing() -> Answer:

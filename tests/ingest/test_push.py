@@ -90,7 +90,7 @@ def test_a_whole_model_arrives_and_ends_with_its_address(fake: FakeRegistry, tmp
     report = pushed(fake, write(tmp_path, data), shown, metadata=metadata)
     assert fake.file() == data
     assert fake.manifests[0]["files"][0]["name"] == "Mine.gguf"
-    assert (fake.manifests[0]["metadata"], fake.manifests[0]["publish"]) == (metadata, True)
+    assert (fake.manifests[0]["metadata"], fake.manifests[0].get("publish", True)) == (metadata, True)
     assert (report.state, report.model) == ("published", "me/Mine@1")
     assert report.address == f"{fake.connection.url}/models/me/Mine@1"
     assert report.bytes_sent == fake.received_bytes == sum(len(blob) for blob in fake.blobs.values())
@@ -213,7 +213,7 @@ def test_what_does_not_fit_the_quota_is_told_before_a_byte_is_sent(fake: FakeReg
             pushed(fake, path, dry_run=True)
     for odd in ({}, quota(-1), quota(9 * size_bytes, model_max_bytes=True)):
         fake.quota = odd
-        with pytest.raises(BadReply, match="without a quota"):
+        with pytest.raises(BadReply, match=r"does not answer as a registry does: .*\$\.quota"):
             pushed(fake, path)
     assert (fake.sessions, fake.received_bytes) == ({}, 0)
     fake.quota = quota(size_bytes + PIECE_ROW_BYTES * 100)
@@ -257,10 +257,16 @@ def spans_in(path: Path) -> tuple[Span, ...]:
 
 def test_a_refusal_comes_with_its_findings(fake: FakeRegistry, tmp_path: Path) -> None:
     finding = {"severity": "refuse", "code": "bad-name", "sentence": "It is no model."}
-    fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": [finding, "odd"]}
+    fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": [finding]}
     report = pushed(fake, write(tmp_path, little_model()))
     assert (report.state, report.reason, report.model) == ("refused", "It is no model.", None)
     assert [(found.severity, found.code, found.sentence) for found in report.findings] == [tuple(finding.values())]
+
+
+def test_findings_of_another_form_are_no_answer_of_a_registry(fake: FakeRegistry, tmp_path: Path) -> None:
+    fake.outcome = {"state": "refused", "reason": "It is no model.", "findings": ["odd"]}
+    with pytest.raises(BadReply, match=r"\$\.findings\[0\]"):
+        pushed(fake, write(tmp_path, little_model()))
 
 
 def test_one_that_waits_for_approval_is_not_handed_in_again(fake: FakeRegistry, tmp_path: Path) -> None:

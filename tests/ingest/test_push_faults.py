@@ -11,7 +11,7 @@ from organs.ingest.contributions import push
 from organs.ingest.contributions.push import in_lanes
 from organs.registry.errors import BadInput, BadReply, BadToken, OverQuota, TooMany, Unreachable
 from tests.client.scripted import CUT, Answer, Asked, as_json, as_problem
-from tests.ingest.pushed_to import FakeRegistry
+from tests.ingest.pushed_to import FakeRegistry, Session, upload_id
 from tests.ingest.pushing import large_model, pushed, write
 from tests.trips import little_model
 
@@ -37,6 +37,10 @@ class Cutting:
             self.fake._answer(asked, asked.path.removeprefix("/api/v1"))
             self.fake.fails = self
         return CUT
+
+
+UPLOAD = Session({"kind": "piece", "size_bytes": 1 << 30}).values(upload_id(1))
+"""An upload of which nothing has arrived."""
 
 
 def test_line_84_a_line_that_is_cut_again_and_again_ends_identical(fake: FakeRegistry, tmp_path: Path) -> None:
@@ -88,8 +92,8 @@ def test_what_is_busy_or_lost_in_between_is_asked_again(fake: FakeRegistry, tmp_
         (as_problem(413, "the quota is used up"), OverQuota),
         (as_problem(401, "the token was revoked"), BadToken),
         (as_problem(400, "a piece is declared with its digest"), BadInput),
-        (as_json({"id": "u1", "received_bytes": -1}), BadReply),
-        (as_json({"id": "../x", "received_bytes": 0}), BadReply),
+        (as_json(UPLOAD | {"received_bytes": -1}), BadReply),
+        (as_json(UPLOAD | {"id": "../x"}), BadReply),
         (as_problem(429, "no more today", Retry_After="86400"), TooMany),
     ],
 )
@@ -104,7 +108,7 @@ def test_a_no_ends_it_at_once(
 
 
 def test_a_registry_that_takes_nothing_is_not_asked_for_ever(fake: FakeRegistry, tmp_path: Path) -> None:
-    stuck = as_json({"id": "u1", "received_bytes": 0, "state": "open"}, 202)
+    stuck = as_json(UPLOAD, 202)
     fake.fails = lambda asked: stuck if asked.method == "PATCH" else None
     with pytest.raises(BadReply, match="takes no more bytes"):
         pushed(fake, write(tmp_path, little_model()))

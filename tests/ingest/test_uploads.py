@@ -53,11 +53,11 @@ from organs.registry.catalog.queries.submissions import (
 from organs.registry.catalog.register.accounts import add_contributor, set_quota
 from organs.registry.catalog.register.submissions import (
     KEPT,
-    PACK_PIECES_MAX,
     renew_uploads,
 )
 from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.upload import PACK_PIECES_MAX
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

@@ -163,7 +163,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET|PUT|PATCH|DELETE /api/v1/uploads/lookup
         """,
     ),
-    (SOMEBODY, "GET /api/v1/account; GET /account.json"),
+    (SOMEBODY, "GET /api/v1/account; GET /api/v1/account/overview; GET /account.json"),
     (NO_FOLDER, "GET /api/models/<user>/<name>/tree/<revision>/<path:path>"),
     (SOMEBODY_PAGE, "GET /account"),
     (
@@ -229,6 +229,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
     (
         ADMINS,
         """
+        GET /api/v1/admin/overview
         GET /api/v1/admin/quarantine
         GET /api/v1/admin/events
         GET|POST /api/v1/admin/contributors

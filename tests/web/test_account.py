@@ -229,7 +229,9 @@ def test_contributors_are_seen_by_everybody_with_what_their_models_are_used_for(
     found = client.get("/api/v1/contributors/ADA").get_json()
     assert found.pop("since")
     assert found == expected
-    assert [one["name"] for one in client.get("/contributors.json").get_json()["items"]] == ["ada"]
+    assert [one["name"] for one in client.get("/contributors.json", follow_redirects=True).get_json()["items"]] == [
+        "ada"
+    ]
     assert client.get("/contributors.csv").text.splitlines()[0] == "name,since,models,chimeras,downloads,grafts"
     assert "/models/ada/little@1" in parsed(client.get("/contributors/ada").text).links()
     assert "/contributors/ada" in parsed(client.get("/contributors").text).links()
@@ -240,8 +242,8 @@ def test_line_98_who_has_nothing_visible_counts_as_absent(app: Flask, registry: 
     client = app.test_client()
     set_state(registry, "quarantined")
     for path in ("/contributors/{}.json", "/api/v1/contributors/{}"):
-        known, unknown = (client.get(path.format(name)) for name in ("ada", "eve"))
+        known, unknown = (client.get(path.format(name), follow_redirects=True) for name in ("ada", "eve"))
         assert known.status_code == unknown.status_code == 404
         assert known.get_json()["detail"].replace("ada", "eve") == unknown.get_json()["detail"]
-    assert client.get("/contributors.json").get_json()["items"] == []
+    assert client.get("/contributors.json", follow_redirects=True).get_json()["items"] == []
     assert client.get("/contributors/%00").status_code == 404

@@ -190,7 +190,7 @@ def test_what_waits_stands_on_its_page_with_findings_and_forms(site: Site) -> No
     assert [
         one.attributes["action"] for one in page.named("form") if "/admin/" in (one.attributes["action"] or "")
     ] == [f"/admin/submissions/{number}/{verb}" for number in (1, 2) for verb in ("approve", "refuse")]
-    assert "2 wait for your word" in parsed(site.admin.get("/admin").text).text
+    assert "2 submissions to review" in parsed(site.admin.get("/admin").text).text
     listed = site.ask("GET", f"{ROOT}/quarantine?limit=1")
     assert listed.get_json()["items"] == site.admin.get("/admin/quarantine.json?limit=1").get_json()["items"]
     assert 'rel="next"' in listed.headers["Link"]
@@ -220,7 +220,8 @@ def test_what_is_to_be_known_of_what_waits_stands_on_its_page_and_on_that_of_the
         for row in session.scalars(select(Submission)):
             row.metadata_given = said
     one = site.admin.get("/admin/quarantine.json").get_json()["items"][0]
-    told = {name: one[name] for name in ("description", "tags", "base", "kind", "complete", "architecture")}
+    model = one["model"]
+    told = {name: model[name] for name in ("description", "tags", "base", "kind", "complete", "architecture")}
     assert told == {
         "description": "Of **wool**, <b>not</b>.",
         "tags": ["wool", "sheep"],
@@ -229,11 +230,11 @@ def test_what_is_to_be_known_of_what_waits_stands_on_its_page_and_on_that_of_the
         "complete": True,
         "architecture": "llama",
     }
-    assert one["organs_new"] == one["organs"] == one["tensors"], "m1 has one of them, and waits too"
-    assert one["mean_theta"] is not None
+    assert model["organs_new"] == model["organs"] == model["tensors"], "m1 has one of them, and waits too"
+    assert model["mean_theta"] is not None
     assert site.ask("POST", f"{ROOT}/submissions/2/approve").status_code == 200
-    one = site.admin.get("/admin/quarantine.json").get_json()["items"][0]
-    assert one["organs_new"] + 1 == one["organs"]
+    model = site.admin.get("/admin/quarantine.json").get_json()["items"][0]["model"]
+    assert model["organs_new"] + 1 == model["organs"]
     for address in ("/admin/quarantine", "/submissions/1"):
         page = site.admin.get(address).text
         for text in ("acme/loom", "wool, sheep", "<strong>wool</strong>, &lt;b&gt;not", "of them new here"):
@@ -262,7 +263,7 @@ def test_publishing_and_refusing_from_the_page(site: Site) -> None:
         assert 'role="status"' not in site.admin.get(f"/admin/quarantine?decided={nothing}").text, nothing
     assert site.states() == (["published", "refused"], ["visible", "removed"])
     assert site.app.test_client().get("/models/ann/m0").status_code == 200
-    assert "Nothing waits." in site.admin.get("/admin/quarantine").text
+    assert "No submissions wait for review." in site.admin.get("/admin/quarantine").text
     again = send_form(site.admin, "/admin/submissions/1/approve", "/admin/contributors")
     assert again.status_code == 409
     assert send_form(site.admin, "/admin/submissions/77/approve", "/admin/contributors").status_code == 404
@@ -296,7 +297,7 @@ def test_the_api_decides_and_says_what_became_of_it(site: Site, document: dict[s
         ("/submissions/1/refuse", {}, 400, "reason"),
         ("/submissions/1/refuse", {"reason": " "}, 400, "reason"),
         ("/submissions/1/refuse", {"reason": 5}, 400, "reason"),
-        ("/submissions/1/refuse", {"reason": "x" * 1001}, 400, None),
+        ("/submissions/1/refuse", {"reason": "x" * 1001}, 400, "reason"),
         ("/submissions/1/refuse", {"reason": "a\0b"}, 400, None),
         ("/submissions/1/refuse", {"reason": "\ud800"}, 400, None),
         ("/models/ann/m0/remove", {"reason": "x"}, 400, "version"),
@@ -327,7 +328,10 @@ def test_what_means_nothing_is_refused_by_its_field(
 def test_contributors_are_added_suspended_and_given_room(site: Site, document: dict[str, Any]) -> None:
     answer = site.ask("POST", f"{ROOT}/contributors", {"name": "eve", "quota": 5})
     found = assert_as_described(document, told("add_contributor"), answer)
-    assert (found["quota"], found["has_own_quota"]) == ({"limit_bytes": 5, "used_bytes": 0}, True)
+    assert (found["quota"], found["has_own_quota"]) == (
+        {"limit_bytes": 5, "used_bytes": 0, "uploads_bytes": 0, "submitted_bytes": 0},
+        True,
+    )
     answer = site.ask("PATCH", f"{ROOT}/contributors/EVE", {"quota": None})
     assert assert_as_described(document, told("change_contributor"), answer)["has_own_quota"] is False
     listed = assert_as_described(

@@ -67,13 +67,16 @@ PAGES = """
     /<user>/<name>/raw/<revision>/<path:path>
     /<user>/<name>/resolve/<revision>/<path:path>
     /v2/<user>/<name>/manifests/<tag>
-    /api/v1 /account /account/tokens /assemblies /compare /compatibility /facets /families /fitting /headers/<header>
+    /api/v1 /account /account/overview /account/tokens
+    /api/v1 /assemblies /compare /compatibility /facets /families /fitting /headers/<header>
     /api/v1/openapi.json
     /api/v1/plans
     /api/v1/admin/contributors
     /api/v1/admin/events
+    /api/v1/admin/overview
     /api/v1/admin/quarantine
     /api/v1/chimeras /<lock>
+    /api/v1/composition
     /api/v1/contributors /<contributor>
     /api/v1/jobs /<job>
     /api/v1/models /lookup
@@ -192,7 +195,7 @@ def client(registry_of_texts: Registry) -> Iterator[FlaskClient]:
 def known_values(client: FlaskClient, name: str) -> dict[str, str]:
     """A value for each name that the rules have in angle brackets, for the model of that name."""
     model = client.get(f"/models/local/{name}.json").get_json()
-    chimera = client.get("/chimeras.json").get_json()["items"][0]["lock_id"]
+    chimera = client.get("/chimeras.json", follow_redirects=True).get_json()["items"][0]["lock_id"]
     submission = client.get("/api/v1/submissions").get_json()["items"][0]["id"]
     file = model["files"][0]["name"]
     digest = model["placements"][-1]["digest"]

@@ -72,7 +72,7 @@ def test_a_piece_is_sent_in_chunks_and_is_known_then(ada: Sender, document: dict
     assert (done["state"], done["received_bytes"], done["digest"]) == ("complete", len(DATA), digest_of(DATA))
     assert done["chunk_bytes"] == {"least": 8 * MEBIBYTE, "most": 64 * MEBIBYTE}
     assert ada.ask("POST", "/lookup", asked).get_json() == {"known": [digest_of(DATA)]}
-    assert ada.ask("GET").get_json() == {"items": [], "next": None}
+    assert ada.ask("GET").get_json() == {"items": [], "next": None, "notes": []}
     assert ada.finish(upload).status_code == 201
     assert assert_as_described(document, told("cancel_upload"), ada.ask("DELETE", f"/{upload}"))["id"] == upload
     assert ada.ask("GET", f"/{upload}").status_code == 404
@@ -265,11 +265,14 @@ BODIES: list[tuple[Any, str | None]] = [
     ({"kind": "file", "size_bytes": 1, "path": "/etc"}, "path"),
     *(({"kind": "pack", "size_bytes": 1, "pieces": pieces}, "pieces") for pieces in ([], {}, "x", 1)),
     *(
-        ({"kind": "pack", "size_bytes": 1, "pieces": [piece]}, "pieces[0]")
-        for piece in ([], [1], [1, "x"], [0, "0" * 64], 1)
+        ({"kind": "pack", "size_bytes": 1, "pieces": [piece]}, field)
+        for piece, field in (
+            *(([], "pieces[0]"), ([1], "pieces[0]"), (1, "pieces[0]")),
+            *(([1, "x"], "pieces[0]"), ([0, "0" * 64], "pieces[0]")),
+        )
     ),
     ({"kind": "pack", "size_bytes": 2, "pieces": [[1, "0" * 64]]}, None),
-    ({"kind": "pack", "size_bytes": 65_536, "pieces": [[65_536, "0" * 64]]}, None),
+    ({"kind": "pack", "size_bytes": 65_536, "pieces": [[65_536, "0" * 64]]}, "pieces[0]"),
     ([], None),
 ]
 

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from organs.registry.catalog.queries.accounts import (
     contributors_page,
     works_of,
 )
-from organs.registry.catalog.vocabulary import SCOPES, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.entities.account import (
+    Account,
+    AccountOverview,
+    AccountToken,
+    AccountTokenPage,
+    Contributor,
+    ContributorPage,
+    CreatedToken,
+    TokenRequest,
+)
 from organs.registry.errors import BadRequest
-from organs.registry.present.accounts import contributor_values, contributors_values
-from organs.registry.present.values import Values
-from organs.web.accounts import create_own_token, own_account, own_tokens, revoke_own_token
+from organs.web.accounts import create_own_token, own_account, own_overview, own_tokens, revoke_own_token
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import Parameter, operation
 from organs.web.api.params import (
     AFTER,
     LIMIT,
-    json_body,
+    read_body,
 )
 from organs.web.api.writing import writing_operation
 from organs.web.auth import (
@@ -47,22 +53,36 @@ TOKEN = Parameter(
 )
 
 
-@operation("/account", group=GROUP, summary="Who asks", answer="Account", scope=ANY, example=f"{ROOT}/account")
-def account() -> Values:
-    """The contributor whose token it is, what the token is good for, and how much of the quota is used: the sizes of
-    the models' files, until a model is removed, and of uploads, until they are published or forgotten."""
+@operation("/account", group=GROUP, summary="Your account", answer=Account, scope=ANY, example=f"{ROOT}/account")
+def account() -> Account:
+    """The contributor of the token, its scopes, and how much of the quota is used. Models count with the sizes of their
+    files until they are removed, uploads until they are published or forgotten."""
     return own_account()
+
+
+@operation(
+    "/account/overview",
+    group=GROUP,
+    summary="Your account, with what you have here",
+    answer=AccountOverview,
+    scope=ANY,
+    example=f"{ROOT}/account/overview",
+)
+def account_overview() -> AccountOverview:
+    """The account with its newest models in any state, its uploads and submissions, and its tokens. Without the scope
+    `tokens` only the token that is sent is in the list."""
+    return own_overview()
 
 
 @operation(
     "/account/tokens",
     group=GROUP,
     summary="List tokens",
-    answer="Tokens",
+    answer=AccountTokenPage,
     scope=TOKENS,
     example=f"{ROOT}/account/tokens",
 )
-def tokens() -> Values:
+def tokens() -> AccountTokenPage:
     """All tokens of the account, newest first, with those that were revoked or have expired. The secrets are not
     stored, so they are not in the list."""
     return own_tokens()
@@ -72,24 +92,19 @@ def tokens() -> Values:
     "/account/tokens",
     group=GROUP,
     summary="Create a token",
-    answer="NewToken",
+    answer=CreatedToken,
     status=CREATED,
-    body="TokenRequest",
+    body=TokenRequest,
     scope=TOKENS,
     example='{"label": "laptop", "scopes": ["upload"], "days": 90}',
 )
-def make_token() -> Values:
+def make_token() -> CreatedToken:
     """The new token has some or all of the scopes of the token that creates it. It expires with that token at the
     latest, and is revoked with it. Its text is in this answer only."""
-    body = json_body(("label", "scopes", "days"))
-    label, scopes, days = body.get("label", ""), body.get("scopes"), body.get("days", TOKEN_DAYS_DEFAULT)
-    if not isinstance(label, str):
-        raise BadRequest("label", "label must be a string.")
-    if not isinstance(scopes, list) or not _are_scopes(scopes):
+    wanted = read_body(TokenRequest)
+    if not set(wanted.scopes) <= set(SCOPES):
         raise BadRequest("scopes", f"scopes must be a list of some of {', '.join(SCOPES)}.")
-    if days is not None and (type(days) is not int or not 1 <= days <= TOKEN_DAYS_MAX):
-        raise BadRequest("days", f"days must be an integer from 1 to {TOKEN_DAYS_MAX}, or null.")
-    return create_own_token(label, scopes, days)
+    return create_own_token(wanted)
 
 
 @writing_operation(
@@ -98,20 +113,16 @@ def make_token() -> Values:
     group=GROUP,
     summary="Revoke a token",
     parameters=(TOKEN,),
-    answer="Token",
+    answer=AccountToken,
     refusals=(404,),
     scope=ANY,
     example=f"{ROOT}/account/tokens/{EXAMPLE_TOKEN}",
 )
-def revoke_token(token: str) -> Values:
+def revoke_token(token: str) -> AccountToken:
     """A token can revoke itself. With the scope `tokens` it can also revoke the tokens that it created, directly or
     through others; 403 for other tokens of the account. The tokens that the revoked token created are revoked with
     it, and browsers that logged in by any of them are logged out. Revoking twice changes nothing."""
     return revoke_own_token(token)
-
-
-def _are_scopes(given: list[Any]) -> bool:
-    return bool(given) and all(isinstance(one, str) and one in SCOPES for one in given)
 
 
 CONTRIBUTOR = Parameter(
@@ -127,16 +138,16 @@ CONTRIBUTOR = Parameter(
 @operation(
     "/contributors",
     group=GROUP,
-    summary="Who has contributed",
+    summary="Contributors",
     parameters=(LIMIT, AFTER),
-    answer="Contributors",
+    answer=ContributorPage,
     example=f"{ROOT}/contributors?limit=1",
 )
-def contributors() -> Values:
-    """Contributors with visible models, the newest contributor first, and what their models are used for."""
+def contributors() -> ContributorPage:
+    """Contributors with visible models, newest first, and how much their models are used."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        return contributors_values(contributors_page(session, limit, after))
+        return contributors_page(session, limit, after)
 
 
 @operation(
@@ -144,11 +155,11 @@ def contributors() -> Values:
     group=GROUP,
     summary="One contributor",
     parameters=(CONTRIBUTOR,),
-    answer="Contributor",
+    answer=Contributor,
     refusals=(404,),
     example=f"{ROOT}/contributors/local",
 )
-def contributor(contributor: str) -> Values:
-    """Since when, and what their models are used for. Who has no visible model counts as absent."""
+def contributor(contributor: str) -> Contributor:
+    """One contributor, and how much the models are used. A contributor without a visible model counts as absent."""
     with reading(settings().search_seconds) as session:
-        return contributor_values(works_of(session, contributor))
+        return works_of(session, contributor)

@@ -5,15 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from flask import request
+from msgspec import UNSET
 
-from organs.registry.catalog.queries.administration import all_contributors, waiting_submissions
+from organs.registry.catalog.queries.administration import admin_overview, all_contributors, waiting_submissions
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES
+from organs.registry.entities.account import (
+    ContributorAccount,
+    ContributorAccountPage,
+    ContributorChangeRequest,
+    NewContributorRequest,
+)
+from organs.registry.entities.administration import AdminOverview, Removal, RemovalRequest
 from organs.registry.entities.event import EventPage
+from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
 from organs.registry.errors import BadRequest
 from organs.registry.names import parse_model_name
-from organs.registry.present.administration import accounts_values, waiting_values
-from organs.registry.present.values import Values
 from organs.web import administration
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import Parameter, operation
@@ -21,7 +28,7 @@ from organs.web.api.params import (
     AFTER,
     LIMIT,
     NAMESPACE,
-    json_body,
+    read_body,
 )
 from organs.web.api.writing import writing_operation
 from organs.web.auth import ADMIN
@@ -37,7 +44,6 @@ from organs.web.responses import (
 
 GROUP = "Administration"
 CREATED = 201
-VERSION_MAX = 10**9 - 1
 EXAMPLES = {"approve": "91", "refuse": "92"}
 """Submissions that the examples decide on."""
 _WORD: dict[str, Any] = {"type": "string", "maxLength": 96}
@@ -59,52 +65,70 @@ def _submission(example: str) -> Parameter:
     return Parameter("submission", "The number of the submission.", schema, example, where="path", required=True)
 
 
+EVENTS_SHOWN = 10
+"""Newest events in the overview."""
+
+
+@operation(
+    "/admin/overview",
+    group=GROUP,
+    summary="The registry in numbers, with the newest events",
+    answer=AdminOverview,
+    scope=ADMIN,
+    example=f"{ROOT}/admin/overview",
+)
+def overview() -> AdminOverview:
+    """Submissions that wait for review, models and contributors by state, uploads, and the newest events."""
+    with reading(settings().search_seconds) as session:
+        return admin_overview(session, EVENTS_SHOWN)
+
+
 @operation(
     "/admin/quarantine",
     group=GROUP,
-    summary="What waits for review",
+    summary="Submissions that wait for review",
     parameters=(LIMIT, AFTER),
-    answer="Quarantine",
+    answer=SubmissionReviewPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/quarantine?limit=1",
 )
-def quarantine() -> Values:
-    """Submissions that were checked and taken apart, and that nobody sees before an administrator says so; the one
-    that has waited longest comes first."""
+def quarantine() -> SubmissionReviewPage:
+    """Submissions that were inspected and wait for review, the longest waiting first. Nobody else sees them before an
+    administrator approves them."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        return waiting_values(session, waiting_submissions(session, limit, after))
+        return waiting_submissions(session, limit, after)
 
 
 @writing_operation(
     "/admin/submissions/{submission}/approve",
     group=GROUP,
-    summary="Publish what waits",
+    summary="Approve a submission",
     parameters=(_submission(EXAMPLES["approve"]),),
-    answer="Decision",
+    answer=Decision,
     refusals=(404, 409),
     scope=ADMIN,
     example=f"{ROOT}/admin/submissions/{EXAMPLES['approve']}/approve",
 )
-def approve_submission(submission: str) -> Values:
-    """Its model is visible from now on. 409 for what does not wait."""
+def approve_submission(submission: str) -> Decision:
+    """Publish its model. 409 for a submission that does not wait for review."""
     return administration.approve(submission)
 
 
 @writing_operation(
     "/admin/submissions/{submission}/refuse",
     group=GROUP,
-    summary="Refuse what waits",
+    summary="Refuse a submission",
     parameters=(_submission(EXAMPLES["refuse"]),),
-    answer="Decision",
+    answer=Decision,
     refusals=(404, 409),
-    body="RefusalRequest",
+    body=RefusalRequest,
     scope=ADMIN,
     example='{"reason": "Its licence does not allow it."}',
 )
-def refuse_submission(submission: str) -> Values:
-    """Its contributor reads the reason; its bytes go with the next sweeps. 409 for what does not wait."""
-    return administration.refuse(submission, _text(json_body(("reason",)), "reason"))
+def refuse_submission(submission: str) -> Decision:
+    """Its contributor reads the reason. The next sweeps remove its bytes. 409 for a submission that does not wait."""
+    return administration.refuse(submission, read_body(RefusalRequest).reason)
 
 
 @writing_operation(
@@ -112,22 +136,19 @@ def refuse_submission(submission: str) -> Values:
     group=GROUP,
     summary="Remove a model for good",
     parameters=(NAMESPACE, PLAIN_NAME),
-    answer="Removal",
+    answer=Removal,
     refusals=(404, 409),
-    body="RemovalRequest",
+    body=RemovalRequest,
     scope=ADMIN,
     example='{"version": 1, "reason": "It was not theirs to give."}',
 )
-def remove_model(namespace: str, name: str) -> Values:
-    """Its name, its digest and the reason stay. Chimeras keep the organs that they have of it; bytes that nothing else
-    needs go with the next sweeps."""
-    body = json_body(("version", "reason"))
-    version = body.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION_MAX:
-        raise BadRequest("version", "version is to be the number of the version that goes.")
+def remove_model(namespace: str, name: str) -> Removal:
+    """The name, the digest and the reason stay. Chimeras keep the organs that they have of it. The next sweeps remove
+    bytes that nothing else needs."""
+    wanted = read_body(RemovalRequest)
     if parse_model_name(f"{namespace}/{name}").version is not None:
-        raise BadRequest("name", "The version is to stand in the body, not in the address.")
-    return administration.remove(f"{namespace}/{name}@{version}", _text(body, "reason"))
+        raise BadRequest("name", "The version belongs in the body, not in the address.")
+    return administration.remove(f"{namespace}/{name}@{wanted.version}", wanted.reason)
 
 
 @operation(
@@ -152,32 +173,31 @@ def events() -> EventPage:
     group=GROUP,
     summary="Contributors with state and quota",
     parameters=(LIMIT, AFTER),
-    answer="ContributorAccounts",
+    answer=ContributorAccountPage,
     scope=ADMIN,
     example=f"{ROOT}/admin/contributors?limit=1",
 )
-def contributor_accounts() -> Values:
-    """All of them, newest first, those without a visible model among them."""
+def contributor_accounts() -> ContributorAccountPage:
+    """All contributors, newest first, also those without a visible model."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        page = all_contributors(session, limit, after)
-        return accounts_values(session, page, registry().settings.quota_bytes)
+        return all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
 
 
 @writing_operation(
     "/admin/contributors",
     group=GROUP,
     summary="Add a contributor",
-    answer="ContributorAccount",
-    body="NewContributorRequest",
+    answer=ContributorAccount,
+    body=NewContributorRequest,
     status=CREATED,
     scope=ADMIN,
     example='{"name": "grace", "quota": 5000000000}',
 )
-def add_contributor() -> Values:
-    """Who has no token yet: `organ token create` makes one, at the registry's machine."""
-    body = json_body(("name", "quota"))
-    return administration.add(_text(body, "name"), _quota(body))
+def add_contributor() -> ContributorAccount:
+    """The contributor has no token yet: `organ token create` makes one, at the registry's machine."""
+    wanted = read_body(NewContributorRequest)
+    return administration.add(wanted.name, wanted.quota)
 
 
 @writing_operation(
@@ -186,32 +206,17 @@ def add_contributor() -> Values:
     group=GROUP,
     summary="Suspend a contributor, or set a quota",
     parameters=(CONTRIBUTOR,),
-    answer="ContributorAccount",
+    answer=ContributorAccount,
     refusals=(404,),
-    body="ContributorChangeRequest",
+    body=ContributorChangeRequest,
     scope=ADMIN,
     example='{"quota": 2000000000}',
 )
-def change_contributor(contributor: str) -> Values:
-    """Who is suspended can do nothing that needs an account, from the next request on; what was published stays."""
-    body = json_body(("state", "quota"))
-    if not body:
-        raise BadRequest(None, "Say what is to be another: state, quota, or both.")
-    state = body.get("state")
-    if "state" in body and state not in CONTRIBUTOR_STATES:
-        raise BadRequest("state", f"state is to be {' or '.join(CONTRIBUTOR_STATES)}.")
-    return administration.change(contributor, state, _quota(body) if "quota" in body else administration.LEAVE)
-
-
-def _text(body: Values, name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str) or not value.strip():
-        raise BadRequest(name, f"{name} is to be a text that is not empty.")
-    return value
-
-
-def _quota(body: Values) -> int | None:
-    value = body.get("quota")
-    if value is not None and (type(value) is not int or not 0 <= value <= administration.ID_MAX):
-        raise BadRequest("quota", "quota is to be a whole number of bytes, or null.")
-    return value
+def change_contributor(contributor: str) -> ContributorAccount:
+    """A suspended contributor can do nothing that needs an account, from the next request on. Published models stay."""
+    changes = read_body(ContributorChangeRequest)
+    if changes.state is UNSET and changes.quota is UNSET:
+        raise BadRequest(None, "The body has nothing to change: give state, quota, or both.")
+    if changes.state is not UNSET and changes.state not in CONTRIBUTOR_STATES:
+        raise BadRequest("state", f"state must be {' or '.join(CONTRIBUTOR_STATES)}.")
+    return administration.change(contributor, changes)

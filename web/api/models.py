@@ -6,13 +6,18 @@ from flask import request
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.description import (
-    FIELDS,
     read_edits,
 )
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.composing import model_by_digest, model_with_header
 from organs.registry.catalog.queries.models import composed_among, model_by_name
-from organs.registry.catalog.queries.published import OWN_STATES, VERSIONS_MAX, descendants_page, versions
+from organs.registry.catalog.queries.published import (
+    OWN_STATES,
+    VERSIONS_MAX,
+    descendants_page,
+    published_model,
+    versions,
+)
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.register.editing import edit_model
 from organs.registry.catalog.register.states import hide_model
@@ -23,11 +28,19 @@ from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.entities.lineage import FamilyPage, ModelLineage
+from organs.registry.entities.published import (
+    VERSION_MAX,
+    DescendantPage,
+    ModelEditRequest,
+    ModelVersions,
+    PublishedModel,
+    RestoreRequest,
+    YankRequest,
+)
 from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.lookup import organs_of_model
 from organs.registry.present.models import model_page, model_summary, models_values
-from organs.registry.present.published import descendants_values, published_values, versions_values
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, registered_model
@@ -50,6 +63,7 @@ from organs.web.api.params import (
     RANKED,
     SECOND,
     json_body,
+    read_body,
 )
 from organs.web.api.writing import ACCEPTED, queued, writing_operation
 from organs.web.auth import (
@@ -281,7 +295,6 @@ def _asked_model(parameter: str) -> ModelName:
         raise BadRequest(parameter, str(error)) from error
 
 
-VERSION_MAX = 10**9
 _MODEL = "/models/{namespace}/{name}"
 
 
@@ -290,62 +303,61 @@ _MODEL = "/models/{namespace}/{name}"
     group=GROUP,
     summary="The versions of a model",
     parameters=(NAMESPACE, NAME),
-    answer="Versions",
+    answer=ModelVersions,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/versions",
 )
-def model_versions(namespace: str, name: str) -> Values:
-    """The versions of the name, newest first, each with what it has otherwise than the one before. A yanked one stands
-    there with its reason; a removed one does not. Quarantined ones are shown to their owner."""
+def model_versions(namespace: str, name: str) -> ModelVersions:
+    """The newest 100 versions, each with its differences from the one before. Yanked versions are listed with the
+    reason, removed ones are not. Quarantined ones are shown to their owner."""
     states = OWN_STATES if is_shown_all(namespace) else REACHABLE_STATES
     with reading(settings().search_seconds) as session:
-        model = known_model(session, _name(namespace, name, {}))
-        return versions_values(versions(session, model, states, VERSIONS_MAX))
+        model = known_model(session, _name(namespace, name))
+        return versions(session, model, states, VERSIONS_MAX)
 
 
 @operation(
     f"{_MODEL}/descendants",
     group=GROUP,
-    summary="Who grafted its organs",
+    summary="Chimeras made of a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    answer="Descendants",
+    answer=DescendantPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/local/Zoo-A-2M-v1.0-F16/descendants?limit=1",
 )
-def model_descendants(namespace: str, name: str) -> Values:
-    """The chimeras that were made of it, as their base or as a donor, newest first, with the acts and how many organs
-    they have of it."""
+def model_descendants(namespace: str, name: str) -> DescendantPage:
+    """The chimeras that were made of it, as their base or as a donor, newest first."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        model = model_by_name(session, _name(namespace, name, {}))
-        return descendants_values(model, descendants_page(session, model, limit, after))
+        model = model_by_name(session, _name(namespace, name))
+        return descendants_page(session, model, limit, after)
 
 
 @writing_operation(
     _MODEL,
     method="patch",
     group=GROUP,
-    summary="Change what is said of a model",
+    summary="Edit a model",
     parameters=(NAMESPACE, NAME),
-    body="ModelEdits",
-    answer="Published",
+    body=ModelEditRequest,
+    answer=PublishedModel,
     refusals=(404, 409, 410),
     example='{"tags": ["letters"], "license": "apache-2.0"}',
 )
-def edit(namespace: str, name: str) -> Values:
+def edit(namespace: str, name: str) -> PublishedModel:
     """Title, description, licence, tags and base of one of your own models; its bytes never change. What is wrong is
     told by field. A base replaces what the file declares."""
-    asked = json_body(("version", *FIELDS))
+    asked = json_body(ModelEditRequest)
     edits, wrong = read_edits(asked)
     if wrong:
         raise BadRequest(*wrong[0], more=wrong[1:])
-    wanted = _name(namespace, name, asked)
+    wanted = _name(namespace, name, asked.get("version"))
     with registry().catalog.writing() as session:
         model = model_to_edit(session, wanted)
         edit_model(session, model, edits, _asker())
         if model.state == "visible":
             resolve_declared(session, model)
-        return published_values(session, model)
+        return published_model(session, model)
 
 
 @writing_operation(
@@ -353,24 +365,21 @@ def edit(namespace: str, name: str) -> Values:
     group=GROUP,
     summary="Yank a model",
     parameters=(NAMESPACE, NAME),
-    body="YankRequest",
-    answer="Published",
+    body=YankRequest,
+    answer=PublishedModel,
     refusals=(404, 409, 410),
     example='{"reason": "Its tokenizer was the wrong one."}',
     scope=ANY,
 )
-def yank(namespace: str, name: str) -> Values:
+def yank(namespace: str, name: str) -> PublishedModel:
     """Take one of your own models out of searches, rankings and lists. Who names its version or its digest gets it
     still, with the reason. It may be of your own (scope `upload`), or you an administrator (scope `admin`)."""
-    asked = json_body(("version", "reason"))
-    reason = asked.get("reason")
-    if not isinstance(reason, str):
-        raise BadRequest("reason", "reason is missing: why it is yanked, for those who use it.")
-    wanted = _name(namespace, name, asked)
+    body = read_body(YankRequest)
+    wanted = _name(namespace, name, body.version)
     with registry().catalog.writing() as session:
         model = model_to_yank(session, wanted)
-        hide_model(session, model, "yanked", reason, _asker())
-        return published_values(session, model)
+        hide_model(session, model, "yanked", body.reason, _asker())
+        return published_model(session, model)
 
 
 @writing_operation(
@@ -378,19 +387,19 @@ def yank(namespace: str, name: str) -> Values:
     group=GROUP,
     summary="Restore a yanked model",
     parameters=(NAMESPACE, NAME),
-    body="RestoreRequest",
-    answer="Published",
+    body=RestoreRequest,
+    answer=PublishedModel,
     refusals=(404, 409, 410),
     example="{}",
     scope=ANY,
 )
-def restore(namespace: str, name: str) -> Values:
+def restore(namespace: str, name: str) -> PublishedModel:
     """Let a yanked model be found again; one that is visible stays as it is. It is for whoever may yank it."""
-    wanted = _name(namespace, name, json_body(("version",)))
+    wanted = _name(namespace, name, read_body(RestoreRequest).version)
     with registry().catalog.writing() as session:
         model = model_to_restore(session, wanted)
         publish_model(session, model, _asker())
-        return published_values(session, model)
+        return published_model(session, model)
 
 
 def _asker() -> str:
@@ -399,14 +408,13 @@ def _asker() -> str:
     return name
 
 
-def _name(namespace: str, name: str, asked: Values) -> ModelName:
-    """The name in the address, with the version of the body if there is one; raises BadName, BadRequest."""
+def _name(namespace: str, name: str, version: object = None) -> ModelName:
+    """Return the name in the address, with the version of the body if there is one; raises BadName, BadRequest."""
     found = parse_model_name(f"{namespace}/{name}")
-    version = asked.get("version")
     if version is None:
         return found
-    if type(version) is not int or not 1 <= version < VERSION_MAX:
-        raise BadRequest("version", "version is to be a whole number from 1.")
+    if type(version) is not int or not 1 <= version <= VERSION_MAX:
+        raise BadRequest("version", f"version must be a whole number from 1 to {VERSION_MAX}.")
     if found.version not in (None, version):
         raise BadRequest("version", "The address names another version than the body.")
     return ModelName(found.namespace, found.name, version)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
+import msgspec
 from flask import abort, request
+from msgspec import structs
+from msgspec.inspect import Metadata, Type, UnionType, VarTupleType, type_info
 
 from organs.registry.catalog.search import MODELS, ORGANS, Vocabulary
 from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, PAGE_MAX
@@ -21,6 +24,7 @@ from organs.web.api.operation import Parameter
 from organs.web.api.schemas.values import Schema
 from organs.web.params import LIMIT_DEFAULT
 
+R = TypeVar("R", bound=Request)
 DEPTH_MAX = 8
 """Lists and objects inside each other; what is asked here has five at most."""
 BRACKETS_MAX = 250_000
@@ -47,6 +51,44 @@ def json_body(members: type[Request] | Sequence[str] | None = None) -> Values:
         errors = [(name[:80], f"There is no member {name[:80]!r} here. The body has {takes}.") for name in strange]
         raise BadRequest(*errors[0], more=errors[1:])
     return value
+
+
+def read_body(kind: type[R]) -> R:
+    """Return the body as a request of that class; raises BadRequest with each member that is not valid, as
+    `json_body`."""
+    values = json_body(kind)
+    found: Values = {}
+    wrong: list[tuple[str | None, str]] = []
+    for member in structs.fields(kind):
+        name = member.encode_name
+        if name in values:
+            try:
+                found[member.name] = msgspec.convert(values[name], member.type)
+            except msgspec.ValidationError as error:
+                place = _place(values[name], member.type)
+                wrong.append((f"{name}{place}", f"{name}{place} is not valid: {error}."))
+        elif member.required:
+            wrong.append((name, f"{name} is missing."))
+    if wrong:
+        raise BadRequest(*wrong[0], more=wrong[1:])
+    return kind(**found)
+
+
+def _place(value: object, kind: object) -> str:
+    """Return the place of the first item of a list that is not valid, as `[2]`; empty for what is no list."""
+    if not isinstance(value, list) or not _takes_lists(type_info(kind)):
+        return ""
+    for index, item in enumerate(value):
+        try:
+            msgspec.convert([item], kind)
+        except msgspec.ValidationError:
+            return f"[{index}]"
+    return ""
+
+
+def _takes_lists(kind: Type) -> bool:
+    kinds = kind.types if isinstance(kind, UnionType) else (kind,)
+    return any(isinstance(one.type if isinstance(one, Metadata) else one, VarTupleType) for one in kinds)
 
 
 def check_json() -> None:

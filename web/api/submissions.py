@@ -6,13 +6,11 @@ from flask import request
 
 from organs.ingest.contributions.manifest import (
     BODY_MAX_BYTES,
-    MEMBERS,
     parse_acknowledged,
     parse_manifest,
     parse_stated_metadata,
 )
-from organs.registry.present.submissions import submission_values, submissions_values
-from organs.registry.present.values import Values
+from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
 from organs.web import submissions as submitting
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import Parameter, operation
@@ -61,12 +59,12 @@ def _submission(example: str) -> Parameter:
     group=GROUP,
     summary="Submit a model",
     parameters=(NAMESPACE, NEW_NAME),
-    body="SubmissionRequest",
-    answer="Submission",
+    body=SubmissionRequest,
+    answer=Submission,
     status=ACCEPTED,
     example=EXAMPLE_MANIFEST,
 )
-def submit_model(namespace: str, name: str) -> Values:
+def submit_model(namespace: str, name: str) -> Submission:
     """Its files, each put together from pieces that were sent before or are here already, zeros between them, or a
     whole upload. They are looked at as a job; then the model is published, or with `publish` false, waits to be. Only
     in one's own namespace. Asked again while it has not ended, the same submission is answered.
@@ -75,22 +73,22 @@ def submit_model(namespace: str, name: str) -> Values:
     with receiving(asker_id()):
         request.get_data()  # keeps the body, for `json_body`
         take_turn()
-    manifest = parse_manifest(json_body(MEMBERS))
-    return submission_values(submitting.submit(namespace, name, manifest))
+    manifest = parse_manifest(json_body(SubmissionRequest))
+    return submitting.submit(namespace, name, manifest).entity()
 
 
 @operation(
     "/submissions",
     group=GROUP,
-    summary="One's own submissions, newest first",
+    summary="Your submissions, newest first",
     parameters=(LIMIT, AFTER),
-    answer="Submissions",
+    answer=SubmissionPage,
     scope=UPLOAD,
     example=f"{ROOT}/submissions?limit=1",
 )
-def submissions() -> Values:
-    """What was submitted, and what became of it."""
-    return submissions_values(submitting.own_submissions(asked_limit(), asked_after()))
+def submissions() -> SubmissionPage:
+    """Your own submissions with their states."""
+    return submitting.own_submissions(asked_limit(), asked_after())
 
 
 @operation(
@@ -98,37 +96,37 @@ def submissions() -> Values:
     group=GROUP,
     summary="One submission",
     parameters=(_submission(EXAMPLES["shown"]),),
-    answer="Submission",
+    answer=Submission,
     refusals=(404,),
     scope=UPLOAD,
     example=f"{ROOT}/submissions/{EXAMPLES['shown']}",
 )
-def submission(submission: str) -> Values:
-    """How far it is, what was found, and what its headers say. Those of others count as absent."""
-    return submission_values(submitting.own_submission(submitting.parsed_submission(submission)))
+def submission(submission: str) -> Submission:
+    """Its progress, its findings, and what its headers say. Submissions of others count as absent."""
+    return submitting.own_submission(submitting.parsed_submission(submission)).entity()
 
 
 @writing_operation(
     "/submissions/{submission}/publish",
     group=GROUP,
-    summary="Publish what was looked at",
+    summary="Publish a submission",
     parameters=(_submission(EXAMPLES["ready"]),),
-    body="PublicationRequest",
-    answer="Submission",
+    body=PublicationRequest,
+    answer=Submission,
     status=ACCEPTED,
     refusals=(404, 409),
     example='{"metadata": {"title": "Tiny", "license": "MIT"}}',
 )
-def publish_submission(submission: str) -> Values:
+def publish_submission(submission: str) -> Submission:
     """With what is said of it beside its header, and under another name if one is given. 409 for one that is not
     `ready`, 400 while it has a finding that must be acknowledged (`non-finite-weights`) and is not in `acknowledge`.
     """
-    body = json_body(("metadata", "name", "acknowledge"))
+    body = json_body(PublicationRequest)
     given = parse_stated_metadata(body.get("metadata"))
     acknowledged = parse_acknowledged(body.get("acknowledge"))
     submission_id = submitting.parsed_submission(submission)
     name = submitting.checked_name(body.get("name"))
-    return submission_values(submitting.publish(submission_id, given, name, acknowledged))
+    return submitting.publish(submission_id, given, name, acknowledged).entity()
 
 
 @writing_operation(
@@ -137,11 +135,11 @@ def publish_submission(submission: str) -> Values:
     group=GROUP,
     summary="Withdraw a submission",
     parameters=(_submission(EXAMPLES["withdrawn"]),),
-    answer="Submission",
+    answer=Submission,
     refusals=(404, 409),
     example=f"{ROOT}/submissions/{EXAMPLES['withdrawn']}",
 )
-def withdraw_submission(submission: str) -> Values:
+def withdraw_submission(submission: str) -> Submission:
     """While it is looked at, is ready, or waits for an administrator; 409 otherwise. What was sent is kept until it
     expires."""
-    return submission_values(submitting.withdraw(submitting.parsed_submission(submission)))
+    return submitting.withdraw(submitting.parsed_submission(submission)).entity()

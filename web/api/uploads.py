@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeGuard
 
 from flask import Response, g, request
+from msgspec import structs
 
 from organs.ingest.contributions import uploads as sessions
 from organs.ingest.contributions.uploads import (
@@ -19,19 +19,17 @@ from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import (
     known_digests,
     open_uploads,
+    upload_entity,
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.submissions import Pieces
-from organs.registry.catalog.vocabulary import UPLOAD_KINDS
-from organs.registry.digest import Digest, parse_digest
-from organs.registry.errors import BadDigest, BadInput, BadRequest, Busy, DiskFull, NotFound
-from organs.registry.present.uploads import upload_values, uploads_values
-from organs.registry.present.values import Values
+from organs.registry.digest import parse_digest
+from organs.registry.entities.upload import NAME_MAX_LENGTH, KnownDigests, Upload, UploadPage, UploadRequest
+from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
 from organs.web.api.blueprint import ROOT, api
 from organs.web.api.operation import Parameter, operation
 from organs.web.api.organs import asked_digests
-from organs.web.api.params import json_body
+from organs.web.api.params import json_body, read_body
 from organs.web.api.writing import ACCEPTED, writing_operation
 from organs.web.auth import (
     UPLOAD,
@@ -45,60 +43,23 @@ from organs.web.responses import (
     settings,
 )
 
-NAME_MAX_LENGTH = 255
 
-
-def asked_declaration() -> Declared:
-    """The body; raises BadRequest (400) for what cannot be sent. Whether it may be, the catalog knows."""
-    given = json_body(("kind", "size_bytes", "digest", "name", "pieces"))
-    kind, size_bytes = given.get("kind"), given.get("size_bytes")
-    if kind not in UPLOAD_KINDS:
-        raise BadRequest("kind", f"kind is to be {', '.join(UPLOAD_KINDS[:-1])} or {UPLOAD_KINDS[-1]}.")
-    if not _is_size(size_bytes):
-        raise BadRequest("size_bytes", "size_bytes is to be a whole number from 1 on.")
-    digest, name, pieces = given.get("digest"), given.get("name"), given.get("pieces")
+def requested_upload() -> Declared:
+    """Return the upload that the body declares; raises BadRequest (400) for one that can never be sent."""
+    wanted = read_body(UploadRequest)
+    if wanted.name is not None:
+        _check_name(wanted.name)
+    pieces = tuple((piece.size_bytes, piece.digest) for piece in wanted.pieces or ())
     try:
-        return Declared(
-            kind,
-            size_bytes,
-            None if digest is None else _digest(digest, "digest"),
-            None if name is None else _name(name),
-            () if pieces is None else _pieces(pieces),
-        )
-    except BadRequest:
-        raise
+        return Declared(wanted.kind, wanted.size_bytes, wanted.digest, wanted.name, pieces)
     except BadInput as error:
         raise BadRequest(None, f"{error}.") from error
 
 
-def _is_size(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 1 << 62
-
-
-def _digest(value: Any, field: str) -> Digest:
-    try:
-        return parse_digest(value if isinstance(value, str) else "")
-    except BadDigest as error:
-        raise BadRequest(field, f"{field} is to be a SHA-256 digest of 64 hexadecimal characters.") from error
-
-
-def _name(value: Any) -> str:
-    """What a file is called: shown to people, and never a path."""
-    is_name = isinstance(value, str) and 1 <= len(value) <= NAME_MAX_LENGTH and value.isprintable()
-    if not is_name or "/" in value or "\\" in value or value in (".", ".."):
-        raise BadRequest("name", f"name is to be what a file is called, of 1 to {NAME_MAX_LENGTH} characters, no path.")
-    return str(value)
-
-
-def _pieces(value: Any) -> Pieces:
-    if not isinstance(value, list) or not value:
-        raise BadRequest("pieces", "pieces is to be a list of [size_bytes, digest].")
-    found = []
-    for place, one in enumerate(value):
-        if not (isinstance(one, list) and len(one) == 2 and _is_size(one[0])):
-            raise BadRequest(f"pieces[{place}]", "a piece is [size_bytes, digest].")
-        found.append((int(one[0]), _digest(one[1], f"pieces[{place}]")))
-    return tuple(found)
+def _check_name(name: str) -> None:
+    """Raise BadRequest for what is a path, or cannot be shown to people."""
+    if not name.isprintable() or "/" in name or "\\" in name or name in (".", ".."):
+        raise BadRequest("name", f"name must be the name of a file, 1 to {NAME_MAX_LENGTH} characters, without a path.")
 
 
 GROUP = "Uploads"
@@ -146,73 +107,72 @@ _DIGEST = Parameter(
 @writing_operation(
     "/uploads/lookup",
     group=GROUP,
-    summary="Which pieces need not be sent",
+    summary="Pieces that need not be sent",
     body="Digests",
-    answer="DigestsKnown",
+    answer=KnownDigests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
     is_shadowed=True,
 )
-def lookup_uploads() -> Values:
-    """Up to 1,000 digests at once. Known are organs, header runs and metadata arrays of models that anybody can see,
-    and of the asker's own, and pieces that the asker has sent before. Everything else counts as absent.
+def lookup_uploads() -> KnownDigests:
+    """Up to 1,000 digests at once. Known are organs, header runs and metadata arrays of public models and of your own
+    models, and pieces that you have sent before. Everything else counts as absent.
     """
     digests = asked_digests(json_body(("digests",)).get("digests"))
     asker = asker_id()
     with reading(settings().search_seconds) as session:
         known = known_digests(session, asker, digests, now())
-    return {"known": [digest for digest in dict.fromkeys(digests) if digest in known]}
+    return KnownDigests(known=tuple(digest for digest in dict.fromkeys(digests) if digest in known))
 
 
 @writing_operation(
     "/uploads",
     group=GROUP,
     summary="Begin an upload",
-    body="UploadAsked",
-    answer="Upload",
+    body=UploadRequest,
+    answer=Upload,
     status=ACCEPTED,
     example=f'{{"kind": "piece", "size_bytes": 5, "digest": "{EXAMPLE_DIGEST}"}}',
 )
-def begin_upload() -> Values:
-    """Declare what is going to be sent. One that is under way for the same already is answered as it is, so that a
-    program that starts again goes on where it was. 413 for more than the quota allows, 429 for too many at once.
+def begin_upload() -> Upload:
+    """Declare what will be sent. If an upload for the same is open already, it is answered, so that a program that
+    starts again continues where it was. 413 for more than the quota allows, 429 for too many at once.
     """
-    declared = asked_declaration()
+    declared = requested_upload()
     asker = asker_id()
     with _room():
-        return upload_values(sessions.open_upload(registry(), asker, declared))
+        return upload_entity(sessions.open_upload(registry(), asker, declared))
 
 
 @operation(
     "/uploads",
     group=GROUP,
-    summary="Uploads under way",
-    answer="Uploads",
+    summary="Open uploads",
+    answer=UploadPage,
     example=f"{ROOT}/uploads",
     scope=UPLOAD,
 )
-def uploads() -> Values:
-    """The asker's own that are not finished, newest first."""
+def uploads() -> UploadPage:
+    """Your own open uploads, newest first."""
     g.unkept = True
     asker = asker_id()
     with reading() as session:
-        return uploads_values(open_uploads(session, asker, now()))
+        return UploadPage(items=tuple(upload_entity(row) for row in open_uploads(session, asker, now())))
 
 
 @operation(
     "/uploads/{upload}",
     group=GROUP,
-    summary="How far an upload is",
+    summary="One upload",
     parameters=(UPLOAD_ID,),
-    answer="Upload",
+    answer=Upload,
     refusals=(404,),
     example=f"{ROOT}/uploads/{EXAMPLES['open']}",
     scope=UPLOAD,
 )
-def upload(upload: str) -> Values:
-    """`received_bytes` is where the next chunk begins. An upload of somebody else's is answered as one that never
-    was."""
+def upload(upload: str) -> Upload:
+    """`received_bytes` is where the next chunk begins. An upload of another contributor counts as absent."""
     g.unkept = True
-    return upload_values(sessions.look_up(registry(), asker_id(), upload))
+    return upload_entity(sessions.look_up(registry(), asker_id(), upload))
 
 
 @writing_operation(
@@ -222,12 +182,12 @@ def upload(upload: str) -> Values:
     summary="Send a chunk",
     parameters=(UPLOAD_ID, _RANGE, _CHUNK_DIGEST),
     bytes_example=EXAMPLE_BYTES,
-    answer="Upload",
+    answer=Upload,
     status=ACCEPTED,
     refusals=(404, 409, 411, 416),
     example=f"{ROOT}/uploads/{EXAMPLES['full']}",
 )
-def receive_chunk(upload: str) -> Values:
+def receive_chunk(upload: str) -> Upload:
     """The body is the bytes. When this is answered they are on the disk. A repeated chunk is compared with the
     stored bytes: the same bytes are answered as before, other bytes get 409. A chunk that begins elsewhere than at
     `received_bytes` gets 416. 409 is also for a chunk that comes while another is on its way. Whatever is refused
@@ -237,7 +197,7 @@ def receive_chunk(upload: str) -> Values:
     found = sessions.look_up(registry(), asker, upload)
     is_received(found, chunk)  # refuses a wrong offset before the body is read
     with receiving(asker), _room():
-        return upload_values(sessions.receive(registry(), asker, upload, chunk, portions(chunk)))
+        return upload_entity(sessions.receive(registry(), asker, upload, chunk, portions(chunk)))
 
 
 @writing_operation(
@@ -246,19 +206,19 @@ def receive_chunk(upload: str) -> Values:
     group=GROUP,
     summary="Finish an upload",
     parameters=(UPLOAD_ID, _DIGEST),
-    answer="Upload",
+    answer=Upload,
     status=201,
     refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['done']}",
 )
-def finish_upload(upload: str) -> Values:
+def finish_upload(upload: str) -> Upload:
     """All has been sent: its bytes are read again and held against the digests that were declared. 400 where they are
     others; then it stays as it is until it is deleted or expires. To finish twice changes nothing.
     """
     text, asker = request.args.get("digest"), asker_id()
     digest = None if text is None else parse_digest(text)
     with receiving(asker), _room():
-        return upload_values(sessions.finish(registry(), asker, upload, digest))
+        return upload_entity(sessions.finish(registry(), asker, upload, digest))
 
 
 @writing_operation(
@@ -267,19 +227,19 @@ def finish_upload(upload: str) -> Values:
     group=GROUP,
     summary="Remove an upload",
     parameters=(UPLOAD_ID,),
-    answer="Upload",
+    answer=Upload,
     refusals=(404, 409),
     example=f"{ROOT}/uploads/{EXAMPLES['gone']}",
 )
-def cancel_upload(upload: str) -> Values:
-    """With all that has come of it, finished or not. The answer is what it was."""
-    return upload_values(sessions.cancel(registry(), asker_id(), upload))
+def cancel_upload(upload: str) -> Upload:
+    """Remove an upload with all its bytes, finished or not. The answer is the upload as it was."""
+    return upload_entity(sessions.cancel(registry(), asker_id(), upload))
 
 
 @api.errorhandler(WrongOffset)
 def refused_offset(error: WrongOffset) -> Response:
     """Return 416 with the upload as it is: its members stand beside those of the problem document."""
-    answer = refused(error, upload_values(error.upload))
+    answer = refused(error, structs.asdict(upload_entity(error.upload)))
     if error.received_bytes:
         answer.headers["Range"] = f"bytes=0-{error.received_bytes - 1}"
     return answer

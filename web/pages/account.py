@@ -11,11 +11,24 @@ from urllib.parse import urlsplit
 from flask import Response, abort, after_this_request, redirect, request, url_for
 
 from organs.registry.catalog.clock import now
-from organs.registry.catalog.register.accounts import PAGE_TOKEN, SESSION, end_session, open_page_token, open_session
-from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES, TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
+from organs.registry.catalog.register.accounts import (
+    PAGE_TOKEN,
+    SESSION,
+    end_session,
+    open_page_token,
+    open_session,
+)
+from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
+from organs.registry.entities.account import (
+    TOKEN_DAYS_DEFAULT,
+    TOKEN_DAYS_MAX,
+    AccountOverview,
+    AccountToken,
+    TokenRequest,
+)
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.registry.present.values import Values
-from organs.web.accounts import create_own_token, own_account, revoke_own_token
+from organs.web.accounts import create_own_token, own_overview, revoke_own_token
 from organs.web.auth import (
     ANY,
     TOKENS,
@@ -82,8 +95,8 @@ TOKENS_SHOWN = ("good", "expired")
 def account() -> Page:
     """What is here of who is logged in; anybody else is asked to log in."""
     _ask_to_log_in()
-    values = own_account(whole=True)
-    return Page("account.html", values, extra=lambda: _around(values))
+    overview = own_overview()
+    return Page("account.html", {"account": overview}, extra=lambda: _around(overview), entity=overview)
 
 
 @writing_form(pages, "/account/tokens", scope=TOKENS)
@@ -92,9 +105,12 @@ def make_token() -> Page:
     days = request.form.get("days", str(TOKEN_DAYS_DEFAULT))
     if days and not (days.isascii() and days.isdigit() and len(days) <= len(str(TOKEN_DAYS_MAX))):
         raise BadInput(f"a token is good for 1 to {TOKEN_DAYS_MAX} days")
-    scopes, label = request.form.getlist("scope"), request.form.get("label", "")
-    values = create_own_token(label, scopes, int(days) if days else None)
-    return Page("token.html", values)
+    wanted = TokenRequest(
+        scopes=tuple(request.form.getlist("scope")),
+        label=request.form.get("label", ""),
+        days=int(days) if days else None,
+    )
+    return Page("token.html", {"made": create_own_token(wanted)})
 
 
 @writing_form(pages, "/account/tokens/<token>/revoke", scope=ANY)
@@ -129,37 +145,35 @@ def _earlier(first: datetime, second: datetime | None) -> datetime:
     return first if second is None else min(first, second)
 
 
-def _around(values: Values) -> Values:
-    limit, used = values["quota"]["limit_bytes"], values["quota"]["used_bytes"]
-    own, manages = values["token"], TOKENS in values["scopes"]
+def _around(account: AccountOverview) -> Values:
+    own, manages = account.token, TOKENS in account.scopes
     return {
-        "left_bytes": max(0, limit - used),
         "reachable": REACHABLE_STATES,
-        "shown_tokens": [one for one in values["tokens"] if one["state"] in TOKENS_SHOWN],
-        "revoked_tokens": [one for one in values["tokens"] if one["state"] not in TOKENS_SHOWN],
-        "revocable": set() if own is None else _revocable(values["tokens"], own["id"]),
-        "labels": {one["id"]: one["label"] or one["id"] for one in values["tokens"]},
-        "may_give": [scope for scope in SCOPES if scope in values["scopes"] and manages and own is not None],
-        "days": [] if own is None else _days(own["expires_at"]),
+        "shown_tokens": [one for one in account.tokens if one.state in TOKENS_SHOWN],
+        "revoked_tokens": [one for one in account.tokens if one.state not in TOKENS_SHOWN],
+        "revocable": set() if own is None else _revocable(account.tokens, own.id),
+        "labels": {one.id: one.label or one.id for one in account.tokens},
+        "may_give": [scope for scope in SCOPES if scope in account.scopes and manages and own is not None],
+        "days": [] if own is None else _days(own.expires_at),
         "days_default": str(TOKEN_DAYS_DEFAULT),
     }
 
 
-def _revocable(tokens: Sequence[Values], own: str) -> set[str]:
+def _revocable(tokens: Sequence[AccountToken], own: str) -> set[str]:
     """Return the ids of the own token and of its descendants. A token is newer than its parent; `tokens` are newest
     first."""
     family = {own}
     for one in reversed(tokens):
-        if one["created_by"] in family:
-            family.add(one["id"])
+        if one.created_by in family:
+            family.add(one.id)
     return family
 
 
-def _days(expires_at: str | None) -> list[tuple[str, str]]:
+def _days(expires_at: datetime | None) -> list[tuple[str, str]]:
     """Return the choices for the life of a new token: none goes beyond the token that creates it."""
     if expires_at is None:
         return [*DAYS, ("", "for ever")]
-    left = datetime.fromisoformat(expires_at) - now()
+    left = expires_at - now()
     return [*((days, words) for days, words in DAYS if int(days) < left.days), ("", "as long as this one")]
 
 

@@ -1,4 +1,4 @@
-"""Administration: what waits, the event log, contributors. For who is no administrator there are no such pages."""
+"""Administration: submissions that wait for review, the event log, contributors. Others get 404."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from flask import request, url_for
 
 from organs.registry.amounts import parse_size
 from organs.registry.catalog.queries.administration import (
+    admin_overview,
     all_contributors,
-    numbers_for_administrators,
     waiting_submissions,
 )
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
+from organs.registry.entities.account import ContributorChangeRequest
 from organs.registry.entities.event import Event
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput
-from organs.registry.present.administration import accounts_values, numbers_values, waiting_values
 from organs.registry.present.values import Values
 from organs.web import administration
 from organs.web.administration import admitted
+from organs.web.api.admin import EVENTS_SHOWN
 from organs.web.auth import ADMIN
 from organs.web.forms import writing_form
 from organs.web.links import with_parameters
@@ -36,8 +37,6 @@ from organs.web.responses import (
     settings,
 )
 
-EVENTS_SHOWN = 10
-"""On the first page."""
 EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")
 """Of the event log as CSV."""
 FIELD_MAX = 4096
@@ -46,36 +45,41 @@ FIELD_MAX = 4096
 
 @paged(pages, "/admin")
 def admin() -> Page:
-    """What waits, in numbers, and what was done last."""
+    """The registry in numbers, and the newest events."""
     admitted()
     with reading(settings().search_seconds) as session:
-        values = numbers_values(numbers_for_administrators(session))
-        values["events"] = newest_events(session, EVENTS_SHOWN).items
-    return Page("admin.html", values)
+        overview = admin_overview(session, EVENTS_SHOWN)
+    return Page("admin.html", {"overview": overview}, entity=overview)
 
 
 @paged(pages, "/admin/quarantine")
 def admin_quarantine() -> Page:
-    """Each submission that waits, with what was found."""
+    """The submissions that wait for review, with their findings."""
     admitted()
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        values = waiting_values(session, waiting_submissions(session, limit, after))
+        page = waiting_submissions(session, limit, after)
     decided = administration.decided(request.args.get("decided", ""))
     around = {"decided": decided}
-    return Page("admin_quarantine.html", values, extra=lambda: _around(values["next"]) | around, next=values["next"])
+    return Page(
+        "admin_quarantine.html",
+        {"items": page.items},
+        extra=lambda: _around(page.next) | around,
+        next=page.next,
+        entity=page,
+    )
 
 
 @writing_form(pages, "/admin/submissions/<submission>/approve", scope=ADMIN)
 def admin_approve(submission: str) -> str:
-    """Publish it, and show what waits now."""
+    """Approve a submission, and show those that still wait."""
     administration.approve(submission)
     return url_for("pages.admin_quarantine", decided=submission)
 
 
 @writing_form(pages, "/admin/submissions/<submission>/refuse", scope=ADMIN)
 def admin_refuse(submission: str) -> str:
-    """Refuse it, and show what waits now."""
+    """Refuse a submission, and show those that still wait."""
     administration.refuse(submission, _field("reason"))
     return url_for("pages.admin_quarantine", decided=submission)
 
@@ -105,9 +109,10 @@ def admin_contributors() -> Page:
     admitted()
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        page = all_contributors(session, limit, after)
-        values = accounts_values(session, page, registry().settings.quota_bytes)
-    return Page("admin_contributors.html", values, extra=lambda: _around(values["next"]), next=values["next"])
+        page = all_contributors(session, limit, after, default_bytes=registry().settings.quota_bytes)
+    return Page(
+        "admin_contributors.html", {"items": page.items}, extra=lambda: _around(page.next), next=page.next, entity=page
+    )
 
 
 @writing_form(pages, "/admin/contributors/<contributor>/state", scope=ADMIN)
@@ -116,7 +121,7 @@ def admin_state(contributor: str) -> str:
     state = _field("state")
     if state not in CONTRIBUTOR_STATES:
         raise BadInput(f"a contributor is {' or '.join(CONTRIBUTOR_STATES)}")
-    administration.change(contributor, state)
+    administration.change(contributor, ContributorChangeRequest(state=state))
     return url_for("pages.admin_contributors")
 
 
@@ -124,7 +129,7 @@ def admin_state(contributor: str) -> str:
 def admin_quota(contributor: str) -> str:
     """Another quota; an empty one is what the server gives to everybody."""
     text = _field("quota").strip()
-    administration.change(contributor, quota_bytes=parse_size(text) if text else None)
+    administration.change(contributor, ContributorChangeRequest(quota=parse_size(text) if text else None))
     return url_for("pages.admin_contributors")
 
 

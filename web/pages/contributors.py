@@ -7,9 +7,13 @@ from flask import request, url_for
 from organs.registry.catalog.queries.accounts import (
     MODELS_MAX,
     contributors_page,
+    visible_models_of,
     works_of,
 )
-from organs.registry.present.accounts import contributor_page, contributors_values
+from organs.registry.catalog.queries.models import composed_among
+from organs.registry.entities.account import Contributor, ContributorPage
+from organs.registry.entities.report import Cell
+from organs.registry.present.models import model_summary
 from organs.registry.present.values import Values
 from organs.web.links import with_parameters
 from organs.web.pages.blueprint import pages
@@ -29,38 +33,45 @@ COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
 """Of the list as CSV."""
 
 
-@paged(pages, "/contributors", csv=True)
+@paged(pages, "/contributors", csv=True, api="contributors")
 def contributors() -> Page:
-    """Who has visible models, the newest contributor first."""
+    """The contributors with visible models, newest first."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        values = contributors_values(contributors_page(session, limit, after))
+        page = contributors_page(session, limit, after)
     return Page(
         "contributors.html",
-        values,
-        extra=lambda: _around(values),
-        sheet=lambda: Sheet(COLUMNS, [[one[key] for key in COLUMNS] for one in values["items"]]),
-        next=values["next"],
+        {"items": page.items},
+        extra=lambda: _around(page),
+        sheet=lambda: Sheet(COLUMNS, [_row(one) for one in page]),
+        next=page.next,
     )
 
 
-@paged(pages, "/contributors/<contributor>")
+@paged(pages, "/contributors/<contributor>", api="contributor")
 def contributor(contributor: str) -> Page:
-    """One of them, with the newest models."""
+    """One contributor, with the newest models."""
     with reading(settings().search_seconds) as session:
-        values = contributor_page(session, works_of(session, contributor))
-    return Page("contributor.html", values, extra=lambda: _links(values))
+        found = works_of(session, contributor)
+        models = visible_models_of(session, found.name)
+        composed = composed_among(session, [model.id for model in models])
+        newest = [model_summary(model, composed=model.id in composed) for model in models]
+    return Page("contributor.html", {"contributor": found, "newest": newest}, extra=lambda: _links(found))
 
 
-def _around(values: Values) -> Values:
+def _row(one: Contributor) -> list[Cell]:
+    return [one.name, one.since.isoformat(), one.models, one.chimeras, one.downloads, one.grafts]
+
+
+def _around(page: ContributorPage) -> Values:
     path, limit = url_for("pages.contributors"), request.args.get("limit", "")
     return {
-        "following": values["next"] and with_parameters(path, {"after": values["next"]}, limit=limit),
+        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
         "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
         "csv": with_parameters(url_for("pages.contributors_csv"), {}, limit="1000"),
     }
 
 
-def _links(values: Values) -> Values:
-    query = url_for("pages.models", q=f'by:"{values["name"]}"')
-    return {"all_models": query if values["models"] > MODELS_MAX else None}
+def _links(contributor: Contributor) -> Values:
+    query = url_for("pages.models", q=f'by:"{contributor.name}"')
+    return {"all_models": query if contributor.models > MODELS_MAX else None}

@@ -15,7 +15,7 @@ from organs.ingest.contributions.description import (
 )
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.published import count_descendants, descendants_page, versions
+from organs.registry.catalog.queries.published import count_descendants, descendants_page, published_model, versions
 from organs.registry.catalog.queries.search import (
     ModelPage,
     search_models,
@@ -34,11 +34,11 @@ from organs.registry.compose.chimeras import chimera_brief
 from organs.registry.entities.chimera import ChimeraBrief
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
+from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import BadQuery, Conflict
 from organs.registry.lineage import Slot
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.models import model_page, models_values
-from organs.registry.present.published import descendants_values, published_values, versions_values
 from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
@@ -117,12 +117,11 @@ def model(namespace: str, name: str) -> Page:
 
 def _since(session: Session, row: Model) -> Values:
     """What became of it since it was published: its versions, and the newest chimeras that were made of it."""
-    found = versions_values(versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN))
-    made = descendants_values(row, descendants_page(session, row, DESCENDANTS_SHOWN))
+    found = versions(session, row, REACHABLE_STATES, VERSIONS_SHOWN)
     return {
-        "versions": found["items"],
-        "versions_left_out": found["left_out"],
-        "descendants": made["items"],
+        "versions": found.items,
+        "versions_left_out": found.left_out,
+        "descendants": descendants_page(session, row, DESCENDANTS_SHOWN).items,
         "descendants_count": count_descendants(session, row),
     }
 
@@ -251,7 +250,7 @@ def _links(values: Values, by: str, changes: dict[Slot, OrganChange]) -> Values:
         "acts_text": acts_text,
         "may_edit": may_edit(values["name"].partition("/")[0]),
         "may_yank": may_yank(values["name"].partition("/")[0]),
-        "newest": next((one["name"] for one in values["versions"] if one["state"] == "visible"), None),
+        "newest": next((one.name for one in values["versions"] if one.state == "visible"), None),
         "csv": model_address(values["name"], "pages.model_csv"),
         "report_address": model_address(values["name"], "pages.dissection"),
         "lineage_address": url_for("pages.lineage", model=values["name"]),
@@ -341,8 +340,8 @@ def model_edit(namespace: str, name: str) -> Page:
         abort(redirect(url_for("pages.login", next=request.script_root + request.path), 303))
     need(ANY)
     with reading(settings().search_seconds) as session:
-        values = published_values(session, model_to_edit(session, _name(namespace, name)))
-    return Page("edit.html", values, extra=lambda: {"said": _said(values), "wrong": {}})
+        found = published_model(session, model_to_edit(session, _name(namespace, name)))
+    return Page("edit.html", {"model": found}, extra=lambda: {"said": _said(found), "wrong": {}}, entity=found)
 
 
 @writing_form(pages, "/models/<namespace>/<name>/edit")
@@ -352,7 +351,7 @@ def save_model(namespace: str, name: str) -> str | Page:
     edits, wrong = read_edits(typed | {"tags": _tags(typed["tags"])} if "tags" in typed else typed)
     with registry().catalog.writing() as session:
         model = model_to_edit(session, _name(namespace, name))
-        values = published_values(session, model)
+        before = published_model(session, model)
         if not wrong:
             try:
                 edit_model(session, model, edits, _asker())
@@ -361,9 +360,9 @@ def save_model(namespace: str, name: str) -> str | Page:
             except Conflict as error:  # the one thing that only the registry knows: it would be its own base
                 wrong.append(("base", f"{str(error)[:1].upper()}{str(error)[1:]}."))
     if wrong:
-        again = {"said": _said(values) | typed, "wrong": dict(wrong)}
-        return Page("edit.html", values, extra=lambda: again, status=400)
-    return model_address(values["name"])
+        again = {"said": _said(before) | typed, "wrong": dict(wrong)}
+        return Page("edit.html", {"model": before}, extra=lambda: again, status=400)
+    return model_address(before.name)
 
 
 @writing_form(pages, "/models/<namespace>/<name>/yank", scope=ANY)
@@ -384,10 +383,10 @@ def restore_model(namespace: str, name: str) -> str:
         return model_address(model.full_name)
 
 
-def _said(values: Values) -> Values:
-    """What is said now, as the fields of the form have it."""
-    texts = {field: values[field] or "" for field in FIELDS if field != "tags"}
-    return texts | {"tags": f"{TAGS_SEPARATOR} ".join(values["tags"])}
+def _said(model: PublishedModel) -> Values:
+    """Return the values of the fields of the form."""
+    texts = {field: getattr(model, field) or "" for field in FIELDS if field != "tags"}
+    return texts | {"tags": f"{TAGS_SEPARATOR} ".join(model.tags)}
 
 
 def _tags(typed: str) -> list[str]:

@@ -18,18 +18,18 @@ from organs.ingest.contributions.manifest import (
 )
 from organs.ingest.contributions.submissions import manifest_of
 from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
     FoundSubmission,
     finished_files,
     open_submissions,
     open_uploads,
+    upload_entity,
 )
 from organs.registry.catalog.tables import Upload
+from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
-from organs.registry.present.administration import submitted_values
-from organs.registry.present.submissions import submission_values, submissions_values
-from organs.registry.present.uploads import uploads_values
 from organs.registry.present.values import Values
 from organs.web import submissions
 from organs.web.accounts import own_account
@@ -63,10 +63,10 @@ def upload() -> Page:
     who, owner_id = need(UPLOAD), asker_id()
     with reading() as session:
         under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
-        uploads, finished = (uploads_values(some)["items"] for some in (under_way, _unused(session, owner_id)))
-    waiting = submissions_values(submissions.own_submissions(SHOWN, None))["items"]
+        uploads, finished = ([upload_entity(row) for row in some] for some in (under_way, _unused(session, owner_id)))
+    waiting = submissions.own_submissions(SHOWN, None).items
     values = {"namespace": who.name, "uploads": uploads, "finished": finished, "waiting": waiting}
-    quota = None if who.is_local else own_account()["quota"]  # no quota holds for work on this machine
+    quota = None if who.is_local else own_account().quota  # no quota holds for work on this machine
     return Page("upload.html", values, lambda: _around() | {"quota": quota, "is_local": who.is_local})
 
 
@@ -74,11 +74,12 @@ def upload() -> Page:
 def submission(submission: str) -> Page:
     """One's own submission: how far it is, what was found, what remains to be said. Administrators see all."""
     found = submissions.shown_submission(submissions.parsed_submission(submission))
-    values = submission_values(found)
+    shown = found.entity()
     return Page(
         "submission.html",
-        values,
-        lambda: _about(found) | {"said": _proposed(values), "problems": []},
+        {"submission": shown},
+        lambda: _about(found) | {"said": _proposed(shown), "problems": []},
+        entity=shown,
     )
 
 
@@ -134,8 +135,8 @@ def _given(number: int) -> StatedMetadata:
     """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
     for a file's header may say what it likes. Raises BadManifest."""
     values: Values = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
-    proposed = submission_values(submissions.own_submission(number))["proposed"] or {}
-    if values["license"] == (proposed.get("license") or "").strip():
+    proposed = submissions.own_submission(number).entity().proposed
+    if values["license"] == ((proposed and proposed.license) or "").strip():
         values["license"] = None
     if values["tags"] is not None:
         values["tags"] = [tag.strip() for tag in values["tags"].split(",") if tag.strip()]
@@ -146,11 +147,10 @@ def _given(number: int) -> StatedMetadata:
 
 def _again(number: int, problems: Sequence[str]) -> Page:
     found = submissions.own_submission(number)
-    values = submission_values(found)
     said = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
     return Page(
         "submission.html",
-        values,
+        {"submission": found.entity()},
         lambda: _about(found) | {"said": said, "problems": problems},
         status=400,
     )
@@ -160,19 +160,18 @@ def _about(found: FoundSubmission) -> Values:
     """Whose it is, where that is somebody else, and what is said of its model, which may have been edited since."""
     sender, row = None if found.contributor == identity().name else found.contributor, found.row
     about: Values = {"sender": sender, "made": None, "is_kept": False}
-    findings = submission_values(found)["findings"]
-    about["acknowledgements"] = [one for one in findings if one["code"] in MUST_ACKNOWLEDGE]
+    about["acknowledgements"] = [one for one in found.entity().findings if one.code in MUST_ACKNOWLEDGE]
     with reading(settings().search_seconds) as session:
         if found.model is not None and found.model.state != "removed":
-            about["made"] = submitted_values(session, [(row, found.contributor, found.model)])[0]
+            about["made"] = submission_review(session, row.id).model
         if row.state == "withdrawn" and sender is None:
             files = _unused(session, row.contributor_id)
             about["is_kept"] = any(file.created_at <= row.created_at for file in files)
     return about
 
 
-def _proposed(values: Values) -> Values:
-    """What the form begins with: what the header says, or what was said before."""
-    proposed = values["proposed"] or {}
-    said = {name: proposed.get(name) or "" for name in METADATA_MEMBERS}
-    return said | {"name": values["name"], "tags": ", ".join(proposed.get("tags") or ())}
+def _proposed(submission: Submission) -> Values:
+    """Return the values of the form at first: those of the header, or those that the contributor gave before."""
+    proposed = submission.proposed
+    said = {name: "" if proposed is None else getattr(proposed, name) or "" for name in METADATA_MEMBERS}
+    return said | {"name": submission.name, "tags": ", ".join(proposed.tags if proposed is not None else ())}

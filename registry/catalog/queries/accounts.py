@@ -8,9 +8,11 @@ from datetime import datetime
 from hmac import compare_digest
 from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog import clock
 from organs.registry.catalog.queries.submissions import UNDER_WAY
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.tables import (
@@ -24,6 +26,22 @@ from organs.registry.catalog.tables import (
     UploadPiece,
     WebSession,
 )
+from organs.registry.catalog.vocabulary import SCOPES
+from organs.registry.digest import Digest
+from organs.registry.entities import account as entities
+from organs.registry.entities.account import (
+    Account,
+    AccountOverview,
+    AccountToken,
+    ContributorAccount,
+    ContributorPage,
+    OwnModel,
+    OwnQuota,
+    OwnSubmission,
+    OwnToken,
+    Quota,
+    UploadTotals,
+)
 from organs.registry.errors import NoSuchContributor, NoSuchToken, OverQuota
 from organs.registry.tokens import SentToken
 
@@ -33,8 +51,8 @@ SUSPENDED = "is of a contributor who is suspended: ask whoever runs the registry
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """A contributor who asks, with what the token is good for by which they do."""
+class KnownToken:
+    """A good token with its contributor."""
 
     contributor_id: int
     name: str
@@ -53,13 +71,13 @@ class EndedToken:
     why: str
 
 
-def account_by_token(session: Session, sent: SentToken, now: datetime) -> Account | None:
+def account_by_token(session: Session, sent: SentToken, now: datetime) -> KnownToken | None:
     """Whose token it is; None for one that is unknown, revoked or expired, or whose contributor is suspended."""
     found = known_token(session, sent, now)
-    return found if isinstance(found, Account) else None
+    return found if isinstance(found, KnownToken) else None
 
 
-def known_token(session: Session, sent: SentToken, now: datetime) -> Account | EndedToken | None:
+def known_token(session: Session, sent: SentToken, now: datetime) -> KnownToken | EndedToken | None:
     """Whose token it is, or why it is good no more; None for one that never was.
 
     One row by an index, whichever it is. Why a token has ended is told to who has all of it, and to nobody else.
@@ -73,7 +91,7 @@ def known_token(session: Session, sent: SentToken, now: datetime) -> Account | E
     return _ended(row, now) or _account(row, row.scopes, row.expires_at)
 
 
-def account_by_session(session: Session, sha256: str, now: datetime) -> Account | None:
+def account_by_session(session: Session, sha256: str, now: datetime) -> KnownToken | None:
     """Whose browser has the session with a secret of that digest, while it and its token are good."""
     columns = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"), Token.scopes)
     rows = _accounts().add_columns(*columns).join(WebSession, WebSession.token_id == Token.id)
@@ -98,15 +116,31 @@ def contributors_in_order(session: Session) -> Sequence[Contributor]:
     return session.scalars(select(Contributor).order_by(Contributor.name)).all()
 
 
-def tokens_of(session: Session, contributor_id: int) -> Sequence[Token]:
-    """A contributor's tokens, newest first, those that are good no more among them."""
+def tokens_of(session: Session, contributor_id: int) -> tuple[AccountToken, ...]:
+    """Return the tokens of a contributor, newest first, also those that are revoked or expired."""
     statement = select(Token).where(Token.contributor_id == contributor_id).order_by(Token.id.desc())
-    return session.scalars(statement).all()
+    return tuple(account_token(session, row) for row in session.scalars(statement).all())
 
 
-def token_by_id(session: Session, token_id: int) -> Token:
-    """The token of that row, which there is."""
-    return session.get_one(Token, token_id)
+def account_token(session: Session, row: Token) -> AccountToken:
+    """Return a token as its owner sees it."""
+    return AccountToken(**token_members(session, row))
+
+
+def token_members(session: Session, row: Token) -> dict[str, Any]:
+    """Return the members of an AccountToken."""
+    parent = None if row.parent_id is None else session.get_one(Token, row.parent_id)
+    return {
+        "id": row.public_id,
+        "label": row.label,
+        "scopes": tuple(row.scopes.split()),
+        "state": _token_state(row, clock.now()),
+        "created_by": None if parent is None else parent.public_id,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "revoked_at": row.revoked_at,
+        "last_used_at": row.last_used_at,
+    }
 
 
 def token_by_public_id(session: Session, public_id: str, contributor_id: int | None = None) -> Token:
@@ -127,7 +161,7 @@ def descendants_of(session: Session, token_id: int) -> Sequence[Token]:
     return session.scalars(select(Token).where(Token.id.in_(select(family.c.id))).order_by(Token.id)).all()
 
 
-def _page_account(session: Session, sent: SentToken, now: datetime) -> Account | EndedToken | None:
+def _page_account(session: Session, sent: SentToken, now: datetime) -> KnownToken | EndedToken | None:
     """A page's token is good while its session is, for what both are good for."""
     columns = (PageToken.scopes.label("page_scopes"), PageToken.expires_at.label("page_expires_at"), Token.scopes)
     ids = (WebSession.id.label("session_id"), WebSession.expires_at.label("session_expires_at"))
@@ -158,6 +192,12 @@ def _accounts() -> Select[*tuple[Any, ...]]:
     return statement.join(Contributor, Contributor.id == Token.contributor_id)
 
 
+def _token_state(row: Token, moment: datetime) -> str:
+    if row.revoked_at is not None:
+        return "revoked"
+    return "expired" if row.expires_at is not None and row.expires_at <= moment else "good"
+
+
 def _ended(row: Any, now: datetime) -> EndedToken | None:
     """Why a row of `_accounts` lets nobody in; None for one that does."""
     if row.revoked_at is not None:
@@ -172,8 +212,8 @@ def is_good(now: datetime) -> ColumnElement[bool]:
     return and_(Token.revoked_at.is_(None), or_(Token.expires_at.is_(None), Token.expires_at > now))
 
 
-def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int | None = None) -> Account:
-    return Account(
+def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int | None = None) -> KnownToken:
+    return KnownToken(
         contributor_id=row.contributor_id,
         name=row.name,
         scopes=frozenset(scopes.split()),
@@ -185,37 +225,15 @@ def _account(row: Any, scopes: str, expires_at: datetime | None, session_id: int
 
 
 MODELS_MAX = 100
-"""Of one contributor that are listed."""
+"""Models of one contributor that are listed."""
 _LIST = "contributors"
 """What places in the list are bound to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Works:
-    """A contributor with the visible models in numbers, each version counted by itself."""
+def contributors_page(session: Session, limit: int, after: str | None = None) -> ContributorPage:
+    """Return the next `limit` contributors after the place `after` who have visible models, newest first.
 
-    contributor: Contributor
-    models: int
-    """Chimeras among them."""
-    chimeras: int
-    """Composed here."""
-    downloads: int
-    grafts: int
-    """Visible chimeras that have organs of each, summed over the models."""
-
-
-@dataclass(frozen=True, slots=True)
-class WorksPage:
-    """One page of contributors."""
-
-    items: tuple[Works, ...]
-    next: str | None
-
-
-def contributors_page(session: Session, limit: int, after: str | None = None) -> WorksPage:
-    """The next `limit` contributors behind `after` who have visible models, the newest contributor first.
-
-    Who has none is nobody's business but an administrator's. Raises BadQuery.
+    Contributors without a visible model are shown to administrators only. Raises BadQuery.
     """
     check_limit(limit)
     seen = select(Model.id).where(Model.contributor_id == Contributor.id, Model.state == "visible")
@@ -225,29 +243,57 @@ def contributors_page(session: Session, limit: int, after: str | None = None) ->
     rows = session.scalars(statement.order_by(Contributor.id.desc()).limit(limit + 1)).all()
     shown = rows[:limit]
     more = len(rows) > limit
-    return WorksPage(tuple(_works(session, shown)), cursor_text(_LIST, Cursor(None, shown[-1].id)) if more else None)
+    return ContributorPage(
+        items=tuple(_works(session, shown)), next=cursor_text(_LIST, Cursor(None, shown[-1].id)) if more else None
+    )
 
 
-def works_of(session: Session, name: str) -> Works:
-    """The contributor of that name, however capitalised; raises NotFound, in one sentence for who is not there and for
-    who has no visible model."""
-    found = contributor_by_name(session, name)
-    works = _works(session, [found])[0]
-    if not works.models:
+def works_of(session: Session, name: str) -> entities.Contributor:
+    """Return the contributor of that name, in upper or lower case.
+
+    Raises NotFound, with the same sentence for a contributor who does not exist and one without a visible model.
+    """
+    found = _works(session, [contributor_by_name(session, name)])[0]
+    if not found.models:
         raise NoSuchContributor(f"there is no contributor {name[:96]!r}")
-    return works
+    return found
 
 
-def visible_models_of(session: Session, contributor_id: int) -> Sequence[Model]:
-    """A contributor's visible models, newest first, MODELS_MAX at most."""
-    statement = select(Model).where(Model.contributor_id == contributor_id, Model.state == "visible")
+def contributor_account(session: Session, contributor: Contributor, default_bytes: int) -> ContributorAccount:
+    """Return `contributor` as administrators see it; `default_bytes` is the quota of those without one of their own."""
+    return ContributorAccount(
+        name=contributor.name,
+        state=contributor.state,
+        since=contributor.created_at,
+        quota=quota_of(session, contributor, default_bytes),
+        has_own_quota=contributor.quota_bytes is not None,
+    )
+
+
+def visible_models_of(session: Session, name: str) -> Sequence[Model]:
+    """Return the newest MODELS_MAX visible models of the contributor of exactly that name."""
+    statement = select(Model).join(Contributor, Contributor.id == Model.contributor_id)
+    statement = statement.where(Contributor.name == name, Model.state == "visible")
     return session.scalars(statement.order_by(Model.id.desc()).limit(MODELS_MAX)).all()
 
 
-def _works(session: Session, contributors: Sequence[Contributor]) -> list[Works]:
-    """In the same order."""
+def _works(session: Session, contributors: Sequence[Contributor]) -> list[entities.Contributor]:
+    """Return `contributors` as everybody sees them, in the same order."""
     numbers = _numbers(session, [one.id for one in contributors])
-    return [Works(one, *numbers.get(one.id, (0, 0, 0, 0))) for one in contributors]
+    found = []
+    for one in contributors:
+        models, chimeras, downloads, grafts = numbers.get(one.id, (0, 0, 0, 0))
+        found.append(
+            entities.Contributor(
+                name=one.name,
+                since=one.created_at,
+                models=models,
+                chimeras=chimeras,
+                downloads=downloads,
+                grafts=grafts,
+            )
+        )
+    return found
 
 
 def _numbers(session: Session, ids: Collection[int]) -> dict[int, tuple[int, int, int, int]]:
@@ -275,39 +321,97 @@ def contributor_name(session: Session, contributor_id: int) -> str:
 
 
 SHOWN_MAX = 100
-"""Of each kind that are listed; the newest."""
+"""Of each kind in an overview; the newest."""
 
 
-@dataclass(frozen=True, slots=True)
-class UploadsUnderWay:
-    """Uploads of one kind and state, together."""
+def account_of(
+    session: Session,
+    name: str,
+    scopes: Collection[str],
+    token_id: int | None,
+    contributor: Contributor | None,
+    default_bytes: int,
+    model_max_bytes: int,
+) -> Account:
+    """Return an account; `contributor` is None for `local` in an empty registry, `token_id` None without a token.
 
-    kind: str
-    state: str
-    count: int
-    received_bytes: int
-    size_bytes: int
+    `default_bytes` is the quota of contributors without one of their own, `model_max_bytes` the largest model that
+    anybody may submit.
+    """
+    quota = Quota(limit_bytes=default_bytes, used_bytes=0)
+    if contributor is not None:
+        quota = quota_of(session, contributor, default_bytes)
+    row = None if token_id is None else session.get_one(Token, token_id)
+    return Account(
+        contributor=name,
+        namespace=name,
+        scopes=tuple(scope for scope in SCOPES if scope in scopes),
+        token=None if row is None else OwnToken(id=row.public_id, label=row.label, expires_at=row.expires_at),
+        quota=OwnQuota(**msgspec.structs.asdict(quota), model_max_bytes=model_max_bytes),
+    )
 
 
-def models_of(session: Session, contributor_id: int) -> Sequence[Model]:
-    """Their models in whatever state, newest first, SHOWN_MAX at most."""
+def account_overview(
+    session: Session, account: Account, contributor: Contributor | None, tokens: Sequence[AccountToken]
+) -> AccountOverview:
+    """Return `account` with the newest of what the contributor has; None is `local` in an empty registry."""
+    contributor_id = 0 if contributor is None else contributor.id  # 0 is nobody's
+    return AccountOverview(
+        **{name: getattr(account, name) for name in account.__struct_fields__},
+        models=_own_models(session, contributor_id),
+        uploads=_upload_totals(session, contributor_id),
+        submissions=_own_submissions(session, contributor_id),
+        tokens=tuple(tokens),
+    )
+
+
+def _own_models(session: Session, contributor_id: int) -> tuple[OwnModel, ...]:
     statement = select(Model).where(Model.contributor_id == contributor_id)
-    return session.scalars(statement.order_by(Model.id.desc()).limit(SHOWN_MAX)).all()
+    rows = session.scalars(statement.order_by(Model.id.desc()).limit(SHOWN_MAX))
+    return tuple(
+        OwnModel(
+            name=model.full_name,
+            title=model.title,
+            digest=Digest(model.digest),
+            size_bytes=model.size_bytes,
+            state=model.state,
+            state_reason=model.state_reason,
+            downloads=model.downloads,
+            grafts=model.grafts,
+            created_at=model.created_at,
+        )
+        for model in rows
+    )
 
 
-def uploads_under_way(session: Session, contributor_id: int) -> list[UploadsUnderWay]:
-    """Their uploads, summed up: a push has one for every large tensor."""
+def _upload_totals(session: Session, contributor_id: int) -> tuple[UploadTotals, ...]:
+    """Return the sums of the uploads by kind and state: a push has one upload for each large tensor."""
     sums = (func.count(), func.sum(Upload.received_bytes), func.sum(Upload.size_bytes))
     statement = select(Upload.kind, Upload.state, *sums).where(Upload.contributor_id == contributor_id)
     rows = session.execute(statement.group_by(Upload.kind, Upload.state).order_by(Upload.kind, Upload.state))
-    return [UploadsUnderWay(kind, state, count, int(got), int(size)) for kind, state, count, got, size in rows]
+    return tuple(
+        UploadTotals(kind=kind, state=state, count=count, received_bytes=int(received), size_bytes=int(size))
+        for kind, state, count, received, size in rows
+    )
 
 
-def submissions_of(session: Session, contributor_id: int) -> Sequence[tuple[Submission, Model | None]]:
-    """What they have submitted with what became of it, newest first, SHOWN_MAX at most."""
+def _own_submissions(session: Session, contributor_id: int) -> tuple[OwnSubmission, ...]:
     statement = select(Submission, Model).outerjoin(Model, Model.id == Submission.model_id)
     own = statement.where(Submission.contributor_id == contributor_id)
-    return [(row[0], row[1]) for row in session.execute(own.order_by(Submission.id.desc()).limit(SHOWN_MAX))]
+    return tuple(
+        OwnSubmission(
+            id=row.id,
+            name=f"{row.namespace}/{row.name}",
+            state=row.state,
+            model=None if model is None else model.full_name,
+            model_state=None if model is None else model.state,
+            reason=row.reason,
+            size_bytes=row.size_bytes,
+            created_at=row.created_at,
+            changed_at=row.changed_at,
+        )
+        for row, model in session.execute(own.order_by(Submission.id.desc()).limit(SHOWN_MAX))
+    )
 
 
 PIECE_ROW_BYTES = 256
@@ -315,36 +419,17 @@ PIECE_ROW_BYTES = 256
 them, of a byte each; of uploads that are no packs there are few enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """Bytes that may be kept for a contributor, and that are."""
-
-    limit_bytes: int
-    used_bytes: int
-    uploads_bytes: int = 0
-    """Of what is used, that of uploads: it goes when models are made of them."""
-    submitted_bytes: int = 0
-    """Beside what is used: models that have been submitted, and are not made yet."""
-
-    @property
-    def left_bytes(self) -> int:
-        """0 also where more is kept than may be: a quota can be lowered."""
-        return max(0, self.limit_bytes - self.used_bytes)
-
-    def more_bytes(self, size_bytes: int, sent_bytes: int = 0) -> int:
-        """How much too much one more model of `size_bytes` would be, of which `sent_bytes` lie in uploads; none or less
-        where it fits."""
-        models_bytes = self.used_bytes - self.uploads_bytes
-        kept_bytes = max(self.used_bytes - sent_bytes, models_bytes + self.submitted_bytes)
-        return kept_bytes + size_bytes - self.limit_bytes
-
-
 def quota_of(session: Session, contributor: Contributor, default_bytes: int) -> Quota:
     """The quota of `contributor`; `default_bytes` is what the server gives to who has none of their own."""
     limit = default_bytes if contributor.quota_bytes is None else contributor.quota_bytes
     uploads_bytes = _upload_bytes(session, contributor.id)
     used = _model_bytes(session, contributor.id) + uploads_bytes
-    return Quota(limit, used, uploads_bytes, _submitted_bytes(session, contributor.id))
+    return Quota(
+        limit_bytes=limit,
+        used_bytes=used,
+        uploads_bytes=uploads_bytes,
+        submitted_bytes=_submitted_bytes(session, contributor.id),
+    )
 
 
 def used_bytes(session: Session, contributor_id: int) -> int:

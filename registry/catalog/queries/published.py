@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,10 +12,20 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.catalog.queries.events import was_seen, yanked_by
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.tables import Chimera, Contributor, Lineage, Model, ModelFile, Placement
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest
+from organs.registry.entities.plan import ACTS
+from organs.registry.entities.published import (
+    Descendant,
+    DescendantPage,
+    ModelVersion,
+    ModelVersions,
+    PublishedModel,
+    VersionChanges,
+)
 from organs.registry.names import ModelName
 
 
@@ -57,35 +68,25 @@ def yanked_with_digest(session: Session, digest: Digest) -> Model | None:
 
 VERSIONS_MAX = 100
 COMPARED_MAX = 100_000
-"""Tensors of the versions on a page that are compared with each other; of the versions beyond it is not told."""
+"""Tensors of the versions on a page that are compared with each other. Older versions are listed without changes."""
 OWN_STATES = (*REACHABLE_STATES, "quarantined")
 """Of models that their owner and administrators are told of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Changed:
-    """What a version has otherwise than the one before: organs at the same names, and names of its own."""
-
-    before: Model
-    changed: int
-    added: int
-    gone: int
-
-
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """Versions of one name, newest first, each with what it changed; None of the first, and of very large ones."""
-
-    items: tuple[tuple[Model, Changed | None], ...]
-    left_out: int
-
-
-@dataclass(frozen=True, slots=True)
-class DescendantsPage:
-    """Chimeras that have organs of a model, newest first, with who made them and by which acts."""
-
-    items: tuple[tuple[Model, Chimera, str, tuple[str, ...]], ...]
-    next: str | None
+def published_model(session: Session, model: Model) -> PublishedModel:
+    """Return what the owner of `model` may change, and its state."""
+    declared = parents_of(session, [model.id], ("declared",))
+    return PublishedModel(
+        name=model.full_name,
+        state=model.state,
+        state_reason=model.state_reason,
+        changed_at=model.changed_at,
+        title=model.title,
+        description=model.description,
+        license=model.license,
+        tags=tuple(json.loads(model.tags)),
+        base=(declared[0].parent_text or None) if declared else None,
+    )
 
 
 def own_model(session: Session, name: ModelName, first: str = "visible") -> Model:
@@ -101,22 +102,22 @@ def own_model(session: Session, name: ModelName, first: str = "visible") -> Mode
     return model_by_name(session, name) if model is None else model
 
 
-def versions(session: Session, model: Model, states: Sequence[str], limit: int) -> Versions:
-    """The newest `limit` versions of the name of `model` that are in `states`."""
+def versions(session: Session, model: Model, states: Sequence[str], limit: int) -> ModelVersions:
+    """Return the newest `limit` versions of the name of `model` that are in one of `states`."""
     named = (Model.namespace == model.namespace, Model.name == model.name, Model.state.in_(states))
-    # One more than is shown: the last is held against it.
+    # One more than is shown: the last is compared with it.
     rows = session.scalars(select(Model).where(*named).order_by(Model.version.desc()).limit(limit + 1)).all()
     left, items = COMPARED_MAX, []
     for one, before in zip_longest(rows[:limit], rows[1:]):
         left -= one.tensors
         compared = before is not None and left >= before.tensors
-        items.append((one, _changed(session, one, before) if compared else None))
+        items.append(_version(one, _changes(session, one, before) if compared else None))
     count = session.scalar(select(func.count()).select_from(Model).where(*named)) or 0
-    return Versions(tuple(items), count - len(items))
+    return ModelVersions(items=tuple(items), left_out=count - len(items))
 
 
-def descendants_page(session: Session, model: Model, limit: int, after: str | None = None) -> DescendantsPage:
-    """The next `limit` visible chimeras behind `after` that were made of `model`. Raises BadQuery."""
+def descendants_page(session: Session, model: Model, limit: int, after: str | None = None) -> DescendantPage:
+    """Return the next `limit` visible chimeras after the place `after` that were made of `model`. Raises BadQuery."""
     check_limit(limit)
     listed = f"descendants of {model.full_name}"
     made = select(Lineage.child_model_id).where(Lineage.parent_model_id == model.id, Lineage.evidence == "recorded")
@@ -130,10 +131,10 @@ def descendants_page(session: Session, model: Model, limit: int, after: str | No
         statement = statement.where(Model.id < parse_cursor(listed, after).id)
     rows = session.execute(statement.order_by(Model.id.desc()).limit(limit + 1)).all()
     shown = rows[:limit]
-    acts = _acts(session, model, [child.id for child, _, _ in shown])
-    items = tuple((child, chimera, maker, tuple(acts[child.id])) for child, chimera, maker in shown)
+    relations = _relations(session, model, [child.id for child, _, _ in shown])
+    items = tuple(_descendant(model, child, chimera, maker, relations[child.id]) for child, chimera, maker in shown)
     more = len(rows) > limit
-    return DescendantsPage(items, cursor_text(listed, Cursor(None, shown[-1][0].id)) if more else None)
+    return DescendantPage(items=items, next=cursor_text(listed, Cursor(None, shown[-1][0].id)) if more else None)
 
 
 def count_descendants(session: Session, model: Model) -> int:
@@ -143,7 +144,7 @@ def count_descendants(session: Session, model: Model) -> int:
     return session.scalar(statement.where(Model.id.in_(made), Model.state == "visible")) or 0
 
 
-def _acts(session: Session, model: Model, children: Collection[int]) -> dict[int, list[str]]:
+def _relations(session: Session, model: Model, children: Collection[int]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {child: [] for child in children}
     statement = select(Lineage.child_model_id, Lineage.relation).where(
         Lineage.parent_model_id == model.id, Lineage.evidence == "recorded", Lineage.child_model_id.in_(children)
@@ -153,15 +154,61 @@ def _acts(session: Session, model: Model, children: Collection[int]) -> dict[int
     return found
 
 
-def _changed(session: Session, model: Model, before: Model) -> Changed:
+def _version(model: Model, changes: VersionChanges | None) -> ModelVersion:
+    return ModelVersion(
+        name=model.full_name,
+        version=model.version,
+        state=model.state,
+        state_reason=model.state_reason,
+        title=model.title,
+        digest=Digest(model.digest),
+        size_bytes=model.size_bytes,
+        tensors=model.tensors,
+        downloads=model.downloads,
+        grafts=model.grafts,
+        created_at=model.created_at,
+        changes=changes,
+    )
+
+
+def _changes(session: Session, model: Model, before: Model) -> VersionChanges:
     own, old = (_organs_by_name(session, one.id) for one in (model, before))
     common = own.keys() & old.keys()
-    return Changed(
-        before,
+    return VersionChanges(
+        since=before.full_name,
+        size_bytes=model.size_bytes - before.size_bytes,
         changed=sum(1 for name in common if own[name] != old[name]),
         added=len(own) - len(common),
         gone=len(old) - len(common),
     )
+
+
+def _descendant(model: Model, child: Model, chimera: Chimera, maker: str, relations: Sequence[str]) -> Descendant:
+    acts, organs = _share(model, child, chimera, relations)
+    return Descendant(
+        name=child.full_name,
+        title=child.title,
+        lock_id=Digest(chimera.lock_id),
+        contributor=maker,
+        role="base" if chimera.base_model_id == model.id else "donor",
+        acts=tuple(act for act in ACTS if act in acts),
+        organs=organs,
+        created_at=child.created_at,
+    )
+
+
+def _share(model: Model, child: Model, chimera: Chimera, relations: Sequence[str]) -> tuple[set[str], int]:
+    """Return the acts by which `child` has organs of `model`, and how many; of an adapter, how many it changed."""
+    origins = json.loads(chimera.origins)
+    numbers = {label: number for number, label in enumerate(origins["parents"])}
+    own = numbers.get(model.full_name)
+    of_own = [acts for number, *acts in origins["parts"].values() if number == own]
+    if chimera.base_model_id == model.id:
+        others = len(origins["parts"]) - len(of_own)
+        return {act for acts in of_own for act in acts}, child.tensors - others
+    if not of_own and "adapter" in relations:
+        return {"adapter"}, sum("adapter" in acts for _, *acts in origins["parts"].values())
+    return {act for acts in of_own for act in acts} | set(relations), len(of_own)
 
 
 def _organs_by_name(session: Session, model_id: int) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -12,27 +11,12 @@ from organs.registry.catalog.queries.shared_organs import organs_placed_by, orga
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.catalog.tables import Blob, Chimera, FilePart, Lineage, Model, ModelFile, Organ, Placement
 from organs.registry.catalog.upsert import batches
+from organs.registry.entities.administration import Removal
 from organs.registry.errors import NotFound
 from organs.registry.names import ModelName
 
 CHIMERAS_MAX = 1000
 """That are named."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removal:
-    """What removing a model takes away."""
-
-    places: int
-    """Of organs in it."""
-    organs: int
-    """That no other model has; they go too."""
-    blobs: int
-    """That nothing needs then: a sweep takes them."""
-    stored_bytes: int
-    """Of these blobs."""
-    chimeras: tuple[str, ...]
-    """That have organs of it, or it as their base. They stay, and keep these organs."""
 
 
 def model_in_any_state(session: Session, name: ModelName) -> Model:
@@ -53,14 +37,24 @@ def model_in_any_state(session: Session, name: ModelName) -> Model:
 
 
 def removal_of(session: Session, model: Model) -> Removal:
-    """What `remove_model` would take away now."""
+    """Return what `remove_model` would take away now."""
     places = session.scalar(select(func.count()).select_from(Placement).where(Placement.model_id == model.id)) or 0
     organs = set(organs_without_place(session, organs_placed_by(session, model.id), but=model.id))
     blobs = _needed_by_it_alone(session, model, organs)
     stored = 0
     for batch in batches(sorted(blobs)):
         stored += session.scalar(select(func.sum(Blob.stored_bytes)).where(Blob.id.in_(batch))) or 0
-    return Removal(places, len(organs), len(blobs), int(stored), tuple(_chimeras(session, model)))
+    return Removal(
+        model=model.full_name,
+        state=model.state,
+        reason=model.state_reason,
+        size_bytes=model.size_bytes,
+        places=places,
+        organs=len(organs),
+        blobs=len(blobs),
+        stored_bytes=int(stored),
+        chimeras=tuple(_chimeras(session, model)),
+    )
 
 
 def _needed_by_it_alone(session: Session, model: Model, organs: Collection[int]) -> set[int]:

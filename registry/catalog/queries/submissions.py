@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+import msgspec
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
@@ -28,6 +30,10 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
 from organs.registry.digest import Digest
+from organs.registry.entities import submission as entities
+from organs.registry.entities import upload as upload_entities
+from organs.registry.entities.submission import ProposedModel, SubmissionFinding, SubmissionPage
+from organs.registry.entities.upload import CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES, ChunkSizes
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.names import ModelName
 
@@ -216,13 +222,28 @@ class FoundSubmission:
     progress: float
     note: str
 
-
-@dataclass(frozen=True, slots=True)
-class SubmissionPage:
-    """One page, newest first."""
-
-    items: tuple[FoundSubmission, ...]
-    next: str | None
+    def entity(self) -> entities.Submission:
+        """Return the submission as its contributor sees it."""
+        row, model = self.row, self.model
+        is_under_way = row.state in _LOOKED_AT
+        proposed = json.loads(row.metadata_given)["proposed"]
+        is_shown = model is not None and model.state in REACHABLE_STATES
+        return entities.Submission(
+            id=row.id,
+            namespace=row.namespace,
+            name=row.name,
+            state=row.state,
+            findings=stored_findings(row.findings),
+            proposed=None if proposed is None else msgspec.convert(proposed, ProposedModel),
+            model=None if model is None else model.full_name,
+            address=f"/models/{model.full_name}" if is_shown and model is not None else None,
+            reason=row.reason,
+            job=row.job_id,
+            progress=self.progress if is_under_way else 1.0,
+            note=self.note if is_under_way else "",
+            created_at=row.created_at,
+            changed_at=row.changed_at,
+        )
 
 
 def submission_by_id(session: Session, submission_id: int, contributor_id: int | None = None) -> FoundSubmission:
@@ -254,9 +275,29 @@ def submissions_page(
     if after is not None:
         statement = statement.where(Submission.id < parse_cursor(_LIST, after).id)
     rows = session.execute(statement.order_by(Submission.id.desc()).limit(limit + 1)).all()
-    items = tuple(_of_row(row) for row in rows[:limit])
+    items = tuple(_of_row(row).entity() for row in rows[:limit])
     more = len(rows) > limit
-    return SubmissionPage(items, cursor_text(_LIST, Cursor(None, items[-1].row.id)) if more else None)
+    return SubmissionPage(items=items, next=cursor_text(_LIST, Cursor(None, items[-1].id)) if more else None)
+
+
+def stored_findings(text: str) -> tuple[SubmissionFinding, ...]:
+    """Return the findings that a submission holds as JSON."""
+    return msgspec.json.decode(text, type=tuple[SubmissionFinding, ...])
+
+
+def upload_entity(row: Upload) -> upload_entities.Upload:
+    """Return an upload as its contributor sees it."""
+    return upload_entities.Upload(
+        id=row.public_id,
+        kind=row.kind,
+        name=row.name,
+        digest=None if row.digest is None else Digest(row.digest),
+        size_bytes=row.size_bytes,
+        received_bytes=row.received_bytes,
+        state=row.state,
+        expires_at=row.expires_at,
+        chunk_bytes=ChunkSizes(least=CHUNK_LEAST_BYTES, most=CHUNK_MOST_BYTES),
+    )
 
 
 def known_contributor_id(session: Session, name: str) -> int | None:

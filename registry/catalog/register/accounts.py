@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import (
-    Account,
+    KnownToken,
     contributor_by_name,
     descendants_of,
     is_good,
@@ -19,14 +19,8 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.register.events import record_event
 from organs.registry.catalog.tables import Contributor, PageToken, Token, WebSession
-from organs.registry.catalog.vocabulary import (
-    MANAGE_TOKENS,
-    SCOPES,
-    TOKEN_DAYS_DEFAULT,
-    TOKEN_DAYS_MAX,
-    Action,
-    checked_text,
-)
+from organs.registry.catalog.vocabulary import MANAGE_TOKENS, SCOPES, Action, checked_text
+from organs.registry.entities.account import TOKEN_DAYS_DEFAULT, TOKEN_DAYS_MAX
 from organs.registry.errors import BadInput, BadName, BadToken, NotAllowed
 from organs.registry.names import check_new_name, parse_model_name
 from organs.registry.tokens import NewToken, new_page_token, new_token, secret_sha256
@@ -144,17 +138,17 @@ def revoke_by_token(session: Session, holder_id: int, public_id: str) -> Token:
     return _revoke(session, found, owner.name)
 
 
-def note_use(session: Session, account: Account) -> None:
+def note_use(session: Session, account: KnownToken) -> None:
     """That a token was used, to USE_NOTED_EVERY."""
     session.execute(update(Token).where(Token.id == account.token_id).values(last_used_at=now()))
 
 
-def is_use_due(account: Account, moment: datetime) -> bool:
+def is_use_due(account: KnownToken, moment: datetime) -> bool:
     """Whether its use is to be noted again."""
     return account.last_used_at is None or moment - account.last_used_at > USE_NOTED_EVERY
 
 
-def open_session(session: Session, account: Account) -> str:
+def open_session(session: Session, account: KnownToken) -> str:
     """Log a browser in by the token of `account`; the secret for its cookie."""
     forget_sessions(session)
     moment = now()

@@ -12,12 +12,6 @@ from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.relatives import parents_of
 from organs.registry.catalog.records import (
-    BASE_MAX,
-    DESCRIPTION_MAX,
-    LICENSE_MAX,
-    TAG_MAX,
-    TAGS_MAX,
-    TITLE_MAX,
     Edits,
 )
 from organs.registry.catalog.register.events import record_event
@@ -26,6 +20,7 @@ from organs.registry.catalog.register.models import insert_words
 from organs.registry.catalog.register.states import check_is_here
 from organs.registry.catalog.tables import Facet, Lineage, Model, ModelWord, Placement
 from organs.registry.catalog.vocabulary import Action, checked_text
+from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.errors import BadName, BadValue, Conflict, NotFound
 from organs.registry.names import parse_model_name
 

@@ -35,9 +35,9 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import Action, checked_text
+from organs.registry.entities.published import REASON_MAX
 from organs.registry.errors import BadValue, Conflict
 
-REASON_MAX = 1000
 """Characters of why a model is hidden or removed: it stands in a banner."""
 _ACTIONS = {"quarantined": Action.QUARANTINE, "yanked": Action.YANK}
 

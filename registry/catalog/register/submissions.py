@@ -24,14 +24,6 @@ from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.digest import Digest
 from organs.registry.errors import NotFound, OverQuota, TooMany
 
-CHUNK_LEAST_BYTES = 8 * 1024 * 1024
-"""Advice: smaller ones are taken, and cost a wait for the disk each."""
-CHUNK_MOST_BYTES = 64 * 1024 * 1024
-PACK_MAX_BYTES = 64 * 1024 * 1024
-PACK_PIECE_MAX_BYTES = 64 * 1024
-"""A piece in a pack is smaller than this."""
-PACK_PIECES_MAX = 3000
-"""As many as a body of JSON has room for."""
 OPEN_MAX = 64
 """Uploads of one contributor that are under way at once. A program needs one for each of its connections."""
 KEPT_MAX = 20_000

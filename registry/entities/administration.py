@@ -1,0 +1,50 @@
+"""What administrators see: the registry in numbers, and what the removal of a model takes away."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from organs.registry.entities.base import Bytes, Count, Counts, Entity, ModelText, Request, Text, Texts, Word
+from organs.registry.entities.event import Event
+from organs.registry.entities.published import VERSION_MAX, Reason
+
+
+class RegistryNumbers(Entity, frozen=True, kw_only=True):
+    """The registry in numbers, for administrators."""
+
+    waiting: Annotated[Count, Meta(description="Submissions that wait for review.")]
+    models: Annotated[Counts, Meta(description="Models by state.")]
+    contributors: Annotated[Counts, Meta(description="Contributors by state.")]
+    uploads: Annotated[Count, Meta(description="Uploads that are open, or not published yet.")]
+    upload_bytes: Annotated[Bytes, Meta(description="Their declared sizes.")]
+
+
+class AdminOverview(RegistryNumbers, frozen=True, kw_only=True):
+    """The registry in numbers, with the newest events."""
+
+    events: Annotated[tuple[Event, ...], Meta(max_length=1000)]
+
+
+class Removal(Entity, frozen=True, kw_only=True):
+    """What the removal of a model takes away."""
+
+    model: ModelText
+    state: Annotated[Word, Meta(description="`visible`, `quarantined`, `yanked` or `removed`.")]
+    reason: Text | None
+    size_bytes: Annotated[Bytes, Meta(description="Of its files.")]
+    places: Annotated[Count, Meta(description="Places of organs in it.")]
+    organs: Annotated[Count, Meta(description="Organs that no other model has. They go too.")]
+    blobs: Annotated[Count, Meta(description="Blobs that nothing else needs. The next sweeps remove them.")]
+    stored_bytes: Annotated[Bytes, Meta(description="Of these blobs.")]
+    chimeras: Annotated[
+        Texts, Meta(description="Chimeras that have organs of it, or it as their base. They keep them.")
+    ]
+
+
+class RemovalRequest(Request, frozen=True, kw_only=True):
+    """Which version to remove, and why."""
+
+    version: Annotated[int, Meta(ge=1, le=VERSION_MAX)]
+    reason: Reason
