@@ -43,7 +43,7 @@ QUERIES = 400
 COLD_SECONDS = 5.0
 STEP, STEP_SECONDS, FIRST_RATE, RATE_MAX = 1.4, 8.0, 100.0, 5000.0
 COMMIT_SECONDS = 2.0
-PAGE_PATH, API_PATH, TWIN_PATH = "/organs", "/api/v1/organs", "/organs.json"
+PAGE_PATH, API_PATH = "/organs", "/api/v1/organs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,6 @@ class Server:
 
     port: int
     process: psutil.Process
-    json_path: str
 
     def processor_seconds(self) -> float:
         """What it and its workers have taken so far."""
@@ -97,14 +96,14 @@ def _mixed(registry: Registry, home: Path, again: Again, rate: float, seconds: f
 def _mix(server: Server, parameters: Iterator[str]) -> Iterator[str]:
     random = Random(4)
     for one in parameters:
-        yield f"{server.json_path if random.random() < JSON_SHARE else PAGE_PATH}?{one}"
+        yield f"{API_PATH if random.random() < JSON_SHARE else PAGE_PATH}?{one}"
 
 
 def _largest(home: Path, again: Again) -> None:
     for what in ("JSON", "pages"):
         for which in ("the popular queries", "no address twice"):
             with served(home) as server:
-                path = server.json_path if what == "JSON" else PAGE_PATH
+                path = API_PATH if what == "JSON" else PAGE_PATH
                 source = drawn(*again) if which == "the popular queries" else all_different()
                 best = _step_up(server, f"{what}, {which}", (f"{path}?{one}" for one in source))
             print(f"{what}, {which}: {best:.0f} a second are the largest rate with p99 under {P99_MAX_MS:g} ms\n")
@@ -170,8 +169,7 @@ def served(home: Path) -> Iterator[Server]:
             if _answers(port, "/healthz"):
                 break
             time.sleep(0.1)
-        path = API_PATH if _answers(port, f"{API_PATH}?limit=1") else TWIN_PATH
-        yield Server(port, psutil.Process(server.pid), path)
+        yield Server(port, psutil.Process(server.pid))
     finally:
         server.terminate()
         server.wait(60)

@@ -147,13 +147,12 @@ def _ingest(registry: Registry) -> dict[Path, IngestReport]:
 
 def _show(registry: Registry, name: str) -> None:
     from organs.registry.catalog.queries.models import model_by_name, ranked_models
-    from organs.registry.present.models import model_page, model_summary
+    from organs.registry.present.models import model_page
 
     with registry.catalog.reading() as session:
-        ranked = [model_summary(model) for model in ranked_models(session)]
+        ranked = [(model.full_name, model.tensors, theta_text(model.mean_theta)) for model in ranked_models(session)]
         page = model_page(session, model_by_name(session, parse_model_name(name)))
-    rows = [(model["name"], model["tensors"], theta_text(model["mean_theta"])) for model in ranked]
-    print_table(("model", "tensors", "mean θ"), rows, ("tensors", "mean θ"))
+    print_table(("model", "tensors", "mean θ"), ranked, ("tensors", "mean θ"))
     click.echo("(complete models only: adapters are not ranked)")
     click.echo(f"\n{name}, by type:\n")
     print_table(

@@ -11,19 +11,20 @@ from organs.registry.present.values import Values
 
 if TYPE_CHECKING:
     from organs.registry.client.remote import RemoteRegistry
+    from organs.registry.entities.organ import Organ
     from organs.registry.entities.verdict import VerdictReport
 
 DIGEST = "sha256:"
 
 
-def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Values:
-    """A model, with its `placements`, or an organ, without: whichever `what` means, as for a registry in a folder."""
+def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Organ | Values:
+    """A model, with its organs, or an organ: whichever `what` means, as for a registry in a folder."""
     from organs.registry.client.names import told_name
-    from organs.registry.client.shown import shown_organ, shown_versions
+    from organs.registry.client.shown import shown_versions
 
     if what.startswith(DIGEST):
         try:
-            return shown_organ(remote.connection, what)
+            return remote.organ(what)
         except NotFound:
             values = remote.model_values(what)
     else:
@@ -32,11 +33,12 @@ def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Valu
         except (BadName, NotFound):
             if not looks_like_prefix(what):
                 raise
-            return shown_organ(remote.connection, what)
+            return remote.organ(what)
     composed = values["composed"]
     chimera = None if composed is None else remote.chimera(composed["lock_id"])
-    since = shown_versions(remote.connection, told_name(values["name"]), versions_shown)
-    return {**values, **since, "chimera": chimera}
+    name = told_name(values["name"])
+    since = shown_versions(remote.connection, name, versions_shown)
+    return {**values, "organs": remote.organs_of(name), **since, "chimera": chimera}
 
 
 def validated_there(remote: RemoteRegistry, chimera: str, tokens: int, say: Callable[[str], None]) -> VerdictReport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from msgspec import structs
 
 from organs.cli.arguments import (
     QueryCommand,
@@ -11,15 +12,16 @@ from organs.cli.arguments import (
 )
 from organs.cli.console import NONFINITE_MARK, plain, print_json, print_table
 from organs.registry.anatomy import EXAMPLE_SLOTS
-from organs.registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, parse_query
+from organs.registry.catalog.search import ORGANS, Query, parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.vocabulary import BIN_DEGREES
-from organs.registry.present.search import search_values
+from organs.registry.entities.organ import FacetCounts, PlacedOrgan
+from organs.registry.measures import BY_FIELD, MEASURES
 from organs.registry.present.text import share_text, size_text, theta_text
 
-_NUMBERS = ("θ", "spectral", "size", "alike", "|Z|", "rank", "signal")
-_MORE_COLUMNS = {"z": "magnitude", "rank": "stable_rank", "signal": "signal"}
-"""What is shown beside the usual when it is sorted by."""
+_USUAL = ("theta", "spectral_signal")
+"""Measures that every table shows; another is shown first when it is sorted by."""
+_NUMBERS = ("size", "alike", *(one.label for one in MEASURES.values()))
 _BAR_WIDTH = 40
 _VALUES_SHOWN = 12
 
@@ -59,7 +61,7 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
     for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
-        print_json(search_values(page, counts))
+        print_json(structs.replace(page, facets=counts))
         return
     if quiet:
         for organ in page:
@@ -73,20 +75,27 @@ def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, 
         print_more("search", text, [*(["-q"] if quiet else []), "--limit", str(limit)], page.next, total)
 
 
-def _print_organs(organs: tuple[FoundOrgan, ...], asked: Query) -> None:
+def _print_organs(organs: tuple[PlacedOrgan, ...], asked: Query) -> None:
     if not organs:
         click.echo("Nothing matches. organ search --help lists the fields.", err=True)
         return
-    more = _MORE_COLUMNS.get(asked.sort.field) if asked.like is None else "likeness"
-    columns = ["organ", "model", "tensor", "type", "dtype", "θ", "spectral", "size"]
-    shown = {"likeness": "alike", "magnitude": "|Z|", "stable_rank": "rank", "signal": "signal"}
-    rows = [[*([_number(getattr(organ, more))] if more else []), *_row(organ)] for organ in organs]
-    print_table([*([shown[more]] if more else []), *columns], rows, _NUMBERS)
+    first, heading = _first_column(asked)
+    columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
+    rows = [[*([_number(getattr(organ, first))] if first else []), *_row(organ)] for organ in organs]
+    print_table([*([heading] if first else []), *columns], rows, _NUMBERS)
     if asked.like is not None:
         click.echo("alike: 1 the same weights, below 0.2 not related", err=True)
 
 
-def _row(organ: FoundOrgan) -> list[object]:
+def _first_column(asked: Query) -> tuple[str, str]:
+    """The member that the list is ranked by, unless every table shows it, and its heading."""
+    if asked.like is not None:
+        return "likeness", "alike"
+    measure = BY_FIELD.get(asked.sort.field)
+    return (measure.name, measure.label) if measure and measure.name not in _USUAL else ("", "")
+
+
+def _row(organ: PlacedOrgan) -> list[object]:
     numbers = [theta_text(organ.theta), share_text(organ.spectral_signal), size_text(organ.size_bytes)]
     name = f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name
     return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
@@ -111,14 +120,15 @@ def _print_counts(counts: FacetCounts, asked: Query) -> None:
 
 
 def _print_histogram(counts: FacetCounts, label: str) -> None:
-    measured = [lower for lower, count in counts.theta.items() if lower is not None and count]
+    by_bin = counts.theta_counts
+    measured = [lower for lower, count in by_bin.items() if lower is not None and count]
     if measured:
         click.echo(f"{label}:")
-    most = max(counts.theta.values(), default=0)
+    most = max(by_bin.values(), default=0)
     for lower in range(min(measured, default=0), max(measured, default=-1) + 1, BIN_DEGREES):
-        count = counts.theta.get(lower, 0)
+        count = by_bin.get(lower, 0)
         click.echo(
             f"{f'{lower}-{lower + BIN_DEGREES}°':>7} {'█' * round(_BAR_WIDTH * count / most):{_BAR_WIDTH}} {count:,}"
         )
-    if unmeasured := counts.theta.get(None):
+    if unmeasured := by_bin.get(None):
         click.echo(f"   no θ {'█' * round(_BAR_WIDTH * unmeasured / most):{_BAR_WIDTH}} {unmeasured:,}")

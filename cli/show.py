@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-import msgspec
 from sqlalchemy.orm import Session
 
 from organs.cli.arguments import (
     QueryCommand,
+    any_registry,
     folder_registry,
     print_more,
     remote_registry,
@@ -26,23 +26,25 @@ from organs.cli.console import (
 from organs.cli.elsewhere import values_there
 from organs.registry.catalog.queries.composing import model_by_digest
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import organs_by_prefix
+from organs.registry.catalog.queries.organs import organ_detail, organs_by_prefix, organs_of_model
 from organs.registry.catalog.queries.published import versions
-from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.search import MODELS, Query, parse_query
+from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.catalog.search.fields import PARTIAL
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import looks_like_prefix
-from organs.registry.entities.chimera import Chimera, MadeOrgan
+from organs.registry.entities.chimera import Chimera
+from organs.registry.entities.model import ModelPage, ModelSummary
+from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.published import ModelVersion
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import figures, model_page, models_values
-from organs.registry.present.organs import organ_page
+from organs.registry.present.models import figures, model_page
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.present.values import Values
+from organs.registry.registry import Registry
 
 VERDICTS_SHOWN = 3
 COMPUTED_SHOWN = 12
@@ -125,7 +127,7 @@ def print_model(values: Values) -> None:
         print_prose(values["description"])
     size = size_text(values["size_bytes"])
     content = f"{count_text(values['parameters'])} parameters in {values['tensors']} tensors, {size}"
-    kind = values["kind"] if values["complete"] else PARTIAL_MODEL
+    kind = PARTIAL_MODEL if values["kind"] == PARTIAL else values["kind"]
     click.echo(f"{kind}, {plain(values['architecture'] or 'no architecture')}, {content}")
     for note in (*values["flags"], *values["unassemblable"]):
         print_sentence(f"note: {note}")
@@ -145,8 +147,8 @@ def print_model(values: Values) -> None:
     print_table(("type", "tensors", "size", "θ", "spectral"), rows, _NUMBERS)
     print_lineage(values)
     click.echo()
-    organs = [_placement_row(placement) for placement in values["placements"]]
-    print_table(("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ"), organs, _NUMBERS)
+    columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
+    print_table(columns, [_organ_row(organ) for organ in values["organs"]], _NUMBERS)
 
 
 def _print_state(values: Values) -> None:
@@ -167,24 +169,25 @@ def _differing(count: int) -> str:
     return "1 organ differs" if count == 1 else f"{count} organs differ"
 
 
-def print_organ(values: Values) -> None:
-    """An organ page: what it is, what was measured, and where it sits."""
-    click.echo(f"sha256:{values['digest']}")
-    gain = f"{size_text(values['size_bytes'])}, stored in {size_text(values['stored_bytes'])} by {values['codec']}"
-    click.echo(f"{values['dtype']} {values['shape']}, {values['elements']} values, {gain}, {values['state']}")
-    if values["nonfinite"] != 0:
-        counted = "not counted yet" if values["nonfinite"] is None else f"{values['nonfinite']:,}"
+def print_organ(organ: Organ) -> None:
+    """An organ: what it is, what was measured, and where it sits."""
+    click.echo(f"sha256:{organ.digest}")
+    gain = f"{size_text(organ.size_bytes)}, stored in {size_text(organ.stored_bytes)} by {plain(organ.codec)}"
+    shape = "x".join(map(str, organ.shape))
+    click.echo(f"{plain(organ.dtype)} {shape}, {organ.elements} values, {gain}, {plain(organ.state)}")
+    if organ.nonfinite != 0:
+        counted = "not counted yet" if organ.nonfinite is None else f"{organ.nonfinite:,}"
         click.echo(f"values that are NaN or infinite: {counted}")
-    for other in values["also"]:
-        click.echo(f"the same bytes also stand as {other['dtype']} {other['shape']}")
-    for reading in values["measurements"]:
+    for other in organ.also:
+        click.echo(f"the same bytes also stand as {plain(other.dtype)} {'x'.join(map(str, other.shape))}")
+    for reading in organ.measurements:
         _print_reading(reading)
-    if values["measurements"]:
+    if organ.measurements:
         click.echo()
         print_sentence("What these numbers do not say is in the documentation, under 'What the numbers mean'.")
     click.echo()
-    rows = [(place["model"], place["name"], place["type"]) for place in values["places"]]
-    print_table(("model", "tensor", "type"), rows)
+    print_table(("model", "tensor", "type"), [(place.model, place.name, place.type) for place in organ.places])
+    print_made(organ.made)
 
 
 def _print_facts(values: Values) -> None:
@@ -200,30 +203,25 @@ def _print_facts(values: Values) -> None:
         click.echo(f"… and {len(values['files']) - FILES_SHOWN} more files, with --json")
 
 
-def _placement_row(placement: Values) -> tuple[object, ...]:
+def _organ_row(organ: PlacedOrgan) -> tuple[object, ...]:
     return (
-        f"{placement['name']} {NONFINITE_MARK}" if placement["nonfinite"] else placement["name"],
-        placement["type"],
-        placement["dtype"],
-        placement["shape"],
-        theta_text(placement["theta"]),
-        share_text(placement["magnitude"]),
-        share_text(placement["spectral_signal"]),
-        placement["digest"][:12],
+        f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name,
+        *(organ.type, organ.dtype, "x".join(map(str, organ.shape))),
+        *(theta_text(organ.theta), share_text(organ.magnitude), share_text(organ.spectral_signal)),
+        organ.digest[:12],
     )
 
 
-def _print_reading(reading: Values) -> None:
-    method = reading["method"]
+def _print_reading(reading: Measurement) -> None:
+    method = plain(reading.method)
     click.echo(f"\nmethod {method}, {_METHODS[method]}" if method in _METHODS else f"\nmethod {method}")
     rows = [
         (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
-        for name, value in reading.items()
-        if name not in ("method", "reason")
+        for name, value in reading.readings().items()
     ]
     print_table(("number", "value", "what it is"), rows, _NUMBERS)
-    if "reason" in reading:
-        print_sentence(f"not measured: {reading['reason']}")
+    if reading.reason is not None:
+        print_sentence(f"not measured: {reading.reason}")
 
 
 def _reading_text(name: str, value: object) -> str:
@@ -285,21 +283,21 @@ def models(query: tuple[str, ...], rank: bool, limit: int, after: str | None, as
     (90°). It does not say how good the model is.
     """
     text = " ".join(query)
-    asked = parse_query(text, MODELS, "-theta" if rank else None)
-    values, numbers = _listed(text, asked, rank=rank, limit=limit, after=after)
-    for note in values["notes"]:
+    parse_query(text, MODELS)
+    page, numbers = _listed(text, rank=rank, limit=limit, after=after)
+    for note in page.notes:
         click.echo(f"note: {plain(note)}", err=True)
     if as_json:
-        print_json(values)
+        print_json(page)
         return
     if quiet:
-        for model in values["items"]:
-            click.echo(model["name"])
+        for model in page:
+            click.echo(model.name)
     else:
-        _print_models(values["items"], None if text or rank else numbers)
-    if values["next"] is not None:
+        _print_models(page.items, None if text or rank else numbers)
+    if page.next is not None:
         options = [*(["--rank"] if rank else []), *(["-q"] if quiet else []), "--limit", str(limit)]
-        print_more("models", text, options, values["next"])
+        print_more("models", text, options, page.next)
 
 
 @click.command()
@@ -311,6 +309,7 @@ def show(what: str, as_json: bool) -> None:
     A chimera is also found by sha256: and the digest of its lock, any model by that of its file. Of a chimera the
     recipe is shown, what was found and predicted, and the verdicts; of a computed organ, how it was made.
     """
+    values: Organ | Values
     remote = remote_registry()
     if remote is not None:
         with remote:
@@ -318,26 +317,26 @@ def show(what: str, as_json: bool) -> None:
     else:
         with folder_registry() as registry, registry.catalog.reading() as session:
             model = _model(session, what)
-            values = organ_page(session, what) if model is None else _model_values(session, model)
+            values = organ_detail(session, what) if model is None else _model_values(session, model)
     if as_json:
         print_json(values)
-    elif "placements" not in values:
+    elif isinstance(values, Organ):
         print_organ(values)
-        print_made(msgspec.convert(values["made"], list[MadeOrgan]))
     else:
         print_model(values)
         if values["chimera"] is not None:
             print_chimera(values["chimera"])
 
 
-def _listed(text: str, asked: Query, *, rank: bool, limit: int, after: str | None) -> tuple[Values, Values | None]:
+def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[ModelPage, Values | None]:
     """A page of models, and the figures of the whole registry where they are known."""
-    remote = remote_registry()
-    if remote is not None:
-        with remote:
-            return remote.models_values(text, limit=limit, after=after, ranked=rank), None
-    with folder_registry() as registry, registry.catalog.reading() as session:
-        return models_values(search_models(session, asked, limit, after, ranked=rank)), figures(session)
+    with any_registry() as registry:
+        list_models = registry.ranked_models if rank else registry.models
+        page = list_models(text, limit=limit, after=after)
+        if isinstance(registry, Registry):
+            with registry.catalog.reading() as session:
+                return page, figures(session)
+        return page, None
 
 
 def _model(session: Session, what: str) -> Model | None:
@@ -367,10 +366,15 @@ def _model_by_digest(session: Session, what: str) -> Model | None:
 def _model_values(session: Session, model: Model) -> Values:
     others = versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN)
     since = {"versions": others.items, "versions_left_out": others.left_out}
-    return model_page(session, model) | since | {"chimera": chimera_of_model(session, model)}
+    return (
+        model_page(session, model)
+        | {"organs": organs_of_model(session, model)}
+        | since
+        | {"chimera": chimera_of_model(session, model)}
+    )
 
 
-def _print_models(found: list[Values], numbers: Values | None) -> None:
+def _print_models(found: Sequence[ModelSummary], numbers: Values | None) -> None:
     """The table, and below it the registry's `numbers` where all of it was asked for."""
     if not found:
         empty = numbers is not None and not numbers["models"]
@@ -383,15 +387,12 @@ def _print_models(found: list[Values], numbers: Values | None) -> None:
         click.echo(f"{numbers['models']} models; {numbers['blobs']} blobs, {plain_size} stored in {stored}", err=True)
 
 
-def _model_row(model: Values) -> tuple[object, ...]:
-    kind = model["kind"] if model["complete"] else "partial"
+def _model_row(model: ModelSummary) -> tuple[object, ...]:
     return (
-        model["name"],
-        f"{kind} {NONFINITE_MARK}" if model["nonfinite_tensors"] else kind,
-        model["architecture"] or "–",
-        model["tensors"],
-        count_text(model["parameters"]),
-        size_text(model["size_bytes"]),
-        theta_text(model["mean_theta"]),
-        model["license"] or "–",
+        model.name,
+        f"{model.kind} {NONFINITE_MARK}" if model.nonfinite_tensors else model.kind,
+        model.architecture or "–",
+        model.tensors,
+        *(count_text(model.parameters), size_text(model.size_bytes), theta_text(model.mean_theta)),
+        model.license or "–",
     )

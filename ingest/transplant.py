@@ -23,7 +23,6 @@ from organs.ingest.files import (
 )
 from organs.ingest.sources import ModelSource, open_files
 from organs.registry.anatomy import Place
-from organs.registry.catalog.search import FoundOrgan
 from organs.registry.compose.lock import Lock
 from organs.registry.compose.models import (
     Parent,
@@ -33,6 +32,7 @@ from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe import Recipe
 from organs.registry.digest import Digest, digest_of
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadQuery, NotFound
 from organs.registry.gguf import HeaderSource, TensorInfo, read_header
 from organs.registry.lineage import Slot
@@ -92,7 +92,7 @@ class FileLibrary:
         """The model called `text`; raises NotFound, BadInput."""
         return self._open(text)[0]
 
-    def organs(self, query: str) -> Iterator[FoundOrgan]:
+    def organs(self, query: str) -> Iterator[PlacedOrgan]:
         """Nothing can be searched here. Raises BadQuery."""
         raise BadQuery(query, "files cannot be searched: ingest them, and compose in the registry")
 

@@ -17,6 +17,7 @@
     errors      errors of this project, each with a stable code, an HTTP status and an exit code
     lineage     how alike two organs or two models are, by their fingerprints
     measure     measuring, pure: an organ's bytes in, numbers out
+    measures    the table of measures: what each is called and means, and its range
     names       model names: `namespace/name`, with `@version` where it matters
     notebook    values as small pieces of HTML, for notebooks
     sandbox     programs that read untrusted data run in confined processes

@@ -13,14 +13,16 @@ from organs.registry.catalog.engine import (
     Catalog,
     open_catalog,
 )
+from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.queries.search import (
     count_organs,
-    found_models,
     search_and_count,
     search_models,
     search_organs,
 )
-from organs.registry.catalog.search import MODELS, FacetCounts, ModelsPage, Query, SearchPage, parse_query
+from organs.registry.catalog.search import MODELS, Query, parse_query
+from organs.registry.entities.model import ModelPage
+from organs.registry.entities.organ import FacetCounts, Organ, OrganPage
 from organs.registry.settings import Settings
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> SearchPage:
+    def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> OrganPage:
         """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`.
 
         `after` is the `next` of the page before; `limit` is from 1 to 1,000. Raises BadQuery (`registry.errors`) for a
@@ -109,7 +111,7 @@ class Registry:
         counts: bool = True,
         search_seconds: float = SEARCH_SECONDS,
         counts_seconds: float = COUNTS_SECONDS,
-    ) -> tuple[SearchPage, FacetCounts | None]:
+    ) -> tuple[OrganPage, FacetCounts | None]:
         """A page of organs with the counts beside it, both of one state of the catalog: what a server asks.
 
         Raises what `search` does, and TooSlow when it all takes the database longer than `search_seconds`. Counts that
@@ -121,10 +123,20 @@ class Registry:
                 return search_and_count(session, asked, limit, after, counts_seconds)
             return search_organs(session, asked, limit, after), None
 
-    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelsPage:
+    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
         """A page of models: `registry.models("coder license:mit sort:-theta")`. Raises BadQuery."""
         with self.catalog.reading() as session:
-            return found_models(search_models(session, parse_query(query, MODELS), limit, after))
+            return search_models(session, parse_query(query, MODELS), limit, after)
+
+    def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
+        """A page of models as rankings compare them: complete, no adapters, no chimeras. Raises BadQuery."""
+        with self.catalog.reading() as session:
+            return search_models(session, parse_query(query, MODELS, "-theta"), limit, after, ranked=True)
+
+    def organ(self, prefix: str) -> Organ:
+        """Return the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
+        with self.catalog.reading() as session:
+            return organ_detail(session, prefix)
 
     def model(self, name: str) -> RegisteredModel:
         """The model called `name`, with its organs and relatives: `registry.model("acme/tiny").organs`.

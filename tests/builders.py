@@ -1,4 +1,4 @@
-"""GGUF files for tests: hostile ones by hand, valid ones by the writer, and huge ones that have no bytes."""
+"""GGUF files for tests, hostile, valid, and huge ones that have no bytes; and organs at places."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from organs.registry.digest import Digest
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.gguf import (
     DType,
     Header,
@@ -174,3 +176,36 @@ def assert_invariants(header: Header) -> None:
     assert len({field.key for field in header.fields}) == len(header.fields)
     for field in header.fields:
         assert 24 < field.offset <= field.offset + field.size_bytes <= header.end
+
+
+def placed_organ(
+    slot: str,
+    block: int | None = 0,
+    kind: str = "organ",
+    tower: str = "text",
+    *,
+    theta: float | None = 40.0,
+    dtype: str = "F16",
+    shape: tuple[int, ...] = (64, 64),
+) -> PlacedOrgan:
+    """Return an organ at a place, as a search finds it."""
+    return PlacedOrgan(
+        digest=Digest("d" * 64),
+        model="local/tuned@1",
+        name=f"{tower} {block} {slot}",
+        type=kind,
+        tower=tower,
+        block=block,
+        slot=slot,
+        dtype=dtype,
+        shape=shape,
+        size_bytes=100,
+        theta=theta,
+        magnitude=None,
+        signal=None,
+        spectral_signal=0.5,
+        stable_rank=None,
+        architecture=None,
+        license=None,
+        nonfinite=0,
+    )

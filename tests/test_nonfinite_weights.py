@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import update
 
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.tables import Model, Organ
 from organs.registry.compose.api import Composition
 from organs.registry.errors import NotComposable
@@ -113,7 +114,7 @@ def test_pages_sheets_and_the_api_mark_them(both: Registry) -> None:
         assert "weights that are NaN or infinite in" in client.get("/models/local/odd").text
         rows = list(csv.DictReader(io.StringIO(client.get("/organs.csv?q=model:local/odd").text)))
         assert {row["name"]: int(row["nonfinite"]) for row in rows if row["nonfinite"] != "0"} == ODD
-        models = client.get("/models.json").get_json()["items"]
+        models = client.get("/api/v1/models").get_json()["items"]
         assert {one["name"]: one["nonfinite_tensors"] for one in models} == {"local/odd@1": 2, "local/sound@1": 0}
         items = client.get("/api/v1/models/local/odd/organs?limit=100").get_json()["items"]
         assert {one["name"]: one["nonfinite"] for one in items if one["nonfinite"]} == ODD
@@ -200,13 +201,13 @@ def test_measures_and_json_of_such_tensors_hold_only_numbers(value: float, regis
     (tmp_path / "odd.gguf").write_bytes(file_bytes(block_metadata("Odd", 5), tensors))
     ingest_file(registry, tmp_path / "odd.gguf")
     with registry.catalog.reading() as session:
-        page = model_page(session, model_by_name(session, parse_model_name("odd")))
-    json.dumps(page, allow_nan=False)
-    thetas = {one["name"]: one["theta"] for one in page["placements"]}
+        model = model_by_name(session, parse_model_name("odd"))
+        json.dumps(model_page(session, model), allow_nan=False)
+        thetas = {one.name: one.theta for one in organs_of_model(session, model)}
     none_finite = [] if np.isfinite(value) else ["blk.0.ffn_up.weight", "blk.2.ffn_up.weight", "blk.4.ffn_up.weight"]
     assert [name for name, theta in thetas.items() if theta is None] == none_finite
     with create_app(registry).test_client() as client:
-        for address in ("/organs", "/models/local/odd", "/reports", "/organs.json?sort=theta"):
+        for address in ("/organs", "/models/local/odd", "/reports", "/api/v1/organs?q=sort:theta"):
             answer = client.get(address)
             assert answer.status_code == 200
             assert "NaN," not in answer.text

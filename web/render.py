@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -12,9 +13,13 @@ from typing import Any
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
+from msgspec import structs
 
 from organs.registry.anatomy import OrganType
+from organs.registry.entities.organ import Organ, PlacedOrgan
 from organs.registry.entities.published import DESCRIPTION_MAX
+from organs.registry.entities.report import Cell
+from organs.registry.measures import MEASURE_NAMES
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.reports.words import (
     COARSE,
@@ -193,11 +198,34 @@ def glyph(kind: str) -> str:
     return GLYPHS.get(kind, "○")
 
 
-def caution_of(organ: Mapping[str, Any]) -> str:
-    """What to be careful with in an organ's θ, in a few words; empty for most. By its `dtype` and `shape`."""
-    shape = organ["shape"]
-    lengths = map(int, shape.split("x")) if isinstance(shape, str) else shape
-    return CAUTIONS.get(caution(organ["dtype"], math.prod(lengths)), "")
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a number means, for a first reader; as `registry.measures.Measure` has it."""
+
+    label: str
+    meaning: str
+    limits: str
+
+
+ORGAN_COLUMNS = (
+    *("digest", "model", "name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", *MEASURE_NAMES),
+    *("architecture", "license", "nonfinite", "likeness", "model_state"),
+)
+"""Of lists of organs as CSV."""
+
+
+def organ_rows(organs: Iterable[PlacedOrgan]) -> list[list[Cell]]:
+    """Return rows of CSV with the members ORGAN_COLUMNS."""
+    rows = []
+    for organ in organs:
+        values: dict[str, Any] = structs.asdict(organ) | {"shape": "x".join(map(str, organ.shape))}
+        rows.append([values[name] for name in ORGAN_COLUMNS])
+    return rows
+
+
+def caution_of(organ: Organ | PlacedOrgan) -> str:
+    """Return why the θ of `organ` is to be read with care, in a few words; empty for most."""
+    return CAUTIONS.get(caution(organ.dtype, math.prod(organ.shape)), "")
 
 
 def foldable(text: str) -> Markup:

@@ -22,7 +22,6 @@ from sqlalchemy.orm import Session
 
 from organs.registry.entities.base import Entity, encode
 from organs.registry.entities.report import Cell
-from organs.registry.present.values import Values
 from organs.registry.registry import Registry
 from organs.registry.reports.formats import sheet
 from organs.web.settings import WebSettings
@@ -31,6 +30,10 @@ REGISTRY_KEY = "organ_registry"
 SETTINGS_KEY = "organ_settings"
 JSON_SUFFIX, CSV_SUFFIX = ".json", ".csv"
 API_PREFIX = "/api/"
+
+
+Context = dict[str, Any]
+"""Names of a template, with their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +49,8 @@ class Page:
     """What a view gives: `values` for HTML and JSON alike."""
 
     template: str
-    values: Values
-    extra: Callable[[], Values] = dict
+    values: Context
+    extra: Callable[[], Context] = dict
     """What only the HTML needs: links, grids. Asked for when it is needed."""
     sheet: Callable[[], Sheet] | None = None
     next: str | None = None

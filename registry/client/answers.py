@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from organs.registry.catalog.search import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
-from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
 from organs.registry.client.shape import (
     Each,
     Maybe,
@@ -16,7 +13,6 @@ from organs.registry.client.shape import (
     Named,
     Values,
     anything,
-    check,
     digest,
     flag,
     moment,
@@ -26,48 +22,13 @@ from organs.registry.client.shape import (
     word,
 )
 from organs.registry.digest import Digest
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import BadRecipe, BadReply, NotAssemblable
 
 if TYPE_CHECKING:
     from organs.registry.compose.recipe import Recipe
     from organs.registry.present.registered import RegisteredModel
 
-_COUNTED = ("type", "slot", "dtype", "arch", "license")
-_PLACED: Members = {
-    "name": text,
-    "type": text,
-    "tower": text,
-    "block": Maybe(whole),
-    "slot": text,
-    "dtype": text,
-    "size_bytes": whole,
-    "theta": Maybe(number),
-    "magnitude": Maybe(number),
-    "signal": Maybe(number),
-    "spectral_signal": Maybe(number),
-    "stable_rank": Maybe(number),
-}
-_FOUND: Members = {
-    **_PLACED,
-    "digest": digest,
-    "model": text,
-    "shape": Each(whole, 8),
-    "architecture": Maybe(text),
-    "license": Maybe(text),
-    "likeness": Maybe(number),
-    "nonfinite": Maybe(whole),
-}
-_PAGE: Members = {"next": Maybe(text), "notes": Each(text)}
-ORGANS: Members = {**_PAGE, "items": Each(_FOUND)}
-PLACEMENTS: Members = {**_PAGE, "items": Each({**_PLACED, "digest": digest, "shape": text, "nonfinite": Maybe(whole)})}
-FACETS: Members = {
-    "total": Maybe(whole),
-    "exact": flag,
-    "uncounted": Each(text),
-    "hurried": flag,
-    **dict.fromkeys(_COUNTED, Named(whole)),
-    "theta": Each({"from": Maybe(whole), "count": whole}),
-}
 SUMMARY: Members = {
     "name": word,
     "title": Maybe(text),
@@ -84,7 +45,6 @@ SUMMARY: Members = {
     "created_at": moment,
     "nonfinite_tensors": Maybe(whole),
 }
-MODELS: Members = {**_PAGE, "items": Each(SUMMARY)}
 _EDGE: Members = {
     "direction": text,
     "model": Maybe(text),
@@ -122,39 +82,13 @@ MODEL: Members = {
 }
 
 
-def search_page(values: Values) -> SearchPage:
-    """A page of organs."""
-    check(values, ORGANS, "organs")
-    items = tuple(_found(one) for one in values["items"])
-    return SearchPage(items, values["next"], tuple(values["notes"]))
-
-
-def facet_counts(values: Values) -> FacetCounts:
-    """How a search's findings are spread."""
-    check(values, FACETS, "facets")
-    return FacetCounts(
-        total=values["total"],
-        fields={name: values[name] for name in _COUNTED},
-        theta={one["from"]: one["count"] for one in values["theta"]},
-        exact=values["exact"],
-        uncounted=tuple(values["uncounted"]),
-        hurried=values["hurried"],
-    )
-
-
-def models_page(values: Values) -> ModelsPage:
-    """A page of models."""
-    check(values, MODELS, "models")
-    return ModelsPage(tuple(_found_model(one) for one in values["items"]), values["next"], tuple(values["notes"]))
-
-
 def partial_recipe(values: Values) -> Recipe | None:
     """Of a checked model that has only some organs, its base with these; None of any other.
 
     As `registry.compose.partial` has it; raises NotAssemblable where no base of it is registered.
     """
     edges = [one for one in values["lineage"] if (one["direction"], one["evidence"]) == ("parent", "declared")]
-    if values["kind"] != "model" or values["complete"] or not edges:
+    if values["complete"] or not edges:
         return None
     from organs.registry.compose.recipe import Graft, Recipe, Selection
 
@@ -166,7 +100,7 @@ def partial_recipe(values: Values) -> Recipe | None:
     return Recipe(base, grafts=(Graft(Selection(), donor=values["name"]),))
 
 
-def registered_model(values: Values, placements: list[Values]) -> RegisteredModel:
+def registered_model(values: Values, organs: tuple[PlacedOrgan, ...]) -> RegisteredModel:
     """A model out of its own answer and those for its organs, all of which were checked."""
     from organs.registry.present.registered import RegisteredModel, Relative  # with the tables, which searches need not
 
@@ -176,7 +110,7 @@ def registered_model(values: Values, placements: list[Values]) -> RegisteredMode
         digest=Digest(values["digest"]),
         title=values["title"],
         description=values["description"],
-        kind="model" if values["kind"] == CHIMERA else values["kind"],
+        kind=values["kind"],
         architecture=values["architecture"],
         license=values["license"],
         complete=values["complete"],
@@ -184,7 +118,7 @@ def registered_model(values: Values, placements: list[Values]) -> RegisteredMode
         size_bytes=values["size_bytes"],
         mean_theta=values["mean_theta"],
         created_at=datetime.fromisoformat(values["created_at"]),
-        organs=tuple(_placed(one, values) for one in placements),
+        organs=organs,
         relatives=tuple(
             Relative(
                 direction=edge["direction"],
@@ -201,27 +135,6 @@ def registered_model(values: Values, placements: list[Values]) -> RegisteredMode
     )
 
 
-def _found(values: Values) -> FoundOrgan:
-    return FoundOrgan(**{name: values[name] for name in _ORGAN_FIELDS} | {"shape": tuple(values["shape"])})
-
-
-def _found_model(values: Values) -> FoundModel:
-    kept = {name: values[name] for name in _MODEL_FIELDS}
-    kind = values["kind"] if values["complete"] else PARTIAL
-    return FoundModel(**kept | {"kind": kind, "created_at": datetime.fromisoformat(values["created_at"])})
-
-
-def _placed(values: Values, model: Values) -> FoundOrgan:
-    own = {name: values[name] for name in (*_PLACED, "digest", "nonfinite")}
-    try:
-        shape = tuple(map(int, values["shape"].split("x")))
-    except ValueError as error:
-        raise BadReply(f"the registry does not answer as one does: {values['shape'][:40]!r} is no shape") from error
-    return FoundOrgan(
-        **own, model=model["name"], shape=shape, architecture=model["architecture"], license=model["license"]
-    )
-
-
 def _recipe(values: Values) -> Recipe:
     from organs.registry.compose.recipe_io import read_recipe
 
@@ -229,7 +142,3 @@ def _recipe(values: Values) -> Recipe:
         return read_recipe(json.dumps(values, ensure_ascii=False), "the recipe that the registry gives")
     except BadRecipe as error:
         raise BadReply(str(error)) from error
-
-
-_ORGAN_FIELDS = tuple(field.name for field in fields(FoundOrgan))
-_MODEL_FIELDS = tuple(field.name for field in fields(FoundModel))

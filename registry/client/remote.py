@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from organs.registry.catalog.search import MODELS, FacetCounts, ModelsPage, SearchPage, parse_query
+from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX, check_limit
 from organs.registry.client import answers
 from organs.registry.client.connection import API, Connection
@@ -21,6 +21,8 @@ from organs.registry.client.shape import Maybe, Members, Values, check, digest, 
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, looks_like_prefix, parse_digest, parse_prefix
 from organs.registry.entities.job import Job, JobPage
+from organs.registry.entities.model import ModelPage, ModelSummary
+from organs.registry.entities.organ import FacetCounts, Organ, OrganPage, PlacedOrgan
 from organs.registry.errors import BadReply, NotAssemblable
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.settings import TOKEN_VARIABLE
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 ORGANS_MAX = 200_000
 """Of one model; whoever lists more means no good."""
 _ASSEMBLY: Members = {"model": text, "file": text, "size_bytes": whole, "sha256": Maybe(digest)}
-_ORGAN: Members = {"digest": digest, "size_bytes": whole, "dtype": text, "shape": text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,27 +94,27 @@ class RemoteRegistry:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> SearchPage:
+    def search(self, query: str = "", *, limit: int = 50, after: str | None = None) -> OrganPage:
         """A page of organs: `registry.search("type:organ theta>=40 sort:-theta")`. As `Registry.search`."""
         parse_query(query)
         check_limit(limit)
-        return answers.search_page(self.connection.get(f"{API}/organs", q=query, limit=limit, after=after))
+        return self.connection.read(OrganPage, f"{API}/organs", q=query, limit=limit, after=after)
 
     def count(self, query: str = "") -> FacetCounts:
         """How what `query` finds is spread. As `Registry.count`."""
         parse_query(query)
-        return answers.facet_counts(self.connection.get(f"{API}/facets", q=query))
+        return self.connection.read(FacetCounts, f"{API}/facets", q=query)
 
-    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelsPage:
+    def models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
         """A page of models: `registry.models("coder license:mit sort:-theta")`. As `Registry.models`."""
         parse_query(query, MODELS)
         check_limit(limit)
-        return answers.models_page(self.models_values(query, limit=limit, after=after))
+        return self._models(query, limit=limit, after=after)
 
     def model(self, name: str) -> RegisteredModel:
         """The model called `name`, or that has the digest `sha256:...`, with its organs and relatives."""
         values = self.model_values(name)
-        return answers.registered_model(values, values["placements"])
+        return answers.registered_model(values, self.organs_of(told_name(values["name"])))
 
     def jobs(self, limit: int = 50, after: str | None = None) -> JobPage:
         """Return a page of jobs, newest first; raises NotFound without an account."""
@@ -187,26 +188,24 @@ class RemoteRegistry:
         """Give the connections back."""
         self.connection.close()
 
-    def models_values(self, query: str, *, limit: int, after: str | None, ranked: bool = False) -> Values:
-        """A page of models as plain values, as `registry.present.models.models_values` has them."""
-        more = {"ranked": 1} if ranked else {}
-        values = self.connection.get(f"{API}/models", q=query, limit=limit, after=after, **more)
-        check(values, answers.MODELS, "models")
-        return values
+    def ranked_models(self, query: str = "", *, limit: int = 50, after: str | None = None) -> ModelPage:
+        """A page of models as rankings compare them. As `Registry.ranked_models`."""
+        return self._models(query, limit=limit, after=after, ranked=1)
+
+    def _models(self, query: str, **parameters: Any) -> ModelPage:
+        return self.connection.read(ModelPage, f"{API}/models", q=query, **parameters)
 
     def model_values(self, name: str) -> Values:
-        """A model with its organs as plain values, as `registry.present.models.model_page` has them."""
+        """A model as plain values, as `registry.present.models.model_page` has them, without its organs."""
         values = self.connection.get(API + model_path(self.resolved(name)))
         check(values, answers.MODEL, "model")
-        return {**values, "placements": self._placements(told_name(values["name"]))}
+        return values
 
     def resolved(self, name: str) -> ModelName:
         """The name that `name` means, which may be `sha256:` and a digest; raises BadName, NotFound, Ambiguous."""
         if not (name.startswith("sha256:") and looks_like_prefix(name)):
             return parse_model_name(name)
-        values = self.connection.get(f"{API}/models/lookup", digest=parse_prefix(name))
-        check(values, answers.SUMMARY, "model")
-        return told_name(values["name"])
+        return told_name(self.connection.read(ModelSummary, f"{API}/models/lookup", digest=parse_prefix(name)).name)
 
     def whole_file(self, name: str) -> FileToFetch:
         """The model called `name` as one file."""
@@ -218,7 +217,7 @@ class RemoteRegistry:
             return FileToFetch(path, values["size_bytes"], Digest(values["sha256"]))
         from organs.registry.client.checking import check_organs
 
-        organs = {one["name"]: Digest(one["digest"]) for one in self._placements(told_name(values["model"]))}
+        organs = {one.name: one.digest for one in self.organs_of(told_name(values["model"]))}
         return FileToFetch(path, values["size_bytes"], None, check_organs(organs))
 
     def own_files(self, name: str) -> OwnFiles:
@@ -260,23 +259,26 @@ class RemoteRegistry:
 
     def organ_file(self, prefix: str) -> FileToFetch:
         """The plain bytes of the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
-        values = self.connection.get(f"{API}/organs/{parse_prefix(prefix)}")
-        check(values, _ORGAN, "organ")
-        if not values["digest"].startswith(parse_prefix(prefix)):
-            raise BadReply(f"the registry gives another organ than {prefix}: {values['digest']}")
-        return FileToFetch(f"/organs/{values['digest']}.raw", values["size_bytes"], Digest(values["digest"]))
+        organ = self.organ(prefix)
+        return FileToFetch(f"/organs/{organ.digest}.raw", organ.size_bytes, organ.digest)
 
-    def _placements(self, name: ModelName) -> list[Values]:
-        """All organs of a model, in the order of its files."""
-        found: list[Values] = []
+    def organ(self, prefix: str) -> Organ:
+        """Return the organ whose digest begins with `prefix`; raises BadDigest, NotFound, Ambiguous."""
+        bare = parse_prefix(prefix)
+        organ = self.connection.read(Organ, f"{API}/organs/{bare}")
+        if not organ.digest.startswith(bare):
+            raise BadReply(f"the registry answers with another organ than {prefix}: {organ.digest}")
+        return organ
+
+    def organs_of(self, name: ModelName) -> tuple[PlacedOrgan, ...]:
+        """Return all organs of a model, in the order of its files."""
+        found: list[PlacedOrgan] = []
         after: str | None = None
         while True:
-            path = f"{API}{model_path(name)}/organs"
-            values = self.connection.get(path, limit=PAGE_MAX, after=after)
-            check(values, answers.PLACEMENTS, "organs")
-            found += values["items"]
-            after = values["next"]
+            page = self.connection.read(OrganPage, f"{API}{model_path(name)}/organs", limit=PAGE_MAX, after=after)
+            found += page.items
+            after = page.next
             if after is None:
-                return found
-            if not values["items"] or len(found) > ORGANS_MAX:
+                return tuple(found)
+            if not page.items or len(found) > ORGANS_MAX:
                 raise BadReply(f"the registry does not come to the end of the organs of {name}")

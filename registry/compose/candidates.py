@@ -120,7 +120,7 @@ def adapters_for(session: Session, base: Parent, library: Library) -> tuple[Adap
     StoreError.
     """
     newest = search_models(session, parse_query("kind:adapter", MODELS), NEWEST_ADAPTERS).items
-    same = [model.full_name for model in newest if model.architecture == base.header.architecture]
+    same = [model.name for model in newest if model.architecture == base.header.architecture]
     found = []
     for name in same[:ADAPTERS_EXAMINED_MAX]:
         try:

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries import chimeras as chimera_rows
 from organs.registry.catalog.queries.composing import (
     chimera_of,
-    computations_in,
-    computations_of,
     recorded_children,
     recorded_parents,
-    thetas_of,
 )
 from organs.registry.catalog.queries.models import (
     files_of,
@@ -26,8 +21,6 @@ from organs.registry.catalog.queries.models import (
     withdrawn_models,
 )
 from organs.registry.catalog.queries.published import is_reachable
-from organs.registry.catalog.records import OrganKey
-from organs.registry.catalog.register.organs import shape_text
 from organs.registry.catalog.tables import Chimera as ChimeraRow
 from organs.registry.catalog.tables import Model, ModelFile, Placement
 from organs.registry.catalog.tables import Verdict as VerdictRow
@@ -36,9 +29,8 @@ from organs.registry.compose.licences import combined_licence
 from organs.registry.compose.plan import acts_in_order, summarize_changes
 from organs.registry.compose.recipe import kept_recipe
 from organs.registry.compose.recipe_io import recipe_file, recipe_python, recipe_yaml
-from organs.registry.entities.base import Digest, Entity, Shape, Text
+from organs.registry.entities.base import Digest, Entity, Text
 from organs.registry.entities.chimera import (
-    AddedAdapter,
     Chimera,
     ChimeraBrief,
     ChimeraFile,
@@ -46,11 +38,9 @@ from organs.registry.entities.chimera import (
     ChimeraSummary,
     ComputedOrgan,
     DerivedModel,
-    MadeOrgan,
-    OrganSource,
 )
 from organs.registry.entities.finding import Finding, in_order, stored_findings
-from organs.registry.entities.plan import ADAPTER, GRAFTED, PURIFIED, ParentModel, PlanPart, Prediction
+from organs.registry.entities.plan import ADAPTER, GRAFTED, ParentModel, PlanPart, Prediction
 from organs.registry.entities.verdict import Verdict, VerdictReport, VerdictSummary
 from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
@@ -146,13 +136,6 @@ def lock_of_name(session: Session, name: object) -> str | None:
     return None if row is None else row.lock_id
 
 
-def made_organs(session: Session, digest: str) -> list[MadeOrgan]:
-    """Return how the organs with the bytes `digest` were computed, each with θ of its source."""
-    made = [_computation(text) for text in computations_of(session, digest)]
-    thetas = thetas_of(session, {_key(one) for one in made})
-    return [MadeOrgan(**_made(one, thetas)) for one in made]
-
-
 class _Origins(Entity, frozen=True, kw_only=True):
     """Where the tensors of a chimera come from, as it is stored."""
 
@@ -169,25 +152,8 @@ class _Origins(Entity, frozen=True, kw_only=True):
         return self.parents[int(number)], tuple(map(str, acts))
 
 
-_Organ = tuple[Digest, Text, Shape]
-
-
-class _Computation(Entity, frozen=True, kw_only=True):
-    """How an organ was computed, as it is stored (`registry.compose.plan.Computation.made`)."""
-
-    source: _Organ
-    dtype: Text
-    add: tuple[tuple[_Organ, _Organ, float, float], ...] = ()
-    purify: Text | None = None
-    keep: Annotated[float, Meta(description="A share.")] | None = None
-
-
 def _origins(row: ChimeraRow) -> _Origins:
     return msgspec.json.decode(row.origins, type=_Origins)
-
-
-def _computation(text: str) -> _Computation:
-    return msgspec.json.decode(text, type=_Computation)
 
 
 def _prediction(row: ChimeraRow) -> Prediction:
@@ -277,8 +243,8 @@ def _part(
 
 def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tuple[ComputedOrgan, ...]:
     """Return the organs that were computed: how, from what, and θ before and after."""
-    made = {name: _computation(text) for name, text in computations_in(session, model.id).items()}
-    thetas = thetas_of(session, {_key(one) for one in made.values()})
+    made = chimera_rows.computations_in(session, model.id)
+    thetas = chimera_rows.thetas_of(session, {one.key for one in made.values()})
     return tuple(
         ComputedOrgan(
             name=part.name,
@@ -288,30 +254,11 @@ def _computed(session: Session, model: Model, parts: Sequence[PlanPart]) -> tupl
             model=part.model,
             digest=part.digest or Digest(""),
             theta=part.theta,
-            **_made(made[part.name], thetas),
+            **made[part.name].made(thetas),
         )
         for part in parts
         if part.name in made and set(part.acts) - {GRAFTED}
     )
-
-
-def _made(made: _Computation, thetas: Mapping[OrganKey, float | None]) -> dict[str, Any]:
-    """Return the members of a MadeOrgan."""
-    digest, dtype, shape = made.source
-    return {
-        "acts": (*((ADAPTER,) if made.add else ()), *((PURIFIED,) if made.purify else ())),
-        "method": made.purify,
-        "keep": made.keep,
-        "adapters": tuple(AddedAdapter(a=a[0], b=b[0], alpha=alpha, scale=scale) for a, b, alpha, scale in made.add),
-        "dtype": made.dtype,
-        "source": OrganSource(digest=digest, dtype=dtype, shape=shape),
-        "theta_before": thetas.get(_key(made)),
-    }
-
-
-def _key(made: _Computation) -> OrganKey:
-    digest, dtype, shape = made.source
-    return digest, dtype, shape_text(shape)
 
 
 def _verdict(row: VerdictRow) -> Verdict:

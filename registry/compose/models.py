@@ -17,12 +17,13 @@ from organs.registry.anatomy import OUTPUT_MATRIX, TOKEN_EMBEDDING, OrganType, P
 from organs.registry.catalog.queries.composing import model_by_text, names_of_chimeras, tensor_rows
 from organs.registry.catalog.queries.search import search_organs
 from organs.registry.catalog.queries.shared_organs import models_in_common
-from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.chimera.layout import first_header
 from organs.registry.compose.cost import CANDIDATE_COST, COMMON_COST, QUERY_COST, Budget, read_cost
 from organs.registry.digest import Digest
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import LICENSE_MAX
 from organs.registry.gguf import ByteSource, Field, Header, TensorSpec, ValueType, dtype_by_name, read_array
 from organs.registry.gguf.tokenizer import TOKENS_KEY, VOCABULARY_MAX_BYTES
@@ -412,7 +413,7 @@ class Library(Protocol):
         """The model that `text` means; raises NotFound, Ambiguous, BadName, BadDigest, StoreError."""
         ...
 
-    def organs(self, query: str) -> Iterator[FoundOrgan]:
+    def organs(self, query: str) -> Iterator[PlacedOrgan]:
         """All that `query` finds, in its order; raises BadQuery."""
         ...
 
@@ -440,7 +441,7 @@ class RegisteredLibrary:
             self._held[model.id] = self._read(model)
         return self._held[model.id]
 
-    def organs(self, query: str) -> Iterator[FoundOrgan]:
+    def organs(self, query: str) -> Iterator[PlacedOrgan]:
         """All that `query` finds, a page at a time; organs of chimeras only where it names models.
 
         Else what a recipe makes would be found by the same recipe the next time, and be made of itself. Raises

@@ -10,7 +10,7 @@ from itertools import islice
 import msgspec
 
 from organs.registry.anatomy import OrganType, Place
-from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_yanked
 from organs.registry.compose.cost import Budget, steps_cost
@@ -42,6 +42,7 @@ from organs.registry.compose.plan import (
 from organs.registry.compose.prediction import Change, predict
 from organs.registry.compose.recipe import Graft, Purification, PurifyMethod, Recipe, Selection, matches_slot
 from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Prediction
 from organs.registry.errors import NotFound, OrganError, StoreError, TooCostly, UnsupportedDType
 from organs.registry.lineage import Slot
@@ -197,14 +198,14 @@ def _wanted(groups: Mapping[GroupKey, dict[Slot, Part]], query: str) -> dict[Gro
 
 
 def _winners(
-    groups: Mapping[GroupKey, dict[Slot, Part]], organs: Iterator[FoundOrgan], common: Mapping[Slot, Collection[str]]
-) -> tuple[list[FoundOrgan], dict[GroupKey, str]]:
+    groups: Mapping[GroupKey, dict[Slot, Part]], organs: Iterator[PlacedOrgan], common: Mapping[Slot, Collection[str]]
+) -> tuple[list[PlacedOrgan], dict[GroupKey, str]]:
     """Return the organs that were looked at, and for each group the first model that has brought all of it.
 
     No more organs are looked at than decide all groups, and at most LOOKED_AT_MAX. What a model has in `common` with
     the base it need not bring: no query finds that.
     """
-    found: list[FoundOrgan] = []
+    found: list[PlacedOrgan] = []
     lacking: dict[tuple[GroupKey, str], set[Slot]] = {}
     winners: dict[GroupKey, str] = {}
     for organ in islice(organs, LOOKED_AT_MAX):

@@ -19,6 +19,8 @@ classes.
     submission      submissions: models on their way into the catalog, from what was sent to what became of it
     upload          uploads: bytes on their way in
     report          reports: sections of numbers with the words that explain them
+    organ           organs: at their places, by digest with all measurements, and counts of what a search finds
+    model           models as lines of lists
     event           the event log: who did what
     job             jobs: work that takes longer than a request
 """

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from organs.registry import digest as digests
+from organs.registry import notebook
 
 Schema = dict[str, Any]
 """A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
@@ -60,6 +61,8 @@ Likeness = Annotated[
 Dimension = Annotated[int, Meta(ge=0, le=WHOLE_MAX)]
 Shape = Annotated[tuple[Dimension, ...], Meta(max_length=DIMENSIONS_MAX, description="Row length first.")]
 Texts = Annotated[tuple[Text, ...], Meta(max_length=ITEMS_MAX)]
+Acts = Annotated[tuple[Word, ...], Meta(max_length=ITEMS_MAX, description="What is done, in this order.")]
+"""What is done to an organ: grafted, adapter, purified."""
 Counts = Annotated[dict[Text, Count], Meta(max_length=ITEMS_MAX)]
 """A count by name."""
 
@@ -90,6 +93,18 @@ class Page(Entity, Generic[Item], frozen=True, kw_only=True):
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def summary(self, noun: str) -> str:
+        """Return how many items there are, in words, with the first note."""
+        count = len(self.items)
+        notes = "".join(f"; {notebook.visible(note)}" for note in self.notes[:1])
+        return f"{count} {noun}{'' if count == 1 else 's'}{', more follow' if self.next else ''}{notes}"
+
+    def below(self) -> Iterator[str]:
+        """Yield what stands below the table of a page in a notebook."""
+        yield from (notebook.paragraph(note) for note in self.notes)
+        if self.next is not None:
+            yield notebook.paragraph("more follow: give next as after")
 
 
 def encode(value: object) -> bytes:

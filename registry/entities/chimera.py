@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from organs.registry.entities.base import (
     ITEMS_MAX,
+    Acts,
     Bytes,
     Count,
     Digest,
@@ -15,7 +16,6 @@ from organs.registry.entities.base import (
     ModelText,
     Page,
     Request,
-    Shape,
     Text,
     Texts,
     Theta,
@@ -23,7 +23,8 @@ from organs.registry.entities.base import (
     Word,
 )
 from organs.registry.entities.finding import Findings
-from organs.registry.entities.plan import Acts, Block, ParentModel, PlanChange, PlannedRecipe, PlanPart, Prediction
+from organs.registry.entities.organ import MadeOrgan
+from organs.registry.entities.plan import Block, ParentModel, PlanChange, PlannedRecipe, PlanPart, Prediction
 from organs.registry.entities.recipe import RecipeFile
 from organs.registry.entities.verdict import Verdict, VerdictSummary
 
@@ -54,35 +55,6 @@ class ChimeraBrief(Entity, frozen=True, kw_only=True):
     lock_id: Digest
     prediction: Prediction
     verdict: VerdictSummary | None
-
-
-class OrganSource(Entity, frozen=True, kw_only=True):
-    """The organ from which another was computed."""
-
-    digest: Digest
-    dtype: Word
-    shape: Shape
-
-
-class AddedAdapter(Entity, frozen=True, kw_only=True):
-    """A low-rank product that was added to an organ: `scale` · (`alpha` / rank) · B·A."""
-
-    a: Digest
-    b: Digest
-    alpha: float
-    scale: float
-
-
-class MadeOrgan(Entity, frozen=True, kw_only=True):
-    """How an organ was computed, and from which."""
-
-    acts: Acts
-    method: Annotated[Word, Meta(description="How it was purified.")] | None
-    keep: Annotated[float, Meta(description="The share of the energy that spectral purification kept.")] | None
-    adapters: Annotated[tuple[AddedAdapter, ...], Meta(max_length=ITEMS_MAX)]
-    dtype: Word
-    source: OrganSource
-    theta_before: Theta | None
 
 
 class ComputedOrgan(MadeOrgan, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from organs.registry import notebook
 from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.base import (
     ITEMS_MAX,
+    Acts,
     Bytes,
     Count,
     Counts,
@@ -29,7 +30,6 @@ GRAFTED, ADAPTER, PURIFIED = "grafted", "adapter", "purified"
 ACTS = (GRAFTED, ADAPTER, PURIFIED)
 """What is done to an organ, in this order."""
 
-Acts = Annotated[tuple[Word, ...], Meta(max_length=ITEMS_MAX, description="What is done, in this order.")]
 Block = Annotated[Count, Meta(description="None outside the blocks.")]
 Number = Annotated[float, Meta(description="A finite number.")]
 

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from organs.registry.measure.summary import Summary
+from organs.registry.measures import THETA_METHOD
 
-METHOD = "z1"
+METHOD = THETA_METHOD
 
 THETA_MIN_VALUES = 64
 """Below this many finite values θ is not measured."""

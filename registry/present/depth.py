@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable
 from statistics import fmean
 
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.present.values import Values
 
 BLOCKS_MAX = 400
 """Blocks that are followed; the largest models of today have some hundreds, a hostile file any number."""
 
 
-def depth_values(placements: Iterable[Values]) -> list[Values]:
+def depth_values(organs: Iterable[PlacedOrgan]) -> list[Values]:
     """A row a type and block, in the order of the types' names, then of the blocks: lowest, mean, highest θ in degrees.
 
-    `placements` are as on a model's page. `position` counts the blocks of all towers, one tower behind the other, from
+    `position` counts the blocks of all towers, one tower behind the other, from
     0. Organs outside the blocks and those without a θ are left out, and blocks beyond the first 400.
     """
     found: dict[tuple[str, str, int], list[float]] = {}
     blocks = set()
-    for one in placements:
-        if one["block"] is not None:
-            blocks.add((one["tower"], one["block"]))
-            if one["theta"] is not None:
-                found.setdefault((one["type"], one["tower"], one["block"]), []).append(one["theta"])
+    for one in organs:
+        if one.block is not None:
+            blocks.add((one.tower, one.block))
+            if one.theta is not None:
+                found.setdefault((one.type, one.tower, one.block), []).append(one.theta)
     positions = {place: position for position, place in enumerate(sorted(blocks)[:BLOCKS_MAX])}
     return [
         {

@@ -18,16 +18,14 @@ from organs.registry.catalog.queries.models import (
     files_of,
     ingest_of,
     metadata_of,
-    placements_of,
+    model_summary,
     type_means,
 )
 from organs.registry.catalog.queries.reports import (
     running_totals,
     visible_bytes,
 )
-from organs.registry.catalog.queries.search import ModelPage
-from organs.registry.catalog.search.fields import CHIMERA
-from organs.registry.catalog.tables import Model, ModelMetadata, Placement
+from organs.registry.catalog.tables import Model, ModelMetadata
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.compose.licences import differing_licence
 from organs.registry.compose.metadata import LICENCE_KEY
@@ -42,47 +40,14 @@ INGEST_FIELDS = ("model", "digest", "organs", "size_bytes", "flags", "notes")
 """Of the report of an ingest, what is shown with the model."""
 
 
-def model_summary(model: Model, *, composed: bool = False) -> Values:
-    """A model as a line of a list; `composed` is whether it was composed here."""
-    return {
-        "name": model.full_name,
-        "title": model.title,
-        "kind": CHIMERA if composed else model.kind,
-        "architecture": model.architecture,
-        "parameters": model.parameters,
-        "tensors": model.tensors,
-        "size_bytes": model.size_bytes,
-        "mean_theta": model.mean_theta,
-        "mean_signal": model.mean_signal,
-        "license": model.license,
-        "complete": model.complete,
-        "digest": model.digest,
-        "created_at": model.created_at.isoformat(),
-        "state": model.state,
-        "downloads": model.downloads,
-        "grafts": model.grafts,
-        "nonfinite_tensors": model.nonfinite_tensors,
-    }
-
-
-def models_values(page: ModelPage) -> Values:
-    """A page of models."""
-    return {
-        "items": [model_summary(model, composed=model.id in page.composed) for model in page.items],
-        "next": page.next,
-        "notes": list(page.notes),
-    }
-
-
-def model_page(session: Session, model: Model, limit: int | None = None) -> Values:
-    """A model with everything that is shown of it; with all its placements, or the first `limit`, and how many
-    are left out then.
-    """
+def model_page(session: Session, model: Model) -> Values:
+    """A model with everything that is shown of it but its organs."""
     ingest = ingest_of(session, model.id)
-    metadata, placements = metadata_of(session, model.id), placements_of(session, model.id, limit)
+    metadata = metadata_of(session, model.id)
     composed = bool(composed_among(session, [model.id]))
     lineage = lineage_of(session, model)
-    return model_summary(model, composed=composed) | {
+    summary: Values = msgspec.to_builtins(model_summary(model, composed=composed))
+    return summary | {
         "contributor": contributor_name(session, model.contributor_id),
         "description": model.description,
         "tags": json.loads(model.tags),
@@ -100,8 +65,6 @@ def model_page(session: Session, model: Model, limit: int | None = None) -> Valu
         ],
         "facts": facts_of(model, metadata, dtype_counts(session, model.id)),
         "metadata": [{"key": row.key, "type": row.type, "value": row.value} for row in metadata],
-        "placements": [placed_values(*row) for row in placements],
-        **({} if limit is None else {"placements_left_out": model.tensors - len(placements)}),
         "ingest": _ingest(ingest.report) if ingest is not None and ingest.report else None,
         "composed": _composed(session, model),
         "lineage": msgspec.to_builtins(lineage.edges),
@@ -136,34 +99,6 @@ def _composed(session: Session, model: Model) -> Values | None:
         "lock_id": chimera.lock_id,
         "parents": json.loads(chimera.origins)["parents"],
         "recipe": recipe_values(kept_recipe(chimera.recipe)),
-    }
-
-
-def placements_values(session: Session, model_id: int) -> list[Values]:
-    """The organs of a model at their places, in order."""
-    return [placed_values(*row) for row in placements_of(session, model_id)]
-
-
-def placed_values(placement: Placement, shape: str, digest: str, nonfinite: int | None) -> Values:
-    """An organ at its place in a model that is known."""
-    return placement_values(placement) | {"shape": shape, "digest": digest, "nonfinite": nonfinite}
-
-
-def placement_values(placement: Placement) -> Values:
-    """An organ at its place."""
-    return {
-        "name": placement.name,
-        "type": placement.type,
-        "tower": placement.tower,
-        "block": placement.block,
-        "slot": placement.slot,
-        "dtype": placement.dtype,
-        "size_bytes": placement.size_bytes,
-        "theta": placement.theta,
-        "magnitude": placement.magnitude,
-        "signal": placement.signal,
-        "spectral_signal": placement.spectral_signal,
-        "stable_rank": placement.stable_rank,
     }
 
 

@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 from organs.registry import notebook
 from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.catalog.queries.composing import chimera_of
-from organs.registry.catalog.queries.models import placements_of
-from organs.registry.catalog.search import FoundOrgan
-from organs.registry.catalog.search.found import organs_html
+from organs.registry.catalog.queries.models import shown_kind
+from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
+from organs.registry.entities.organ import PlacedOrgan, organs_html
 from organs.registry.errors import NotFound
 from organs.registry.relatives.lineage import lineage_of
 
@@ -54,7 +54,7 @@ class RegisteredModel:
     title: str | None
     description: str | None
     kind: str
-    """`model`, `adapter` or `vocabulary`."""
+    """`model`, `adapter` or `vocabulary`; `partial` where organs are missing, `chimera` if composed here."""
     architecture: str | None
     license: str | None
     complete: bool
@@ -64,7 +64,7 @@ class RegisteredModel:
     mean_theta: float | None
     """Degrees, over its tensors."""
     created_at: datetime
-    organs: tuple[FoundOrgan, ...]
+    organs: tuple[PlacedOrgan, ...]
     """All of them, in the order of its files."""
     relatives: tuple[Relative, ...]
     """Parents first, then children, then the most alike."""
@@ -72,7 +72,7 @@ class RegisteredModel:
     """What it was composed by; None of a model that came in as a file."""
     lock_id: Digest | None = None
     """SHA-256 of its lock; None likewise."""
-    _by_name: Mapping[str, FoundOrgan] = field(init=False, repr=False, compare=False)
+    _by_name: Mapping[str, PlacedOrgan] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         # Frozen, so what is looked up all the time is set once, here.
@@ -92,7 +92,7 @@ class RegisteredModel:
         """Whether it was composed here."""
         return self.recipe is not None
 
-    def organ(self, name: str) -> FoundOrgan:
+    def organ(self, name: str) -> PlacedOrgan:
         """The organ at the place `name`, such as `output_norm.weight`. Raises NotFound with the nearest name."""
         if name not in self._by_name:
             close = nearest(name, self._by_name)
@@ -100,14 +100,13 @@ class RegisteredModel:
         return self._by_name[name]
 
     def __repr__(self) -> str:
-        kind = "chimera" if self.is_chimera else self.kind
         size, theta = size_text(self.size_bytes), theta_text(self.mean_theta)
-        return f"<{self.name}: {kind}, {len(self.organs)} organs, {size}, mean θ {theta}>"
+        return f"<{self.name}: {self.kind}, {len(self.organs)} organs, {size}, mean θ {theta}>"
 
     def _repr_html_(self) -> str:
         facts: tuple[tuple[str, notebook.Cell], ...] = (
             ("title", self.title),
-            ("kind", "chimera" if self.is_chimera else self.kind),
+            ("kind", self.kind),
             ("architecture", self.architecture),
             ("licence", self.license),
             ("parameters", count_text(self.parameters)),
@@ -141,7 +140,7 @@ def registered_value(session: Session, model: Model) -> RegisteredModel:
         digest=Digest(model.digest),
         title=model.title,
         description=model.description,
-        kind=model.kind,
+        kind=shown_kind(model, composed=chimera is not None),
         architecture=model.architecture,
         license=model.license,
         complete=model.complete,
@@ -149,36 +148,10 @@ def registered_value(session: Session, model: Model) -> RegisteredModel:
         size_bytes=model.size_bytes,
         mean_theta=model.mean_theta,
         created_at=model.created_at,
-        organs=_organs(session, model),
+        organs=organs_of_model(session, model),
         relatives=_relatives(session, model),
         recipe=recipe,
         lock_id=None if chimera is None else Digest(chimera.lock_id),
-    )
-
-
-def _organs(session: Session, model: Model) -> tuple[FoundOrgan, ...]:
-    return tuple(
-        FoundOrgan(
-            digest=Digest(digest),
-            model=model.full_name,
-            name=placement.name,
-            type=placement.type,
-            tower=placement.tower,
-            block=placement.block,
-            slot=placement.slot,
-            dtype=placement.dtype,
-            shape=tuple(map(int, shape.split("x"))),
-            size_bytes=placement.size_bytes,
-            theta=placement.theta,
-            magnitude=placement.magnitude,
-            signal=placement.signal,
-            spectral_signal=placement.spectral_signal,
-            stable_rank=placement.stable_rank,
-            architecture=model.architecture,
-            license=model.license,
-            nonfinite=nonfinite,
-        )
-        for placement, shape, digest, nonfinite in placements_of(session, model.id)
     )
 
 

@@ -57,7 +57,7 @@ def serving_zoo(folder: Path) -> Iterator[Site]:
         lock = made.accept("likely-degraded").plan().register().lock_id
     with serving(folder / "zoo", folder / "zoo.log") as live:
         query = quote(f"model:{BASE} slot:ffn_down block:1")
-        organ = json.loads(live.get(f"/organs.json?limit=1&q={query}"))["items"][0]["digest"]
+        organ = json.loads(live.get(f"/api/v1/organs?limit=1&q={query}"))["items"][0]["digest"]
         yield Site(live, organ, lock)
 
 

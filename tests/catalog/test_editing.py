@@ -21,6 +21,7 @@ from organs.registry.compose.models import RegisteredLibrary
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
 from organs.registry.errors import BadValue, Conflict
+from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.lineage import lineage_of
@@ -52,7 +53,7 @@ def edit(session: Session, name: str = "child", **changes: object) -> list[str]:
 
 
 def found(session: Session, query: str) -> list[str]:
-    return sorted(model.name for model in search_models(session, parse_query(query, MODELS), 10).items)
+    return sorted(parse_model_name(model.name).name for model in search_models(session, parse_query(query, MODELS), 10))
 
 
 def test_a_model_is_found_by_what_is_said_of_it_now(session: Session) -> None:

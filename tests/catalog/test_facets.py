@@ -14,9 +14,10 @@ from sqlalchemy import select
 from organs.registry.catalog.queries import planning
 from organs.registry.catalog.queries import search as spread_module
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.search import FacetCounts, parse_query
+from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.tables import Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import theta_bin
+from organs.registry.entities.organ import FacetCounts
 from organs.registry.registry import Registry
 from tests.builders import file_bytes, tensor, text
 from tests.catalog.search.catalogs import ModelRow, Placed, Row, drawn, place
@@ -119,7 +120,7 @@ def compare_counts(registry: Registry, placed: Placed, text: str) -> FacetCounts
     assert counts.total == total
     for field in FIELDS_SHOWN:
         assert list(counts.fields[field].items()) == list(spread(placed, query, field).items()), field
-    assert list(counts.theta.items()) == list(histogram(placed, query).items())
+    assert list(counts.theta_counts.items()) == list(histogram(placed, query).items())
     return counts
 
 
@@ -204,7 +205,7 @@ def test_filters_that_would_have_to_be_counted_one_by_one_past_the_cap_are_named
     assert counts.uncounted == ("block:0", "spectral>=0.3", "the filter by model")
     rest = parse_query("type:organ theta>=40")
     assert counts.fields == {field: spread(placed, rest, field) for field in FIELDS_SHOWN}
-    assert counts.theta == histogram(placed, rest)
+    assert counts.theta_counts == histogram(placed, rest)
     assert compare_counts(registry, placed, "type:organ theta>=40").exact
 
 

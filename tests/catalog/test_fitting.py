@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from organs.registry.catalog.queries import fitting, planning
 from organs.registry.catalog.queries.fitting import base_of, fitting_models
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.search import SearchPage
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.tables import Model
+from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.plan import FitCount, FittingModels
 from organs.registry.errors import BadQuery
 from organs.registry.names import parse_model_name
@@ -251,7 +251,7 @@ def test_the_counts_are_of_what_fits_and_leave_it_out_where_that_are_too_many(
     place(registry, [BASE, donor(*rows, license="gpl")])
     counts = registry.count("fits:acme/base theta>=60")
     assert (counts.total, counts.exact, counts.uncounted) == (1, True, ())
-    assert counts.theta == {40: 1, 60: 1}, "without the filter by θ"
+    assert counts.theta_counts == {40: 1, 60: 1}, "without the filter by θ"
     assert counts.fields["license"] == {"gpl": 1}
     monkeypatch.setattr(planning, "GATHER_MAX", 0)
     registry.catalog.memory.forget()
@@ -345,7 +345,7 @@ def compare(registry: Registry, placed: Placed, base: ModelRow) -> None:
             assert by_model[model.full_name] == type_fits(model, base)
 
 
-def ids(placed: Placed, page: SearchPage) -> set[int]:
+def ids(placed: Placed, page: OrganPage) -> set[int]:
     found = placed.found(page)
     assert len(found) == len(set(found))
     return set(found)

@@ -1,4 +1,4 @@
-"""Rows as plain values: what page, JSON and command show, nothing left out and nothing made up."""
+"""Models and organs as pages, JSON and commands show them: nothing left out and nothing made up."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.models import model_by_name, model_summary
+from organs.registry.catalog.queries.organs import organ_detail, organs_of_model
 from organs.registry.digest import digest_of
+from organs.registry.entities.base import decode, encode
+from organs.registry.entities.organ import Measurement, Organ, PlacedOrgan
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import figures, model_page, model_summary
-from organs.registry.present.organs import organ_page
+from organs.registry.present.models import figures, model_page
 from organs.registry.registry import Registry
 from tests.builders import file_bytes
 from tests.trips import ingest_file, little_model
@@ -27,13 +30,18 @@ def shown_model(registry: Registry, name: str) -> dict[str, Any]:
         return model_page(session, model_by_name(session, parse_model_name(name)))
 
 
-def shown_organ(registry: Registry, folder: Path, values: np.ndarray[Any, np.dtype[np.float32]]) -> dict[str, Any]:
+def shown_organs(registry: Registry, name: str) -> tuple[PlacedOrgan, ...]:
+    with registry.catalog.reading() as session:
+        return organs_of_model(session, model_by_name(session, parse_model_name(name)))
+
+
+def shown_organ(registry: Registry, folder: Path, values: np.ndarray[Any, np.dtype[np.float32]]) -> Organ:
     data = values.tobytes()
     path = folder / "organ.gguf"
     path.write_bytes(file_bytes([], [(TensorSpec("output_norm.weight", values.shape[::-1], F32), data)]))
     ingest_file(registry, path)
     with registry.catalog.reading() as session:
-        return organ_page(session, digest_of(data))
+        return organ_detail(session, digest_of(data))
 
 
 @pytest.fixture
@@ -67,39 +75,41 @@ def test_the_types_of_a_model_add_up_to_the_whole(ingested: Registry) -> None:
         "skeleton": 2,
     }
     assert sum(kind["size_bytes"] for kind in values["types"]) == sum(
-        placement["size_bytes"] for placement in values["placements"]
+        organ.size_bytes for organ in shown_organs(ingested, "a")
     )
 
 
-def test_placements_stand_in_the_order_of_the_file(ingested: Registry) -> None:
-    placements = shown_model(ingested, "a")["placements"]
-    assert [placement["name"] for placement in placements][:2] == ["token_embd.weight", "blk.0.attn_norm.weight"]
-    assert placements[-1]["name"] == "output_norm.weight"
-    query = placements[2]
-    assert (query["type"], query["tower"], query["block"], query["slot"]) == ("skeleton", "text", 0, "attn_q")
-    assert (query["dtype"], query["shape"], query["size_bytes"]) == ("F16", "64x64", 8192)
+def test_the_organs_of_a_model_are_in_the_order_of_its_file(ingested: Registry) -> None:
+    organs = shown_organs(ingested, "a")
+    assert [organ.name for organ in organs][:2] == ["token_embd.weight", "blk.0.attn_norm.weight"]
+    assert organs[-1].name == "output_norm.weight"
+    query = organs[2]
+    assert (query.type, query.tower, query.block, query.slot) == ("skeleton", "text", 0, "attn_q")
+    assert (query.dtype, query.shape, query.size_bytes) == ("F16", (64, 64), 8192)
+    assert (query.model, query.architecture, query.license) == ("local/a@1", "llama", "apache-2.0")
 
 
 def test_everything_that_is_shown_is_json(ingested: Registry) -> None:
     values = shown_model(ingested, "a")
-    assert json.loads(json.dumps(values, allow_nan=False)) == values
+    assert json.loads(json.dumps(values, allow_nan=False)) == json.loads(encode(values))
     with ingested.catalog.reading() as session:
-        organ = organ_page(session, values["placements"][2]["digest"])
-        assert json.loads(json.dumps(organ, allow_nan=False)) == organ
-        assert set(model_summary(model_by_name(session, parse_model_name("a")))) <= set(values)
+        organ = organ_detail(session, shown_organs(ingested, "a")[2].digest)
+        summary = model_summary(model_by_name(session, parse_model_name("a")), composed=False)
+    assert decode(encode(organ), Organ) == organ
+    assert msgspec.to_builtins(summary).items() <= values.items()
 
 
 def test_an_organ_names_every_place_that_it_has(ingested: Registry, tmp_path: Path) -> None:
     (tmp_path / "b.gguf").write_bytes(little_model("B"))
     ingest_file(ingested, tmp_path / "b.gguf")
-    digest = shown_model(ingested, "a")["placements"][2]["digest"]
+    digest = shown_organs(ingested, "a")[2].digest
     with ingested.catalog.reading() as session:
-        values = organ_page(session, digest[:10])
-    assert [(place["model"], place["name"]) for place in values["places"]] == [
+        organ = organ_detail(session, digest[:10])
+    assert [(place.model, place.name) for place in organ.places] == [
         ("local/a@1", "blk.0.attn_q.weight"),
         ("local/b@1", "blk.0.attn_q.weight"),
     ]
-    assert values["also"] == []
+    assert organ.also == ()
 
 
 def test_the_shapes_and_types_that_share_an_organs_bytes_are_listed_beside_it(
@@ -114,24 +124,30 @@ def test_the_shapes_and_types_that_share_an_organs_bytes_are_listed_beside_it(
     (tmp_path / "zeros.gguf").write_bytes(file_bytes([], tensors))
     ingest_file(registry, tmp_path / "zeros.gguf")
     with registry.catalog.reading() as session:
-        values = organ_page(session, digest_of(data))
-    assert (values["dtype"], values["shape"]) == ("F32", "256")
-    assert [(other["dtype"], other["shape"]) for other in values["also"]] == [("F32", "16x16"), ("F16", "512")]
-    assert all(other["measurements"] for other in values["also"])
-    assert [place["name"] for place in values["places"]] == ["a", "b", "c"]
+        organ = organ_detail(session, digest_of(data))
+    assert (organ.dtype, organ.shape) == ("F32", (256,))
+    assert [(other.dtype, other.shape) for other in organ.also] == [("F32", (16, 16)), ("F16", (512,))]
+    assert all(other.measurements for other in organ.also)
+    assert [place.name for place in organ.places] == ["a", "b", "c"]
+
+
+def as_json(measurement: Measurement) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(encode(measurement))
+    return values
 
 
 def test_a_reading_of_zero_is_a_reading(registry: Registry, tmp_path: Path) -> None:
     spread = np.linspace(0, 1, 4096, dtype=np.float32).reshape(64, 64)
-    reading = shown_organ(registry, tmp_path, spread)["measurements"]
-    z_measure = next(row for row in reading if row["method"] == "z1")
+    measurements = shown_organ(registry, tmp_path, spread).measurements
+    z_measure = as_json(next(one for one in measurements if one.method == "z1"))
     assert z_measure["minimum"] == 0.0
     assert "nan_count" not in z_measure, "oddities are said where there are any"
     assert "constant" not in z_measure
 
 
 def test_what_was_not_measured_is_left_out_and_the_reason_stands_there(registry: Registry, tmp_path: Path) -> None:
-    (reading,) = shown_organ(registry, tmp_path, np.ones(8, np.float32))["measurements"]
+    (measurement,) = shown_organ(registry, tmp_path, np.ones(8, np.float32)).measurements
+    reading = as_json(measurement)
     assert reading["reason"]
     assert reading["constant"] is True
     assert {"theta", "spectral_signal", "entropy"} & set(reading) == set()
@@ -140,7 +156,8 @@ def test_what_was_not_measured_is_left_out_and_the_reason_stands_there(registry:
 def test_oddities_are_counted(registry: Registry, tmp_path: Path) -> None:
     values = np.random.default_rng(0).standard_normal(4096).astype(np.float32)
     values[:3], values[3:5] = np.nan, np.inf
-    (reading,) = shown_organ(registry, tmp_path, values)["measurements"]
+    (measurement,) = shown_organ(registry, tmp_path, values).measurements
+    reading = as_json(measurement)
     assert (reading["nan_count"], reading["infinite_count"]) == (3, 2)
     assert 0 <= reading["theta"] <= 90
 

@@ -17,9 +17,10 @@ from organs.registry.catalog.queries import (
     search,
 )
 from organs.registry.catalog.register.facets import count_placements
-from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.catalog.search import parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.tables import Model, Placement
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound
 from organs.registry.lineage import correlations
 from organs.registry.registry import Registry
@@ -46,9 +47,9 @@ def force(patch: pytest.MonkeyPatch, plan: str) -> None:
     patch.setattr(planning, "FETCHED_COST", 0.0 if plan == "gathered" else 2.0)
 
 
-def walk(registry: Registry, text: str, sizes: Iterator[int]) -> list[FoundOrgan]:
+def walk(registry: Registry, text: str, sizes: Iterator[int]) -> list[PlacedOrgan]:
     """All pages, one behind the other."""
-    found: list[FoundOrgan] = []
+    found: list[PlacedOrgan] = []
     after: str | None = None
     while True:
         limit = next(sizes)
@@ -62,7 +63,7 @@ def walk(registry: Registry, text: str, sizes: Iterator[int]) -> list[FoundOrgan
         after = page.next
 
 
-def everything(registry: Registry, text: str) -> list[FoundOrgan]:
+def everything(registry: Registry, text: str) -> list[PlacedOrgan]:
     return walk(registry, text, itertools.repeat(PAGE_MAX))
 
 
@@ -124,7 +125,7 @@ def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: Regist
     row = Row(slot="attn_q", type="skeleton", block=7, shape="64x128", theta=None, spectral_signal=None)
     place(registry, [ModelRow((row,), license=None, version=3)])
     (found,) = registry.search("")
-    assert found == FoundOrgan(
+    assert found == PlacedOrgan(
         digest=digest(1),
         model="acme/tiny@3",
         name="0.attn_q",

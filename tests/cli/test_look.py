@@ -99,8 +99,8 @@ def test_a_model_is_shown_with_its_licence_its_vocabulary_and_its_file(filled: O
 
 def test_a_model_as_json_has_everything(filled: Organ) -> None:
     values = filled.done("show", "local/little@1", "--json").values
-    assert values.keys() >= MODEL_FIELDS | {"types", "files", "metadata", "placements", "ingest", "flags"}
-    assert values["ingest"]["organs"] == len(values["placements"]) == 10
+    assert values.keys() >= MODEL_FIELDS | {"types", "files", "metadata", "organs", "ingest", "flags"}
+    assert values["ingest"]["organs"] == len(values["organs"]) == 10
     assert set(values["ingest"]) == {"model", "digest", "organs", "size_bytes", "flags", "notes"}
 
 

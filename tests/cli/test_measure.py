@@ -44,9 +44,9 @@ def test_the_means_are_those_of_the_registered_model(organ: Organ, model: Path) 
     for own, kind in zip(measured["types"], shown["types"], strict=True):
         assert own["type"] == kind["type"]
         assert own["mean_theta_degrees"] == pytest.approx(kind["mean_theta"], abs=1e-9)
-    for tensor, placement in zip(measured["tensors"], shown["placements"], strict=True):
-        assert tensor["tensor"] == placement["name"]
-        assert tensor["theta_degrees"] == pytest.approx(placement["theta"], abs=1e-9)
+    for tensor, placed in zip(measured["tensors"], shown["organs"], strict=True):
+        assert tensor["tensor"] == placed["name"]
+        assert tensor["theta_degrees"] == pytest.approx(placed["theta"], abs=1e-9)
 
 
 def test_every_tensor_is_listed_when_asked(nowhere: Organ, model: Path) -> None:

@@ -28,7 +28,7 @@ def test_the_feed_forward_organs_are_purified_with_theta_before_and_after(organ:
     assert [row[:3] for row in rows] == [["1", "ffn_up", "F16"], ["1", "ffn_down", "F16"]]
     values = organ.done("show", "acme/pure", "--json").values
     computed = {one["name"]: one for one in values["chimera"]["computed"]}
-    thetas = {one["name"]: one["theta"] for one in organ.done("show", "base", "--json").values["placements"]}
+    thetas = {one["name"]: one["theta"] for one in organ.done("show", "base", "--json").values["organs"]}
     for row, name in zip(rows, ("blk.1.ffn_up.weight", "blk.1.ffn_down.weight"), strict=True):
         assert computed[name]["theta_before"] == thetas[name]
         assert row[3:] == [f"{thetas[name]:.1f}°", f"{computed[name]['theta']:.1f}°"]

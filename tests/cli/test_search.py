@@ -35,6 +35,7 @@ ITEM = {
     "license",
     "likeness",
     "nonfinite",
+    "model_state",
 }
 
 
@@ -49,7 +50,8 @@ def test_organs_are_a_table_for_people(filled: Organ) -> None:
 
 def test_organs_as_json_are_items_what_comes_next_and_notes(filled: Organ) -> None:
     values = filled.done("search", "slot:ffn_up", "--limit", 1, "--json").values
-    assert values.keys() == {"items", "next", "notes"}
+    assert values.keys() == {"items", "next", "notes", "facets"}
+    assert values["facets"] is None
     (item,) = values["items"]
     assert item.keys() == ITEM
     assert (item["shape"], item["size_bytes"], item["likeness"]) == ([64, 128], 16384, None)
@@ -91,11 +93,11 @@ def test_facets_are_counted_beside_the_page(filled: Organ) -> None:
     assert "slot:        ffn_down 2, ffn_up 2" in ended.lines
     assert any("█" in line and "°" in line for line in ended.lines)
     facets = filled.done("search", "type:organ", "--facets", "--json").values["facets"]
-    fields = {"type", "slot", "dtype", "arch", "license", "theta"}
-    assert facets.keys() == {"total", "exact", "uncounted", "hurried"} | fields
+    assert facets.keys() == {"total", "exact", "uncounted", "hurried", "fields", "theta"}
+    assert facets["fields"].keys() == {"type", "slot", "dtype", "arch", "license"}
     assert (facets["total"], facets["exact"], facets["uncounted"]) == (4, True, [])
     assert sum(bin_["count"] for bin_ in facets["theta"]) == 4
-    assert facets["license"] == {"apache-2.0": 4}
+    assert facets["fields"]["license"] == {"apache-2.0": 4}
 
 
 def test_an_estimate_is_called_so(filled: Organ, monkeypatch: pytest.MonkeyPatch) -> None:

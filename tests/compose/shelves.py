@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from organs.registry.catalog.search import FoundOrgan, parse_query
+from organs.registry.catalog.search import parse_query
 from organs.registry.compose.models import (
     Parent,
     Part,
@@ -13,6 +13,7 @@ from organs.registry.compose.models import (
 from organs.registry.compose.plan import Plan
 from organs.registry.compose.planner import plan_recipe
 from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import NotFound
 from organs.registry.lineage import Slot
 
@@ -22,7 +23,7 @@ class Shelf:
     """A library of `parents`, known by their labels; every query finds `found`, in that order."""
 
     parents: Sequence[Parent]
-    found: Sequence[FoundOrgan] = ()
+    found: Sequence[PlacedOrgan] = ()
     asked: list[str] = field(default_factory=list)
     """The queries, as they came."""
 
@@ -32,7 +33,7 @@ class Shelf:
                 return parent
         raise NotFound(f"no model is registered as {text}")
 
-    def organs(self, query: str) -> Iterator[FoundOrgan]:
+    def organs(self, query: str) -> Iterator[PlacedOrgan]:
         self.asked.append(query)
         parse_query(query)
         yield from self.found
@@ -47,9 +48,9 @@ class Shelf:
         return shared
 
 
-def found_organ(parent: Parent, part: Part) -> FoundOrgan:
+def found_organ(parent: Parent, part: Part) -> PlacedOrgan:
     """`part` as a search finds it."""
-    return FoundOrgan(
+    return PlacedOrgan(
         digest=part.digest,
         model=parent.label,
         name=part.name,
@@ -67,6 +68,7 @@ def found_organ(parent: Parent, part: Part) -> FoundOrgan:
         stable_rank=None,
         architecture=None,
         license=None,
+        nonfinite=None,
     )
 
 
@@ -75,6 +77,6 @@ def registered(parent: Parent, label: str, model_id: int = 1) -> Parent:
     return replace(parent, label=label, model_id=model_id)
 
 
-def planned(text: str, *parents: Parent, found: Sequence[FoundOrgan] = ()) -> Plan:
+def planned(text: str, *parents: Parent, found: Sequence[PlacedOrgan] = ()) -> Plan:
     """What the recipe `text` comes to with `parents` on the shelf."""
     return plan_recipe(read_recipe(text), Shelf(parents, found))

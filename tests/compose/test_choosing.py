@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 
-from organs.registry.catalog.search import FoundOrgan
 from organs.registry.compose import planner
 from organs.registry.compose.models import (
     Parent,
@@ -20,6 +19,7 @@ from organs.registry.compose.planner import (
 )
 from organs.registry.compose.recipe import Recipe
 from organs.registry.compose.recipe_io import read_recipe
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob
 from tests.compose.parents import made_up, model_tensors
 from tests.compose.shelves import Shelf, found_organ, registered
@@ -242,7 +242,7 @@ def test_no_more_organs_are_looked_at_than_decide_all_groups_that_the_query_may_
     looked_at = []
 
     class Counting(Shelf):
-        def organs(self, query: str) -> Iterator[FoundOrgan]:
+        def organs(self, query: str) -> Iterator[PlacedOrgan]:
             for organ in shelf.organs(query):
                 looked_at.append(organ)
                 yield organ

@@ -220,7 +220,8 @@ class User:
             path = self._random.choice(("/", "/organs", "/models", f"/organs?q=type:organ+theta%3E%3D{number}"))
             return results.page_seconds, request_bytes("GET", path)
         if draw < 0.8:
-            path = self._random.choice(("/api/v1/organs?limit=20", f"/api/v1/organs?q=block:{number}", "/models.json"))
+            search = f"/api/v1/organs?q=block:{number}"
+            path = self._random.choice(("/api/v1/organs?limit=20", search, "/api/v1/models"))
             return results.page_seconds, request_bytes("GET", path)
         if draw < 0.87:
             form = request_bytes("POST", "/login", b"token=orgp_none", "application/x-www-form-urlencoded")
@@ -305,7 +306,7 @@ def reading_slowly(path: str) -> Attack:
 
 async def staying_idle(client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
     """Ask for a page, then keep the connection."""
-    await loop.sock_sendall(client, request_bytes("GET", "/models.json"))
+    await loop.sock_sendall(client, request_bytes("GET", "/api/v1/models"))
     while await loop.sock_recv(client, 1 << 16):
         pass
 

@@ -102,7 +102,7 @@ def arguments(client: FlaskClient, registry: Registry, askers: Askers) -> dict[s
         **dict.fromkeys(("file", "path"), values["files"][0]["name"]),
         "name": "open",
         "filename": "catalog.js",
-        "digest": values["placements"][-1]["digest"],
+        "digest": values["organs"][-1]["digest"],
         "form": "npy",
         "header": header_digest(kin_file("open", kin_tensors())),
         "lock": ada.lock_ids(registry)[ada.MIXED],

@@ -5,13 +5,7 @@ from __future__ import annotations
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.present.values import Values
 from organs.web.pages.anatomy import CELLS_MAX, LISTED_MAX, anatomy
-
-
-def organ(slot: str, block: int | None = 0, kind: str = "organ", tower: str = "text", **more: object) -> Values:
-    """A placement as a model's page has it."""
-    values: Values = {"name": f"{tower} {block} {slot}", "type": kind, "tower": tower, "block": block, "slot": slot}
-    measured: Values = {"theta": 40.0, "spectral_signal": 0.5, "size_bytes": 100, "dtype": "F16", "shape": "64x64"}
-    return values | {"digest": "d" * 64} | measured | more
+from tests.builders import placed_organ
 
 
 def slots(grid: Values) -> list[str]:
@@ -19,20 +13,21 @@ def slots(grid: Values) -> list[str]:
 
 
 def test_skeleton_stands_at_the_left_norms_between_organs_at_the_right() -> None:
-    placements = [
-        organ("ffn_up"), organ("attn_norm", kind="norm"), organ("attn_q", kind="skeleton"), organ("odd", kind="other"),
-        organ("ffn_norm", kind="norm"),
+    organs = [
+        placed_organ("ffn_up"), placed_organ("attn_norm", kind="norm"), placed_organ("attn_q", kind="skeleton"),
+        placed_organ("odd", kind="other"),
+        placed_organ("ffn_norm", kind="norm"),
     ]  # fmt: skip
-    assert slots(anatomy(placements, "theta", {})) == ["attn_q", "attn_norm", "ffn_norm", "ffn_up", "odd"]
+    assert slots(anatomy(organs, "theta", {})) == ["attn_q", "attn_norm", "ffn_norm", "ffn_up", "odd"]
 
 
 def test_slots_stand_as_people_read_them() -> None:
     names = ["attn_v", "attn_output", "attn_k", "attn_q"]
-    assert slots(anatomy([organ(name, kind="skeleton") for name in names], "theta", {})) == [
+    assert slots(anatomy([placed_organ(name, kind="skeleton") for name in names], "theta", {})) == [
         "attn_q", "attn_k", "attn_v", "attn_output",
     ]  # fmt: skip
     feed = ["ffn_down", "ffn_gate", "ffn_up", "ffn_gate_inp"]
-    assert slots(anatomy([organ(name) for name in feed], "theta", {})) == [
+    assert slots(anatomy([placed_organ(name) for name in feed], "theta", {})) == [
         "ffn_gate_inp",
         "ffn_gate",
         "ffn_up",
@@ -41,19 +36,24 @@ def test_slots_stand_as_people_read_them() -> None:
 
 
 def test_what_stands_outside_the_blocks_is_at_head_and_foot() -> None:
-    placements = [
-        organ("output", None, "embed"),
-        organ("token_embd", None, "embed"),
-        organ("output_norm", None, "norm"),
+    organs = [
+        placed_organ("output", None, "embed"),
+        placed_organ("token_embd", None, "embed"),
+        placed_organ("output_norm", None, "norm"),
     ]
-    grid = anatomy(placements, "theta", {})
+    grid = anatomy(organs, "theta", {})
     assert [one["name"] for one in grid["head"]] == ["text None token_embd"]
     assert [one["name"] for one in grid["foot"]] == ["text None output", "text None output_norm"]
 
 
 def test_blocks_are_counted_a_tower_at_a_time_and_gaps_stay_empty() -> None:
-    placements = [organ("ffn_up", 1), organ("ffn_up", 10), organ("ffn_down", 2), organ("ffn_up", 0, tower="vision")]
-    grid = anatomy(placements, "theta", {})
+    organs = [
+        placed_organ("ffn_up", 1),
+        placed_organ("ffn_up", 10),
+        placed_organ("ffn_down", 2),
+        placed_organ("ffn_up", 0, tower="vision"),
+    ]
+    grid = anatomy(organs, "theta", {})
     assert [row["label"] for row in grid["rows"]] == ["1", "2", "10", "vision 0"]
     assert [[cell is not None for cell in row["cells"]] for row in grid["rows"]] == [
         [True, False], [False, True], [True, False], [True, False],
@@ -61,7 +61,7 @@ def test_blocks_are_counted_a_tower_at_a_time_and_gaps_stay_empty() -> None:
 
 
 def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
-    one = organ("ffn_up")
+    one = placed_organ("ffn_up")
     changes = {("text", 0, "ffn_up"): OrganChange(theta_change=-1.5, likeness=0.9, identical=False)}
     cells = {
         by: anatomy([one], by, changes)["rows"][0]["cells"][0]
@@ -75,13 +75,13 @@ def test_each_reading_has_its_number_its_colour_and_its_legend() -> None:
 
 def test_the_same_bytes_have_not_changed() -> None:
     changes = {("text", 0, "ffn_up"): OrganChange(theta_change=0.0, likeness=1.0, identical=True)}
-    cell = anatomy([organ("ffn_up"), organ("ffn_down")], "change", changes)["rows"][0]["cells"]
+    cell = anatomy([placed_organ("ffn_up"), placed_organ("ffn_down")], "change", changes)["rows"][0]["cells"]
     assert (cell[0]["number"], cell[0]["tone"]) == ("=", "d4")
     assert (cell[1]["number"], cell[1]["tone"]) == ("–", "tn")
 
 
 def test_a_grid_of_61_blocks_and_40_slots_has_all_cells_and_is_dense() -> None:
-    grid = anatomy([organ(f"slot_{slot:02}", block) for block in range(61) for slot in range(40)], "theta", {})
+    grid = anatomy([placed_organ(f"slot_{slot:02}", block) for block in range(61) for slot in range(40)], "theta", {})
     assert len(grid["rows"]) == 61
     assert all(len(row["cells"]) == 40 and None not in row["cells"] for row in grid["rows"])
     assert grid["dense"]
@@ -89,24 +89,29 @@ def test_a_grid_of_61_blocks_and_40_slots_has_all_cells_and_is_dense() -> None:
 
 
 def test_a_grid_that_would_be_mostly_holes_is_a_list_that_is_cut() -> None:
-    placements = [organ(f"slot_{number}", number) for number in range(CELLS_MAX // 100)]
-    grid = anatomy(placements * 5, "theta", {})
+    organs = [placed_organ(f"slot_{number}", number) for number in range(CELLS_MAX // 100)]
+    grid = anatomy(organs * 5, "theta", {})
     assert grid["rows"] == []
     assert len(grid["head"]) == LISTED_MAX
-    assert grid["left_out"] == len(placements) * 5 - LISTED_MAX
+    assert grid["left_out"] == len(organs) * 5 - LISTED_MAX
 
 
 def test_what_was_not_measured_has_a_dash_and_no_colour() -> None:
-    cell = anatomy([organ("ffn_up", theta=None)], "theta", {})["rows"][0]["cells"][0]
+    cell = anatomy([placed_organ("ffn_up", theta=None)], "theta", {})["rows"][0]["cells"][0]
     assert (cell["number"], cell["tone"]) == ("–", "tn")
 
 
 def test_a_reading_of_few_numbers_or_of_a_coarse_format_is_to_be_taken_with_care() -> None:
-    placements = [organ("a"), organ("b", shape="192"), organ("c", dtype="Q4_K"), organ("d", shape="192", theta=None)]
-    grid = anatomy(placements, "theta", {})
+    organs = [
+        placed_organ("a"),
+        placed_organ("b", shape=(192,)),
+        placed_organ("c", dtype="Q4_K"),
+        placed_organ("d", shape=(192,), theta=None),
+    ]
+    grid = anatomy(organs, "theta", {})
     assert [cell["rough"] for cell in grid["rows"][0]["cells"]] == [False, True, True, False]
     assert [cell["said"].partition("(")[2] for cell in grid["rows"][0]["cells"]] == [
         "", "a rough reading of few numbers)", "moved by the rounding of its coarse format)", "",
     ]  # fmt: skip
     assert grid["legend"]["rough"]
-    assert not anatomy([organ("a")], "theta", {})["legend"]["rough"]
+    assert not anatomy([placed_organ("a")], "theta", {})["legend"]["rough"]

@@ -84,8 +84,8 @@ def filled(registry: Registry, homes: Homes) -> Iterator[FlaskClient]:
 
 
 def digest_of(client: FlaskClient, tensor: str) -> str:
-    placements = client.get("/models/local/odd.json").get_json()["placements"]
-    return next(str(one["digest"]) for one in placements if one["name"] == tensor)
+    organs = client.get("/models/local/odd.json").get_json()["organs"]
+    return next(str(one["digest"]) for one in organs if one["name"] == tensor)
 
 
 def texts(svg: bytes) -> list[str]:
@@ -250,8 +250,8 @@ def reader_of(registry: Registry, folder: Path) -> BlobReader:
 
 def test_the_picture_of_an_organ_is_kept_for_as_long_as_its_bytes_are_the_same(filled: FlaskClient) -> None:
     digest = digest_of(filled, "blk.0.attn_q.weight")
-    organ = filled.get(f"/organs/{digest}.json").get_json()
-    address = f"/organs/{digest}/weights.svg?dtype={organ['dtype']}&shape={organ['shape']}"
+    organ = filled.get(f"/api/v1/organs/{digest}").get_json()
+    address = f"/organs/{digest}/weights.svg?dtype={organ['dtype']}&shape={'x'.join(map(str, organ['shape']))}"
     answer = filled.get(address)
     assert (answer.status_code, answer.mimetype) == (200, "image/svg+xml")
     assert "immutable" in answer.headers["Cache-Control"]

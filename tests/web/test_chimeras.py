@@ -34,6 +34,7 @@ from organs.web.pages.anatomy import (
 )
 from organs.web.pages.verdicts import missing_runtime, score_rows
 from organs.web.settings import WebSettings
+from tests.builders import placed_organ
 from tests.kin import ingest_bytes, kin_file, kin_tensors
 from tests.trips import block_tensors
 from tests.web.conftest import HOSTILE, HOSTILE_LINK, hostile_report
@@ -264,7 +265,7 @@ def test_computed_organs_lead_to_what_they_were_made_of_and_back(client: FlaskCl
     back = client.get(f"/organs/{source}").text
     assert f"/organs/{made['digest']}" in parsed(back).links()
     assert "Computed from it" in words(back)
-    assert client.get(f"/organs/{source}.json").get_json()["made"] == []
+    assert client.get(f"/api/v1/organs/{source}").get_json()["made"] == []
 
 
 def test_every_text_is_a_file_to_be_saved_and_never_a_page(client: FlaskClient, composed: dict[str, str]) -> None:
@@ -410,7 +411,7 @@ def test_scores_that_are_not_there_are_dashes_and_failures_are_words() -> None:
 def test_letters_go_on_behind_z() -> None:
     parts = [
         PlanPart(
-            name=str(n),
+            name=f"text 0 {n}",
             type="organ",
             tower="text",
             block=0,
@@ -435,13 +436,12 @@ def test_letters_go_on_behind_z() -> None:
     assert lines[0].is_base
     assert not lines[1].is_base
     by_name = marks(parts, lines)
-    cell = {"name": "26", "said": "26: θ 1°", "number": "1°"}
+    cell = {"name": "text 0 26", "said": "26: θ 1°", "number": "1°"}
     grid = {"rows": [{"label": "0", "cells": [cell, None]}], "head": [], "foot": [{**cell, "name": "other"}]}
     found = marked(grid, by_name)
     assert found["rows"][0]["cells"][0]["mark"] == "A2"
     assert found["foot"] == grid["foot"]
     assert "mark" not in cell
-    places = [{"tower": "text", "block": 0, "slot": str(n), "name": str(n)} for n in (0, 99)]
-    became = changes(places, parts)
+    became = changes([placed_organ(str(n)) for n in (0, 99)], parts)
     assert became["text", 0, "0"] == OrganChange(theta_change=None, likeness=None, identical=False)
     assert became["text", 0, "99"].identical is True

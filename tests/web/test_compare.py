@@ -82,7 +82,7 @@ def test_cells_of_the_grid_and_changed_organs_lead_to_both_sides(little: FlaskCl
         for side in ("first", "second"):
             address = f"/organs/{getattr(one, f'{side}_digest')}"
             assert address in page.links()
-            names = {place["model"] for place in little.get(f"{address}.json").get_json()["places"]}
+            names = {place["model"] for place in little.get(f"/api/v1{address}").get_json()["places"]}
             assert names == {getattr(result, side)}
 
 

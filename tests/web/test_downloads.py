@@ -195,7 +195,7 @@ def test_what_is_yanked_is_found_by_nobody_and_handed_out_to_who_knows_it(served
     digest = served.digest_of(LARGE_FROM)
     before = {form: served.client.get(f"/organs/{digest}.{form}").data for form in ("raw", "bin", "npy")}
     put_all_models_into("yanked", served.registry)
-    assert served.client.get("/organs.json").get_json()["items"] == []
+    assert served.client.get("/api/v1/organs").get_json()["items"] == []
     assert served.client.get(f"/organs/{digest}").status_code == 200
     assert {form: served.client.get(f"/organs/{digest}.{form}").data for form in before} == before
 

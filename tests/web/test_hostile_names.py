@@ -108,7 +108,7 @@ PAGES = """
 """Every rule that answers GET: a path, and what is appended to it."""
 MODEL = "/models/<namespace>/<name>"
 SHOWN = (
-    *("/", "/models", "/models.csv", "/models.json", "/lineage", "/account.json", "/admin/events"),
+    *("/", "/models", "/models.csv", "/lineage", "/account.json", "/admin/events"),
     *("/admin/events.csv", "/admin/quarantine", "/jobs", "/jobs/<job>", "/upload", "/submissions/<submission>"),
     *("/admin/contributors", MODEL, f"{MODEL}.csv", f"{MODEL}/edit", f"{MODEL}/report", "/chimeras/<lock>"),
     *("/organs/<digest>", "/organs", "/api/v1/models", "/api/models", "/api/models/<user>/<name>"),
@@ -198,7 +198,7 @@ def known_values(client: FlaskClient, name: str) -> dict[str, str]:
     chimera = client.get("/chimeras.json", follow_redirects=True).get_json()["items"][0]["lock_id"]
     submission = client.get("/api/v1/submissions").get_json()["items"][0]["id"]
     file = model["files"][0]["name"]
-    digest = model["placements"][-1]["digest"]
+    digest = model["organs"][-1]["digest"]
     lock = client.get(f"/chimeras/{chimera}/lock.json").get_json(force=True)
     return {
         "lock": chimera,

@@ -41,7 +41,7 @@ NEVER_KEPT_HEADERS = {"Range": "bytes=0-3", "Authorization": "Bearer hostile", "
 
 
 def test_the_second_answer_comes_from_memory_and_is_the_same(little: FlaskClient) -> None:
-    for address in ("/", "/organs?q=type:organ", "/organs.json", "/models/local/tuned", "/organs.csv"):
+    for address in ("/", "/organs?q=type:organ", "/api/v1/organs", "/models/local/tuned", "/organs.csv"):
         first, second = little.get(address), little.get(address)
         assert "X-Answered" not in first.headers
         assert second.headers["X-Answered"] == "memory", address
@@ -53,7 +53,7 @@ def test_the_second_answer_comes_from_memory_and_is_the_same(little: FlaskClient
 def test_nothing_is_answered_from_before_a_commit(registry: Registry, tmp_path: Path) -> None:
     with create_app(registry).test_client() as client:
         for number in range(3):
-            before = client.get("/models.json").get_json()["items"]
+            before = client.get("/api/v1/models").get_json()["items"]
             assert len(before) == number
             path = tmp_path / f"model-{number}.gguf"
             path.write_bytes(little_model(f"Model {number}", seed=number))
@@ -70,8 +70,8 @@ def test_who_has_an_answer_already_gets_304(little: FlaskClient) -> None:
 
 
 def test_addresses_that_differ_in_anything_are_different(little: FlaskClient) -> None:
-    assert little.get("/organs.json?limit=1").data != little.get("/organs.json?limit=2").data
-    assert little.get("/organs.json?limit=1").data != little.get("/models.json?limit=1").data
+    assert little.get("/api/v1/organs?limit=1").data != little.get("/api/v1/organs?limit=2").data
+    assert little.get("/api/v1/organs?limit=1").data != little.get("/api/v1/models?limit=1").data
 
 
 def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(little: FlaskClient) -> None:
@@ -88,8 +88,8 @@ def test_nobody_is_answered_with_the_links_of_who_asked_by_another_name(little: 
 
 
 def test_an_address_with_a_question_mark_in_its_path_is_another(little: FlaskClient) -> None:
-    assert little.get("/organs.json?limit=1&").status_code == 200
-    assert little.get("/organs.json%3Flimit=1&").status_code == 404
+    assert little.get("/api/v1/organs?limit=1&").status_code == 200
+    assert little.get("/api/v1/organs%3Flimit=1&").status_code == 404
 
 
 def test_errors_and_health_are_not_kept(little: FlaskClient) -> None:
@@ -159,10 +159,10 @@ def test_line_135_an_answer_to_a_part_or_to_somebody_is_neither_kept_nor_given_f
 ) -> None:
     client = little.application.test_client(use_cookies=False)
     for _ in range(2):
-        assert TOLD_HEADER not in client.get("/models.json", headers={name: NEVER_KEPT_HEADERS[name]}).headers
-    assert TOLD_HEADER not in client.get("/models.json").headers
-    assert TOLD_HEADER in client.get("/models.json").headers
-    assert TOLD_HEADER not in client.get("/models.json", headers={name: NEVER_KEPT_HEADERS[name]}).headers
+        assert TOLD_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
+    assert TOLD_HEADER not in client.get("/api/v1/models").headers
+    assert TOLD_HEADER in client.get("/api/v1/models").headers
+    assert TOLD_HEADER not in client.get("/api/v1/models", headers={name: NEVER_KEPT_HEADERS[name]}).headers
 
 
 def test_line_135_a_view_sees_only_what_is_part_of_the_key_or_its_answer_is_not_kept(registry: Registry) -> None:

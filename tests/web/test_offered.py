@@ -34,7 +34,7 @@ def test_every_search_that_is_offered_finds_something(zoo: FlaskClient, page: st
     offered |= {unescape(link) for part in tries for link in re.findall(r'href="([^"]+)"', part)}
     assert len(offered) > 3
     for address in offered:
-        found = zoo.get(address.replace("?", ".json?", 1)).get_json()
+        found = zoo.get("/api/v1" + address).get_json()
         assert found["items"], address
 
 
@@ -53,7 +53,7 @@ def test_what_is_to_be_taken_with_care_is_marked(zoo: FlaskClient) -> None:
     (foot,) = re.findall(r'<li class="t31 rough"><a [^>]*aria-label="([^"]+)"', page)
     assert foot == "output_norm.weight: θ 90.0° (a rough reading of few numbers)"
     assert "take with care" in page
-    digest = zoo.get("/organs.json?q=type:norm&limit=1").get_json()["items"][0]["digest"]
+    digest = zoo.get("/api/v1/organs?q=type:norm&limit=1").get_json()["items"][0]["digest"]
     assert "Take this θ with care" in zoo.get(f"/organs/{digest}").text
-    matrix = zoo.get("/organs.json?q=type:organ&limit=1").get_json()["items"][0]["digest"]
+    matrix = zoo.get("/api/v1/organs?q=type:organ&limit=1").get_json()["items"][0]["digest"]
     assert "Take this θ with care" not in zoo.get(f"/organs/{matrix}").text

@@ -13,13 +13,18 @@ from tests.web.pages import parsed
 
 
 def test_home_counts_and_lists_the_newest_models(little: FlaskClient) -> None:
-    values = little.get("/index.json").get_json()
-    assert values["figures"]["models"] == 3
-    assert [model["name"] for model in values["newest_models"]] == ["local/stranger@1", "local/tuned@1", "local/base@1"]
-    spectral = [organ["spectral_signal"] for organ in values["top_organs"]]
+    html = little.get("/").text
+    page = parsed(html)
+    figures = html[html.index('<dl class="figures">') :]
+    assert figures.index("<dt>models</dt><dd>3</dd>") < figures.index("</dl>")
+    newest = html[html.index('<h2 id="new">') :]
+    assert re.findall(r'<a href="/models/([^"]+)"', newest[: newest.index("</table>")])[-3:] == [
+        *("local/stranger@1", "local/tuned@1", "local/base@1")
+    ]
+    top = html[html.index('<h2 id="top">') : html.index('<h2 id="new">')]
+    spectral = [float(share) for share in re.findall(r'</th><td class="n">([\d.]+)</td>', top)]
+    assert len(spectral) == 8
     assert spectral == sorted(spectral, reverse=True)
-    page = parsed(little.get("/").text)
-    assert "local/stranger@1" in page.text
     assert "Anatomy of local/stranger@1" in re.sub(r"\s+", " ", page.text)
 
 
@@ -32,13 +37,20 @@ def test_an_empty_registry_says_the_one_command_to_run(registry: Registry) -> No
 
 
 def test_models_are_searched_sorted_and_paged(little: FlaskClient) -> None:
-    ranked = little.get("/models.json?q=sort:-theta&limit=2").get_json()
-    rest = little.get(f"/models.json?q=sort:-theta&limit=2&after={ranked['next']}").get_json()
+    ranked = little.get("/api/v1/models?q=sort:-theta&limit=2").get_json()
+    rest = little.get(f"/api/v1/models?q=sort:-theta&limit=2&after={ranked['next']}").get_json()
     thetas = [model["mean_theta"] for model in ranked["items"] + rest["items"]]
     assert len(thetas) == 3
     assert thetas == sorted(thetas, reverse=True)
     assert rest["next"] is None
-    assert [one["name"] for one in little.get("/models.json?q=tuned").get_json()["items"]] == ["local/tuned@1"]
+    assert [one["name"] for one in little.get("/api/v1/models?q=tuned").get_json()["items"]] == ["local/tuned@1"]
+
+
+def test_the_list_of_models_has_the_day_on_which_each_was_registered(little: FlaskClient) -> None:
+    days = [one["created_at"][:10] for one in little.get("/api/v1/models").get_json()["items"]]
+    page = little.get("/models").text
+    assert re.findall(r'<td class="n">(\d{4}-\d\d-\d\d)</td></tr>', page) == days
+    assert len(days) == 3
 
 
 def test_the_head_of_a_column_says_how_it_is_sorted_and_turns_it_round(little: FlaskClient) -> None:
@@ -53,7 +65,7 @@ def test_a_wrong_query_for_models_stays_on_the_page_with_what_is_wrong(little: F
     assert answer.status_code == 400
     assert "block is a field of organs" in answer.text
     assert parsed(answer.text).named("input")[0].attributes["value"] == "block:3"
-    assert little.get("/models.json?q=block:3").get_json()["errors"][0]["field"] == "q"
+    assert little.get("/api/v1/models?q=block:3").get_json()["errors"][0]["field"] == "q"
     small = little.get("/models?limit=0")
     assert small.status_code == 400
     assert "from 1 to 1000" in small.text
@@ -62,8 +74,8 @@ def test_a_wrong_query_for_models_stays_on_the_page_with_what_is_wrong(little: F
 
 def test_a_wrong_parameter_is_named_by_the_twin(little: FlaskClient) -> None:
     for address, field in (
-        ("/models.json?limit=0", "limit"),
-        ("/organs.json?after=x", "after"),
+        ("/api/v1/models?limit=0", "limit"),
+        ("/api/v1/organs?after=x", "after"),
         ("/models/local/tuned.json?by=taste", "by"),
         ("/compare.json?first=local/tuned", "second"),
         ("/compare.json?second=local/tuned", "first"),
@@ -91,7 +103,7 @@ def test_the_grid_has_a_row_a_block_and_a_cell_a_slot(little: FlaskClient) -> No
 
 
 def test_cells_lead_to_their_organs(little: FlaskClient) -> None:
-    digests = {one["digest"] for one in little.get("/models/local/tuned.json").get_json()["placements"]}
+    digests = {one["digest"] for one in little.get("/models/local/tuned.json").get_json()["organs"]}
     links = parsed(little.get("/models/local/tuned").text).links()
     assert {f"/organs/{digest}" for digest in digests} <= links
 

@@ -152,7 +152,12 @@ def test_a_quarantined_model_is_absent_for_all_but_its_owner(
     assert [one["state"] for one in ada.get(f"{API}/{MODEL}/versions").get_json()["items"]] == ["quarantined"] * 2
     assert ada.patch(f"{API}/{MODEL}", json={"title": "x"}).status_code == 200
     assert ada.post(f"{API}/{MODEL}/restore", json={}).status_code == 409
-    for address in ("/api/v1/families?model=local/base", f"{API}/local/base/lineage", "/models.json", "/organs.json"):
+    for address in (
+        "/api/v1/families?model=local/base",
+        f"{API}/local/base/lineage",
+        "/api/v1/models",
+        "/api/v1/organs",
+    ):
         assert "weaver" not in anybody.get(address).text, address
 
 

@@ -85,7 +85,7 @@ def test_names_of_models_and_tensors_are_links_to_them(little: FlaskClient) -> N
     links = [link.replace("&amp;", "&") for link in re.findall(r'href="(/organs\?[^"]+)"', wells)]
     assert len(links) == len(values) == 3
     for link, row in zip(links, values, strict=True):
-        found = little.get(link.replace("/organs?", "/organs.json?")).get_json()["items"]
+        found = little.get("/api/v1" + link).get_json()["items"]
         assert [(one["name"], one["model"]) for one in found] == [(row["tensor"], row["model"])]
 
 

@@ -155,7 +155,7 @@ def test_a_yanked_base_and_the_compatibility_with_a_yanked_model_are_warned_of(
 
 def test_an_organ_that_only_a_yanked_model_has_says_so(client: FlaskClient, held: Registry) -> None:
     base, donor, chimera = (
-        {one["digest"] for one in client.get(f"/models/{name}.json").get_json()["placements"]}
+        {one["digest"] for one in client.get(f"/models/{name}.json").get_json()["organs"]}
         for name in (BASE, DONOR, CHIMERA)
     )
     digest = min(donor - base - chimera)

@@ -10,7 +10,8 @@ from organs.ingest.contributions.description import (
 )
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.composing import model_by_digest, model_with_header
-from organs.registry.catalog.queries.models import composed_among, model_by_name
+from organs.registry.catalog.queries.models import composed_among, model_by_name, model_summary
+from organs.registry.catalog.queries.organs import organ_page_of_model
 from organs.registry.catalog.queries.published import (
     OWN_STATES,
     VERSIONS_MAX,
@@ -28,6 +29,8 @@ from organs.registry.digest import parse_digest, parse_prefix
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.job import Job, ModelRequest
 from organs.registry.entities.lineage import FamilyPage, ModelLineage
+from organs.registry.entities.model import ModelPage, ModelSummary
+from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.published import (
     VERSION_MAX,
     DescendantPage,
@@ -39,8 +42,7 @@ from organs.registry.entities.published import (
 )
 from organs.registry.errors import BadDigest, BadName, BadRequest, NotFound
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.lookup import organs_of_model
-from organs.registry.present.models import model_page, model_summary, models_values
+from organs.registry.present.models import model_page
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, registered_model
@@ -100,16 +102,16 @@ EXAMPLE_HEADER = "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3b
     group=GROUP,
     summary="Search models",
     parameters=(MODEL_QUERY, LIMIT, AFTER, RANKED),
-    answer="Models",
+    answer=ModelPage,
     example=f"{ROOT}/models?ranked=1&limit=2",
 )
-def models() -> Values:
+def models() -> ModelPage:
     """What a query finds among models, newest first unless it sorts."""
     ranked = asked_switch("ranked")
     query = asked_query(MODELS, "-theta" if ranked else None)
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        return models_values(search_models(session, query, limit, after, ranked=ranked))
+        return search_models(session, query, limit, after, ranked=ranked)
 
 
 @operation(
@@ -117,11 +119,11 @@ def models() -> Values:
     group=GROUP,
     summary="The model with a digest",
     parameters=(MODEL_DIGEST,),
-    answer="ModelSummary",
+    answer=ModelSummary,
     refusals=(404, 409),
     example=f"{ROOT}/models/lookup?digest=679541f31fd5790a",
 )
-def model_lookup() -> Values:
+def model_lookup() -> ModelSummary:
     """The oldest model whose bytes, whose file or whose lock has a digest that begins so. 409 when several do."""
     prefix = _checked_digest(request.args.get("digest", ""))
     with reading(settings().search_seconds) as session:
@@ -134,11 +136,11 @@ def model_lookup() -> Values:
     group=GROUP,
     summary="The model with a header",
     parameters=(HEADER,),
-    answer="ModelSummary",
+    answer=ModelSummary,
     refusals=(404,),
     example=f"{ROOT}/headers/{EXAMPLE_HEADER}",
 )
-def header(header: str) -> Values:
+def header(header: str) -> ModelSummary:
     """The oldest model whose first file begins with the header that a lock names: with that file and the lock's organs
     anybody can make the lock's file.
     """
@@ -165,9 +167,7 @@ def header(header: str) -> Values:
 def model(namespace: str, name: str) -> Values:
     """A model with its metadata, types, files and lineage. Its organs have pages of their own."""
     with reading(settings().search_seconds) as session:
-        values = model_page(session, _model(session, namespace, name), limit=0)
-    del values["placements"], values["placements_left_out"]
-    return values
+        return model_page(session, _model(session, namespace, name))
 
 
 @operation(
@@ -175,15 +175,15 @@ def model(namespace: str, name: str) -> Values:
     group=GROUP,
     summary="The organs of a model",
     parameters=(NAMESPACE, NAME, LIMIT, AFTER),
-    answer="Placements",
+    answer=OrganPage,
     refusals=(404, 410),
     example=f"{ROOT}/models/{EXAMPLE}/organs?limit=2",
 )
-def model_organs(namespace: str, name: str) -> Values:
+def model_organs(namespace: str, name: str) -> OrganPage:
     """The model's organs at their places, in the order of its files."""
     limit, after = asked_limit(), asked_after()
     with reading(settings().search_seconds) as session:
-        return organs_of_model(session, _model(session, namespace, name), limit, after)
+        return organ_page_of_model(session, _model(session, namespace, name), limit, after)
 
 
 @operation(

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from flask import g
+from msgspec import structs
 
+from organs.registry.catalog.queries.organs import known_organs, organ_detail
 from organs.registry.catalog.queries.search import count_organs
 from organs.registry.catalog.search import ORGANS
 from organs.registry.digest import Digest, parse_digest
+from organs.registry.entities.organ import Digests, FacetCounts, KnownOrgans, Organ, OrganPage
 from organs.registry.errors import BadDigest, BadRequest
-from organs.registry.present.lookup import known_organs
-from organs.registry.present.organs import organ_page
-from organs.registry.present.search import facet_values, search_values
-from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
 from organs.web.api.operation import operation
 from organs.web.api.params import (
@@ -43,11 +42,11 @@ DIGESTS_MAX = 1000
     group=GROUP,
     summary="Search organs",
     parameters=(ORGAN_QUERY, LIMIT, AFTER, COUNTS),
-    answer="Organs",
+    answer=OrganPage,
     refusals=(404, 409),
     example=f"{ROOT}/organs?q=type:organ+sort:-spectral&limit=2",
 )
-def organs() -> Values:
+def organs() -> OrganPage:
     """What a query finds among organs at their places, by falling θ unless it sorts. 404 and 409 are for a `like:` that
     names no organ, or several.
     """
@@ -63,7 +62,7 @@ def organs() -> Values:
         counts_seconds=told.counts_seconds,
     )
     g.unkept = counts is not None and counts.hurried
-    return search_values(found, counts)
+    return structs.replace(found, facets=counts)
 
 
 @operation(
@@ -71,25 +70,25 @@ def organs() -> Values:
     group=GROUP,
     summary="One organ",
     parameters=(DIGEST,),
-    answer="Organ",
+    answer=Organ,
     refusals=(404, 409),
     example=f"{ROOT}/organs/aadb682ed7753b5f",
 )
-def organ(digest: str) -> Values:
+def organ(digest: str) -> Organ:
     """What was measured of an organ, and where it sits. 409 when several digests begin so."""
     with reading(settings().search_seconds) as session:
-        return organ_page(session, digest, visible=True)
+        return organ_detail(session, digest, visible=True)
 
 
 @operation(
     "/organs/lookup",
     group=GROUP,
     summary="Which of these digests are here",
-    answer="KnownOrgans",
-    body="Digests",
+    answer=KnownOrgans,
+    body=Digests,
     example='{"digests": ["aadb682ed7753b5fec72a33fc389862b81da701ff48d253886e5f8e37c7ca6d3"]}',
 )
-def lookup() -> Values:
+def lookup() -> KnownOrgans:
     """Up to 1,000 digests at once, so that only what is not here need travel. What the asker may not see is absent."""
     digests = asked_digests(json_body(("digests",)).get("digests"))
     with reading(settings().search_seconds) as session:
@@ -101,18 +100,18 @@ def lookup() -> Values:
     group=GROUP,
     summary="How a search's findings are spread",
     parameters=(ORGAN_QUERY,),
-    answer="Facets",
+    answer=FacetCounts,
     refusals=(404, 409),
     example=f"{ROOT}/facets?q=type:organ",
 )
-def facets() -> Values:
+def facets() -> FacetCounts:
     """Counts by type, slot, dtype, architecture, licence and bins of θ. `like:` and `unique:` change nothing."""
     query = asked_query(ORGANS)
     told = settings()
     with reading(told.search_seconds) as session:
         counts = count_organs(session, query, told.counts_seconds)
     g.unkept = counts.hurried
-    return facet_values(counts)
+    return counts
 
 
 def asked_digests(value: object) -> list[Digest]:

@@ -9,6 +9,7 @@ from string import ascii_uppercase
 
 from organs.registry.anatomy import is_behind_blocks, reading_order
 from organs.registry.entities.comparison import OrganChange
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import CellTotals, PlanChange, PlanPart
 from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
@@ -78,10 +79,10 @@ def marked(grid: Values, by_name: Mapping[str, LegendLine]) -> Values:
     return grid | ends | {"rows": rows, "lettered": True}
 
 
-def changes(placements: Iterable[Values], parts: Iterable[PlanPart]) -> dict[Place, OrganChange]:
+def changes(organs: Iterable[PlacedOrgan], parts: Iterable[PlanPart]) -> dict[Place, OrganChange]:
     """What became of each organ of the base, for a grid that is coloured by it. Likeness is not known here."""
     changed = {part.name: part for part in parts}
-    return {(one["tower"], one["block"], one["slot"]): _change(changed.get(one["name"])) for one in placements}
+    return {(one.tower, one.block, one.slot): _change(changed.get(one.name)) for one in organs}
 
 
 def _by_key(shown: Iterable[LegendLine]) -> dict[tuple[str, ...], LegendLine]:
@@ -129,21 +130,21 @@ COMPARED = ("change", "alike")
 _SIDES = {"skeleton": 0, "norm": 1, "organ": 2}
 
 
-def anatomy(placements: Sequence[Values], by: str, changes: Mapping[Place, OrganChange]) -> Values:
-    """The grid of `placements` (as on a model's page) coloured by a key of READINGS.
+def anatomy(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Values:
+    """The grid of `organs` coloured by a key of READINGS.
 
     `changes` has what became of each organ, by its place, for the readings that compare two models.
     """
-    inside = [one for one in placements if one["block"] is not None]
-    outside = [one for one in placements if one["block"] is None]
-    kinds = {one["slot"]: one["type"] for one in inside}
+    inside = [one for one in organs if one.block is not None]
+    outside = [one for one in organs if one.block is None]
+    kinds = {one.slot: one.type for one in inside}
     slots = sorted(kinds, key=lambda slot: (_SIDES.get(kinds[slot], 3), reading_order(slot), slot))
-    rows = sorted({(one["tower"], one["block"]) for one in inside})
+    rows = sorted({(one.tower, one.block) for one in inside})
     if len(rows) * len(slots) > CELLS_MAX:
-        return _listed(placements, by, changes)
-    painter = _Painter(placements, by, changes)
-    cells = {(one["tower"], one["block"], one["slot"]): painter.cell(one) for one in inside}
-    ends = [(is_behind_blocks(one["slot"]), painter.cell(one)) for one in outside]
+        return _listed(organs, by, changes)
+    painter = _Painter(organs, by, changes)
+    cells = {(one.tower, one.block, one.slot): painter.cell(one) for one in inside}
+    ends = [(is_behind_blocks(one.slot), painter.cell(one)) for one in outside]
     rough = any(cell["rough"] for cell in [*cells.values(), *(cell for _, cell in ends)])
     return {
         "slots": [{"name": slot, "type": kinds[slot]} for slot in slots],
@@ -162,15 +163,15 @@ def anatomy(placements: Sequence[Values], by: str, changes: Mapping[Place, Organ
     }
 
 
-def _listed(placements: Sequence[Values], by: str, changes: Mapping[Place, OrganChange]) -> Values:
+def _listed(organs: Sequence[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> Values:
     """What is too wide and too long for a grid, as a list that is cut."""
-    painter = _Painter(placements, by, changes)
+    painter = _Painter(organs, by, changes)
     return {
         "slots": [],
         "rows": [],
-        "head": [painter.cell(one) for one in placements[:LISTED_MAX]],
+        "head": [painter.cell(one) for one in organs[:LISTED_MAX]],
         "foot": [],
-        "left_out": len(placements) - min(len(placements), LISTED_MAX),
+        "left_out": len(organs) - min(len(organs), LISTED_MAX),
         "dense": False,
         "legend": painter.legend(),
     }
@@ -188,27 +189,27 @@ def _short_size(size: float) -> str:
 class _Painter:
     """Cells in the colours of one reading, scaled over a whole model."""
 
-    def __init__(self, placements: Iterable[Values], by: str, changes: Mapping[Place, OrganChange]) -> None:
+    def __init__(self, organs: Iterable[PlacedOrgan], by: str, changes: Mapping[Place, OrganChange]) -> None:
         self.by = by
         self.changes = changes
-        sizes = [one["size_bytes"] for one in placements]
+        sizes = [one.size_bytes for one in organs]
         self.size_min, self.size_max = min(sizes, default=1), max(sizes, default=1)
         shifts = [abs(one.theta_change) for one in changes.values() if one.theta_change is not None]
         self.shift_max = max([*shifts, 0.1])
 
-    def cell(self, one: Values) -> Values:
+    def cell(self, one: PlacedOrgan) -> Values:
         """A placement with its colour, its number, and what is said when it is pointed at."""
         number, tone = self._reading(one)
-        said = f"{one['name']}: {READINGS[self.by]} {number}"
-        said = said if self.by == "theta" else f"{said}, θ {theta_text(one['theta'])}"
-        warning = caution_of(one) if one["theta"] is not None else ""
+        said = f"{one.name}: {READINGS[self.by]} {number}"
+        said = said if self.by == "theta" else f"{said}, θ {theta_text(one.theta)}"
+        warning = caution_of(one) if one.theta is not None else ""
         return {
-            "digest": one["digest"],
-            "name": one["name"],
-            "type": one["type"],
+            "digest": one.digest,
+            "name": one.name,
+            "type": one.type,
             "number": number,
             "tone": tone,
-            "thin": one["type"] == "norm",
+            "thin": one.type == "norm",
             "rough": bool(warning) and self.by in ("theta", "change"),
             "said": f"{said}{warning and f' ({warning})'}",
         }
@@ -227,14 +228,14 @@ class _Painter:
         most = theta_text(self.shift_max)
         return {"low": f"−{most}", "middle": "no change; = the same bytes", "high": f"+{most}", "scale": "d"}
 
-    def _reading(self, one: Values) -> tuple[str, str]:
+    def _reading(self, one: PlacedOrgan) -> tuple[str, str]:
         if self.by == "theta":
-            return theta_text(one["theta"]), theta_class(one["theta"])
+            return theta_text(one.theta), theta_class(one.theta)
         if self.by == "spectral":
-            return share_text(one["spectral_signal"]), share_class(one["spectral_signal"])
+            return share_text(one.spectral_signal), share_class(one.spectral_signal)
         if self.by == "size":
-            return _short_size(one["size_bytes"]), share_class(self._size_share(one["size_bytes"]))
-        change = self.changes.get((one["tower"], one["block"], one["slot"]))
+            return _short_size(one.size_bytes), share_class(self._size_share(one.size_bytes))
+        change = self.changes.get((one.tower, one.block, one.slot))
         if change is None:
             return "–", "tn"
         if self.by == "alike":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
@@ -9,11 +10,12 @@ from flask import Response, current_app, request, url_for
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.memory import remembered
-from organs.registry.catalog.queries.models import model_by_name, placements_of
+from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import organs_of_model
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import CorruptBlob, MissingBlob, NotFound, UnsupportedDType
 from organs.registry.names import parse_model_name
 from organs.registry.present.depth import depth_values
-from organs.registry.present.models import placement_values
 from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import depth, weights
@@ -70,24 +72,24 @@ def depth_chart(namespace: str, name: str) -> Response:
         model = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
         if model.tensors > PAGE_TENSORS_MAX:
             raise NotFound(f"{model.full_name} has more than {PAGE_TENSORS_MAX:,} tensors: too many for a drawing")
-        rows = depth_values(placement_values(placement) for placement, *_ in placements_of(session, model.id))
+        rows = depth_values(organs_of_model(session, model))
     lines, blocks = _depth_lines(rows)
     if not lines:
         raise NotFound(f"{model.full_name} has no two blocks of which θ is known")
     return svg_answer(depth.depth_chart(lines, blocks))
 
 
-def weights_shown(digest: str, dtype: str, shape: str) -> Values:
+def weights_shown(digest: str, dtype: str, shape: Sequence[int]) -> Values:
     """What the page of an organ has of its values: a picture and its table, or the sentence why there is none."""
     with reading(settings().search_seconds) as session:
-        chosen = chosen_organ(session, digest, dtype, shape)
+        chosen = chosen_organ(session, digest, dtype, "x".join(map(str, shape)))
         found = _weights_of(session, chosen)
     return {"reason": found} if isinstance(found, str) else shown_weights(found, chosen)
 
 
-def depth_shown(name: str, placements: list[Values]) -> Values:
+def depth_shown(name: str, organs: Sequence[PlacedOrgan]) -> Values:
     """What the page of a model has of its depth; nothing where there are no two blocks to draw a line through."""
-    rows = depth_values(placements)
+    rows = depth_values(organs)
     lines, _ = _depth_lines(rows)
     if not lines:
         return {}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from datetime import datetime
 
 from flask import request, url_for
 from msgspec.structs import asdict
 
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
+from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
 from organs.registry.entities.chimera import Chimera, ChimeraPage
 from organs.registry.entities.finding import Severity
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
-from organs.registry.present.models import placements_values
 from organs.registry.present.values import Values
 from organs.web.forms import writing_form
 from organs.web.links import model_address, with_parameters
@@ -81,9 +83,9 @@ def chimera(lock: str) -> Page:
     by = asked_choice("by", READINGS_HERE)
     with reading(settings().search_seconds) as session:
         found = chimera_by_lock(session, lock)
-        placements = placements_values(session, chimeras_by_lock(session, lock)[0].id)
+        organs = organs_of_model(session, chimeras_by_lock(session, lock)[0])
         jobs = under_way(session, found.model)
-    return Page("chimera.html", asdict(found), extra=lambda: _shown(found, placements, by) | {"jobs": jobs})
+    return Page("chimera.html", asdict(found), extra=lambda: _shown(found, organs, by) | {"jobs": jobs})
 
 
 @writing_form(pages, "/chimeras/<lock>/validate")
@@ -117,10 +119,10 @@ def _cell(value: object) -> Cell:
     return " ".join(map(str, value)) if isinstance(value, tuple) else value  # type: ignore[return-value]
 
 
-def _shown(chimera: Chimera, placements: list[Values], by: str) -> Values:
+def _shown(chimera: Chimera, organs: Sequence[PlacedOrgan], by: str) -> Values:
     lines = legend(chimera.parts, chimera.parents[0].model)
-    colours = changes(placements, chimera.parts) if by == "change" else {}
-    grid = anatomy(placements, by, colours)
+    colours = changes(organs, chimera.parts) if by == "change" else {}
+    grid = anatomy(organs, by, colours)
     newest = chimera.verdicts[0] if chimera.verdicts else None
     report = None if newest is None else newest.report
     return {

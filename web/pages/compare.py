@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flask import request, url_for
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.entities.comparison import ComparedOrgan, Comparison, OrganChange
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadName, BadQuery, NotFound
 from organs.registry.lineage import Slot
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import placements_values
 from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model
 from organs.web.errors import status_of
@@ -50,7 +53,7 @@ def compare() -> Page:
         return Page("compare.html", _form(names, "Two models are compared: name both." if any(names) else None))
     try:
         with reading(settings().search_seconds) as session:
-            result, placements, changes = _compared(session, names)
+            result, organs, changes = _compared(session, names)
     except (NotFound, BadName, BadQuery) as error:
         if not plain_page():
             raise
@@ -58,16 +61,18 @@ def compare() -> Page:
     return Page(
         "compare.html",
         {"result": result},
-        extra=lambda: _form(names) | _details(result, placements, changes),
+        extra=lambda: _form(names) | _details(result, organs, changes),
         sheet=lambda: Sheet(COLUMNS, [[_cell(organ, column) for column in COLUMNS] for organ in result.changed]),
     )
 
 
-def _compared(session: Session, names: list[str]) -> tuple[Comparison, list[Values], dict[Slot, OrganChange]]:
+def _compared(
+    session: Session, names: list[str]
+) -> tuple[Comparison, tuple[PlacedOrgan, ...], dict[Slot, OrganChange]]:
     """Return the comparison, the second model's organs at their places, and how each differs."""
     rows = [model_by_name(session, parse_model_name(name)) for name in names]
     first, second = (registered_model(session, row, PAGE_TENSORS_MAX) for row in rows)
-    return compare_models(first, second), placements_values(session, rows[1].id), organ_changes(first, second)
+    return compare_models(first, second), organs_of_model(session, rows[1]), organ_changes(first, second)
 
 
 def _cell(organ: ComparedOrgan, column: str) -> Cell:
@@ -79,12 +84,12 @@ def _form(names: list[str], problem: str | None = None) -> Values:
     return {"asked": names, "names": offered_names(), **({"problem": problem} if problem else {})}
 
 
-def _details(result: Comparison, placements: list[Values], changes: dict[Slot, OrganChange]) -> Values:
+def _details(result: Comparison, organs: Sequence[PlacedOrgan], changes: dict[Slot, OrganChange]) -> Values:
     swapped = {"first": result.second, "second": result.first}
     lists = ("only_first", "only_second", "shapes_differ")
     return {
         "swapped": with_parameters(url_for("pages.compare"), swapped),
-        "grid": anatomy(placements, "alike", changes) if result.is_comparable and placements else None,
+        "grid": anatomy(organs, "alike", changes) if result.is_comparable and organs else None,
         "changed_shown": result.unequal[:CHANGED_SHOWN],
         "changed_count": len(result.unequal),
         "blocks_shown": result.blocks[:BLOCKS_SHOWN],

@@ -25,9 +25,10 @@ from organs.registry.compose.recipe import ENCODINGS, Graft, PurifyMethod, Recip
 from organs.registry.compose.recipe_io import recipe_findings, recipe_python, recipe_values
 from organs.registry.compose.steps import LISTS, PARAMETERS, Step, read_steps, step_paths, step_text, step_texts
 from organs.registry.entities.finding import Finding, Severity
+from organs.registry.entities.model import ModelSummary
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import Candidates, Compatibility, CompositionState, FitCount, FittingModels
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadQuery, BadRecipe, NotAllowed, NotFound
-from organs.registry.present.models import model_summary, models_values
 from organs.registry.present.values import Values
 from organs.web.errors import status_of
 from organs.web.forms import writing_form
@@ -152,12 +153,12 @@ def type_graft(model: str, kind: str) -> Step:
     return "graft", step_text({"from": model, "type": kind})
 
 
-def graft_address(place: Values) -> str | None:
+def graft_address(place: PlacedOrgan) -> str | None:
     """The page on which a base is chosen for the organ at `place`; None of what is no organ of a model by itself."""
-    if place["type"] not in GRAFTED_TYPES:
+    if place.type not in GRAFTED_TYPES:
         return None
-    block = {} if place["block"] is None else {"blocks": str(place["block"])}
-    return compose_address([("graft", step_text({"from": place["model"], "slot": place["slot"], **block}))])
+    block = {} if place.block is None else {"blocks": str(place.block)}
+    return compose_address([("graft", step_text({"from": place.model, "slot": place.slot, **block}))])
 
 
 def replacing(recipe: Recipe, step: Step) -> Recipe:
@@ -388,12 +389,12 @@ def _fits(session: Session, base: str, donor: str) -> Fits:
     pair = cut_pair(check_compatibility(*pair_for_client(session, base, donor))) if donor else None
     fitting = {one.model for one in found.items}
     newest = search_models(session, parse_query("kind:model", MODELS), FITTING_MAX).items
-    others = [one for one in newest if one.id != row.id and one.full_name not in fitting]
-    reasons = tuple((one.full_name, _reason(row, one)) for one in others[:OTHERS_MAX])
+    others = [one for one in newest if one.name != row.full_name and one.name not in fitting]
+    reasons = tuple((one.name, _reason(row, one)) for one in others[:OTHERS_MAX])
     return Fits(row.full_name, found, reasons, pair)
 
 
-def _reason(base: Model, other: Model) -> str:
+def _reason(base: Model, other: ModelSummary) -> str:
     """Return why nothing of `other` fits, as far as the catalog tells without their headers."""
     if base.architecture is None or base.architecture != other.architecture:
         return f"another architecture: {other.architecture or 'none is stated'}"
@@ -485,30 +486,34 @@ def _plain_fields(form: MultiDict[str, str]) -> MultiDict[str, str]:
 
 def _start(asked: Asked, problem: str | None = None, status: int = 200) -> Page:
     """The choice of a base: a search, the newest models, those that others come from."""
-    query, text = None, request.args.get("q", "")
+    query, found, text = None, None, request.args.get("q", "")
     try:
         query = asked_query(MODELS)
     except BadQuery as error:
         problem, status = str(error), 400
     with reading(settings().search_seconds) as session:
-        known = [model_summary(model) for model in known_bases(session, KNOWN_SHOWN)] if not text else []
-        found: Values = {"items": [], "notes": []}
+        known = known_bases(session, KNOWN_SHOWN) if not text else ()
         if query is not None:
-            found = models_values(search_models(session, query, MODELS_SHOWN, ranked=True))
+            found = search_models(session, query, MODELS_SHOWN, ranked=True)
             text = short_text(query, MODELS)
-    values = {"steps": [list(step) for step in asked.steps], "known": known, **found}
+    values = {
+        "steps": [list(step) for step in asked.steps],
+        "known": known,
+        "items": found.items if found else (),
+        "notes": found.notes if found else (),
+    }
     return Page("compose_start.html", values, extra=lambda: _offered(asked, values, text, problem), status=status)
 
 
 def _offered(asked: Asked, values: Values, text: str, problem: str | None) -> Values:
-    def offer(one: Values) -> Values:
-        return one | {"address": asked.having("base", one["name"]).address(anchor="anatomy")}
+    def offer(one: ModelSummary) -> Values:
+        return asdict(one) | {"address": asked.having("base", one.name).address(anchor="anatomy")}
 
     return {
         "text": text,
         "problem": problem,
         "pending": [step for step in asked.steps if step[0] != "base"],
-        "offers": [offer(one) for one in {one["name"]: one for one in (*values["known"], *values["items"])}.values()],
+        "offers": [offer(one) for one in {one.name: one for one in (*values["known"], *values["items"])}.values()],
         "dropped": compose_address([]),
         "twin": twin(),
     }

@@ -10,10 +10,9 @@ from organs.registry.catalog.queries.accounts import (
     visible_models_of,
     works_of,
 )
-from organs.registry.catalog.queries.models import composed_among
+from organs.registry.catalog.queries.models import composed_among, model_summary
 from organs.registry.entities.account import Contributor, ContributorPage
 from organs.registry.entities.report import Cell
-from organs.registry.present.models import model_summary
 from organs.registry.present.values import Values
 from organs.web.links import with_parameters
 from organs.web.pages.blueprint import pages

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Sequence
 from statistics import fmean
 
+import msgspec
 from flask import abort, redirect, request, url_for
 from sqlalchemy.orm import Session
 
@@ -15,15 +16,13 @@ from organs.ingest.contributions.description import (
 )
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import organs_of_model
 from organs.registry.catalog.queries.published import count_descendants, descendants_page, published_model, versions
-from organs.registry.catalog.queries.search import (
-    ModelPage,
-    search_models,
-)
+from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.register.editing import edit_model
 from organs.registry.catalog.register.states import hide_model
 from organs.registry.catalog.search import MODELS, Query
-from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
 from organs.registry.catalog.search.parse import (
     short_text,
     sorted_by,
@@ -34,11 +33,13 @@ from organs.registry.compose.chimeras import chimera_brief
 from organs.registry.entities.chimera import ChimeraBrief
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.job import Job
+from organs.registry.entities.model import ModelPage
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.published import PublishedModel
 from organs.registry.errors import BadQuery, Conflict
 from organs.registry.lineage import Slot
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.present.models import model_page, models_values
+from organs.registry.present.models import model_page
 from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
@@ -72,6 +73,7 @@ from organs.web.permissions import (
     model_to_restore,
     model_to_yank,
 )
+from organs.web.render import ORGAN_COLUMNS, organ_rows
 from organs.web.responses import (
     Page,
     Sheet,
@@ -85,11 +87,6 @@ from organs.web.responses import (
 READING_DEFAULT = "theta"
 METADATA_SHOWN = 400
 VERSIONS_SHOWN = DESCENDANTS_SHOWN = 20
-ORGAN_COLUMNS = (
-    *("name", "type", "tower", "block", "slot", "dtype", "shape", "size_bytes", "theta", "magnitude", "signal"),
-    *("spectral_signal", "stable_rank", "digest", "nonfinite"),
-)
-"""Of the organs as CSV."""
 
 
 @paged(pages, "/models/<namespace>/<name>", csv=True)
@@ -98,9 +95,11 @@ def model(namespace: str, name: str) -> Page:
     by = asked_choice("by", tuple(READINGS))
     with reading(settings().search_seconds) as session:
         row = model_by_name(session, parse_model_name(f"{namespace}/{name}"))
-        values = model_page(session, row, PAGE_TENSORS_MAX)
-        against = _against(session, values) if not values["placements_left_out"] else None
-        values |= {"compared_with": against}
+        values = model_page(session, row)
+        organs = organs_of_model(session, row, PAGE_TENSORS_MAX)
+        left_out = row.tensors - len(organs)
+        against = _against(session, values) if not left_out else None
+        values |= {"compared_with": against, "organs": organs, "organs_left_out": left_out}
         brief = chimera_brief(session, row)
         jobs = under_way(session, row.full_name) if brief else []
         values |= _since(session, row)
@@ -128,10 +127,10 @@ def _since(session: Session, row: Model) -> Values:
 
 def _organs_sheet(values: Values) -> Sheet:
     """The organs of the model; raises BadQuery for more than a sheet has."""
-    if values["placements_left_out"]:
+    if values["organs_left_out"]:
         reason = f"it has {values['tensors']:,} tensors, and a sheet has up to {PAGE_TENSORS_MAX:,}: the API has pages"
         raise BadQuery(values["name"], reason)
-    return Sheet(ORGAN_COLUMNS, [[one[key] for key in ORGAN_COLUMNS] for one in values["placements"]])
+    return Sheet(ORGAN_COLUMNS, organ_rows(values["organs"]))
 
 
 def _against(session: Session, values: Values) -> str | None:
@@ -153,9 +152,9 @@ def _changes(session: Session, row: Model, against: str) -> dict[Slot, OrganChan
     return organ_changes(*(registered_model(session, one, PAGE_TENSORS_MAX) for one in (other, row)))
 
 
-def _matrix_theta(placements: list[Values]) -> float | None:
+def _matrix_theta(organs: Sequence[PlacedOrgan]) -> float | None:
     """The mean θ of the organs with rows and columns: the mean over all is moved most by norms of few numbers."""
-    thetas = [one["theta"] for one in placements if one["spectral_signal"] is not None and one["theta"] is not None]
+    thetas = [one.theta for one in organs if one.spectral_signal is not None and one.theta is not None]
     return fmean(thetas) if thetas else None
 
 
@@ -172,7 +171,7 @@ def _downloads(values: Values) -> list[Values]:
 def _partial_of(values: Values) -> list[Values] | None:
     """Of a model with only some organs, that names a base: the way to the two together, if the base is here."""
     declared = [edge for edge in values["lineage"] if (edge["direction"], edge["evidence"]) == ("parent", "declared")]
-    if values["complete"] or values["kind"] != "model" or not declared:
+    if values["kind"] != PARTIAL or not declared:
         return None
     base = next((edge["model"] for edge in declared if edge["model"] is not None), None)
     graft = f"from:{values['name']}"
@@ -231,7 +230,7 @@ def _links(values: Values, by: str, changes: dict[Slot, OrganChange]) -> Values:
         "by": by,
         "by_label": READINGS[by],
         "can_receive": values["kind"] == "model" and values["complete"] and not values["unassemblable"],
-        "grid": anatomy(values["placements"], by, changes),
+        "grid": anatomy(values["organs"], by, changes),
         "choices": [
             {
                 "label": READINGS[name],
@@ -241,12 +240,10 @@ def _links(values: Values, by: str, changes: dict[Slot, OrganChange]) -> Values:
             for name in choices
         ],
         "is_compared": by in COMPARED,
-        "matrix_theta": _matrix_theta(values["placements"]),
+        "matrix_theta": _matrix_theta(values["organs"]),
         "buttons": _downloads(values),
         "files_shown": _files(values),
-        "pull_lines": []
-        if _partial_of(values) is not None
-        else pull_lines(values["name"], whole_name(values["name"], [one["name"] for one in values["files"]])),
+        "pull_lines": _pull_lines(values),
         "acts_text": acts_text,
         "may_edit": may_edit(values["name"].partition("/")[0]),
         "may_yank": may_yank(values["name"].partition("/")[0]),
@@ -255,7 +252,7 @@ def _links(values: Values, by: str, changes: dict[Slot, OrganChange]) -> Values:
         "report_address": model_address(values["name"], "pages.dissection"),
         "lineage_address": url_for("pages.lineage", model=values["name"]),
         "compare_endpoint": "pages.compare",
-        **({} if values["placements_left_out"] else depth_shown(values["name"], values["placements"])),
+        **({} if values["organs_left_out"] else depth_shown(values["name"], values["organs"])),
         "metadata_shown": values["metadata"][:METADATA_SHOWN],
     }
 
@@ -278,7 +275,7 @@ MODEL_COLUMNS = (
 EXAMPLES = ("kind:model sort:-theta", "kind:adapter", "sort:-downloads", "sort:-grafts", "license:apache-2.0")
 
 
-@paged(pages, "/models", csv=True)
+@paged(pages, "/models", csv=True, api="models")
 def models() -> Page:
     """What the query in `q` finds among models, newest first unless it sorts."""
     try:
@@ -291,12 +288,11 @@ def models() -> Page:
         typed = request.args.get("q", "")
         extra = {"text": typed, "problem": str(error), "examples": _examples(), "heads": {}}
         return Page("models.html", {"items": [], "notes": []}, extra=lambda: extra, status=400)
-    values = {"query": str(query)} | models_values(found)
     return Page(
         "models.html",
-        values,
+        {"query": str(query), "items": found.items, "notes": found.notes},
         extra=lambda: _list_links(query, found),
-        sheet=lambda: _models_sheet(values),
+        sheet=lambda: _models_sheet(found),
         next=found.next,
     )
 
@@ -326,8 +322,9 @@ def _examples() -> list[Values]:
     return [{"text": text, "address": url_for("pages.models", q=text)} for text in EXAMPLES]
 
 
-def _models_sheet(values: Values) -> Sheet:
-    return Sheet(MODEL_COLUMNS, [[model[key] for key in MODEL_COLUMNS] for model in values["items"]])
+def _models_sheet(found: ModelPage) -> Sheet:
+    rows = [msgspec.to_builtins(model) for model in found]
+    return Sheet(MODEL_COLUMNS, [[row[key] for key in MODEL_COLUMNS] for row in rows])
 
 
 TAGS_SEPARATOR = ","

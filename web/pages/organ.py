@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import dataclass
 
 from flask import g, request, url_for
+from msgspec import structs
 
+from organs.registry.amounts import share_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.queries.search import search_organs
-from organs.registry.catalog.search import ORGANS, FacetCounts, FoundOrgan, Query, SearchPage, parse_query
+from organs.registry.catalog.search import ORGANS, Query, parse_query
 from organs.registry.catalog.search.parse import (
     bounded,
     has_choice,
@@ -21,13 +24,19 @@ from organs.registry.catalog.vocabulary import (
     BIN_DEGREES,
     THETA_MAX_DEGREES,
 )
+from organs.registry.entities.organ import FacetCounts, Measurement, Organ, OrganPage
 from organs.registry.errors import BadQuery, NotFound, TooSlow
 from organs.registry.gguf import dtype_by_name
 from organs.registry.gguf.quants import can_dequantize
-from organs.registry.present.meanings import MEANINGS, theta_ingredients, theta_sentence
-from organs.registry.present.organs import organ_page
-from organs.registry.present.search import search_values
-from organs.registry.present.values import Values
+from organs.registry.measure.zmeasure import (
+    COHERENCE_NOISE,
+    COHERENCE_SIGNAL,
+    ENTROPY_NOISE,
+    ENTROPY_SIGNAL,
+    KURTOSIS_NOISE,
+    KURTOSIS_SIGNAL,
+)
+from organs.registry.measures import BY_FIELD, MEASURES
 from organs.web.links import query_address, with_parameters
 from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import weights_shown
@@ -37,8 +46,9 @@ from organs.web.params import (
     asked_limit,
     asked_query,
 )
-from organs.web.render import caution_of
+from organs.web.render import ORGAN_COLUMNS, Meaning, caution_of, organ_rows
 from organs.web.responses import (
+    Context,
     Page,
     Sheet,
     paged,
@@ -53,16 +63,15 @@ FORMS = {"raw": "plain bytes (.raw)", "bin": "with its name and shape (.bin)", "
 """What an organ can be downloaded as."""
 
 
-@paged(pages, "/organs/<digest>")
+@paged(pages, "/organs/<digest>", api="organ")
 def organ(digest: str) -> Page:
     """The organ whose digest begins with `digest`."""
     with reading(settings().search_seconds) as session:
-        values = organ_page(session, digest, visible=True)
-    values |= _alike(values["digest"])
-    return Page("organ.html", values, extra=lambda: _explained(values))
+        found = organ_detail(session, digest, visible=True)
+    return Page("organ.html", structs.asdict(found), extra=lambda: _alike(found.digest) | _explained(found))
 
 
-def _alike(digest: str) -> Values:
+def _alike(digest: str) -> Context:
     """The organs of the same slot and shape whose weights are most alike, itself left out."""
     try:
         with reading(settings().counts_seconds) as session:
@@ -74,38 +83,86 @@ def _alike(digest: str) -> Values:
     except TooSlow:
         g.unkept = True  # the next one who asks may have more luck
         return {"alike": [], "alike_note": "Not looked for: there are too many to compare at once."}
-    others = [item for item in search_values(page)["items"] if item["digest"] != digest][:ALIKE_SHOWN]
+    others = [one for one in page if one.digest != digest][:ALIKE_SHOWN]
     return {"alike": others, "alike_note": None if others else "No other organ of its slot and shape is here."}
 
 
-def _explained(values: Values) -> Values:
-    readings = {name: value for one in values["measurements"] for name, value in one.items() if name in MEANINGS}
-    first: Values = next((one for one in values["measurements"] if one.get("theta") is not None), {})
+def _explained(found: Organ) -> Context:
+    values = {name: found.measured(name) for name in MEASURES}
+    first = next((one for one in found.measurements if one.theta is not None), None)
     return {
         "readings": [
-            {"name": name, "value": readings[name], "meaning": meaning}
-            for name, meaning in MEANINGS.items()
-            if name in readings
+            {"name": name, "value": value, "meaning": MEASURES[name]}
+            for name, value in values.items()
+            if value is not None
         ],
-        "ingredients": theta_ingredients(first),
-        "made_of": theta_sentence(first),
-        "warning": caution_of(values) if first else "",
-        "likeness_meaning": MEANINGS["likeness"],
-        "graft": next(filter(None, map(graft_address, values["places"])), None),
-        "weights": weights_shown(values["digest"], values["dtype"], values["shape"]),
+        "ingredients": [] if first is None else theta_ingredients(first),
+        "made_of": None if first is None else theta_sentence(first),
+        "warning": "" if first is None else caution_of(found),
+        "likeness_meaning": LIKENESS,
+        "graft": next(filter(None, map(graft_address, found.places)), None),
+        "weights": weights_shown(found.digest, found.dtype, found.shape),
         "downloads": [
-            {"label": label, "address": url_for("downloads.organ", digest=values["digest"], form=form)}
+            {"label": label, "address": url_for("downloads.organ", digest=found.digest, form=form)}
             for form, label in FORMS.items()
-            if form != "npy" or can_dequantize(dtype_by_name(values["dtype"]))
+            if form != "npy" or can_dequantize(dtype_by_name(found.dtype))
         ],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Ingredient:
+    """One of the three scores that θ is the mean of, with the values that count as noise and as signal."""
+
+    name: str
+    words: str
+    value: float
+    score: float
+    """0 to 1."""
+    noise: float
+    signal: float
+
+
+_SCORES = (
+    ("entropy", "how evenly the values fill their range", ENTROPY_NOISE, ENTROPY_SIGNAL),
+    ("kurtosis", "how much sits in the tails, beyond a bell curve", KURTOSIS_NOISE, KURTOSIS_SIGNAL),
+    ("coherence", "how unevenly the sorted values are spaced", COHERENCE_NOISE, COHERENCE_SIGNAL),
+)
+"""Name, words, and the values that count as noise and as signal: docs/numbers.md."""
+
+
+def theta_ingredients(reading: Measurement) -> list[Ingredient]:
+    """Return the scores that θ is the mean of; fewer where a method did not give them."""
+    found = []
+    for name, words, noise, signal in _SCORES:
+        value = getattr(reading, name)
+        if value is None:
+            continue
+        size = abs(value) if name == "kurtosis" else value
+        score = min(max((size - noise) / (signal - noise), 0.0), 1.0)
+        found.append(Ingredient(name, words, value, score, noise, signal))
+    return found
+
+
+def theta_sentence(reading: Measurement) -> str | None:
+    """Return what θ is made of, in one sentence."""
+    parts = [f"{one.name} {one.value:.3f} (score {share_text(one.score)})" for one in theta_ingredients(reading)]
+    if not parts or reading.theta is None:
+        return None
+    return f"θ = 90° × the mean of three scores: {', '.join(parts)}."
 
 
 FACETS = {"type": "type", "slot": "slot", "dtype": "format", "arch": "architecture", "license": "licence"}
 """Field and heading, in the order in which they are shown."""
 FACET_VALUES_OPEN = 8
-"""Values of a facet that are shown at once; the others unfold."""
-SORTS = {"theta": "θ", "spectral": "spectral", "rank": "stable rank", "z": "|Z|", "size": "size"}
+"""Context of a facet that are shown at once; the others unfold."""
+SORTS = {one.field: one.label for one in MEASURES.values() if one.shown} | {"size": "size"}
+SIZE_MEANING = "The bytes that the organ takes in a GGUF file."
+LIKENESS = Meaning(
+    "alike",
+    "The correlation of the weights at the same places: 1 is the same weights, strangers have about 0.",
+    "It says nothing about direction, and organs whose rows were reordered look like strangers.",
+)
 EXAMPLES = (
     "type:organ sort:-spectral",
     f"slot:{EXAMPLE_SLOTS[1]} theta>=35",
@@ -114,7 +171,7 @@ EXAMPLES = (
 )
 
 
-@paged(pages, "/organs", csv=True)
+@paged(pages, "/organs", csv=True, api="organs")
 def organs() -> Page:
     """What the query in `q` finds; `after` and `limit` page through it."""
     try:
@@ -127,11 +184,10 @@ def organs() -> Page:
         if not plain_page():
             raise
         return _refused(error)
-    g.unkept = counts is not None and counts.hurried  # the next one who asks may have more luck
-    values = {"query": str(query)} | search_values(found, counts)
+    g.unkept = counts is not None and counts.hurried  # the next request may have more luck
     return Page(
         "organs.html",
-        values,
+        {"query": str(query), "items": found.items, "notes": found.notes, "facets": counts},
         extra=lambda: _links(query, found, counts),
         sheet=lambda: _sheet(found),
         next=found.next,
@@ -141,11 +197,18 @@ def organs() -> Page:
 def _refused(error: BadQuery) -> Page:
     """The page with the query as it was typed, and what is wrong with it."""
     typed = request.args.get("q", "")
-    extra = {"text": typed, "problem": str(error), "examples": _examples(), "facets_shown": [], "bars": [], "terms": []}
+    extra: Context = {
+        "text": typed,
+        "problem": str(error),
+        "examples": _examples(),
+        "facets_shown": [],
+        "bars": [],
+        "terms": [],
+    }
     return Page("organs.html", {"items": [], "notes": [], "next": None}, extra=lambda: extra, status=400)
 
 
-def _links(query: Query, found: SearchPage, counts: FacetCounts | None) -> Values:
+def _links(query: Query, found: OrganPage, counts: FacetCounts | None) -> Context:
     following = found.next and query_address(
         "pages.organs", query, after=found.next, limit=request.args.get("limit", "")
     )
@@ -164,11 +227,11 @@ def _links(query: Query, found: SearchPage, counts: FacetCounts | None) -> Value
     }
 
 
-def _term_link(query: Query, part: object) -> Values:
+def _term_link(query: Query, part: object) -> Context:
     return {"text": str(part), "address": query_address("pages.organs", without(query, part))}
 
 
-def _facet(query: Query, name: str, counts: FacetCounts) -> Values:
+def _facet(query: Query, name: str, counts: FacetCounts) -> Context:
     counted = counts.fields.get(name, {})
     path = url_for("pages.organs")
     texts = toggled_texts(query, name, counted)
@@ -189,13 +252,14 @@ def _facet(query: Query, name: str, counts: FacetCounts) -> Values:
     }
 
 
-def _bars(query: Query, counts: FacetCounts) -> list[Values]:
+def _bars(query: Query, counts: FacetCounts) -> list[Context]:
     """A bar for each bin of θ, those that the query leaves out paler."""
-    most = max((count for lower, count in counts.theta.items() if lower is not None), default=0)
+    by_bin = counts.theta_counts
+    most = max((count for lower, count in by_bin.items() if lower is not None), default=0)
     low, high = _theta_bounds(query)
     bars = []
     for lower in range(0, THETA_MAX_DEGREES, BIN_DEGREES):
-        count = counts.theta.get(lower, 0)
+        count = by_bin.get(lower, 0)
         upper = lower + BIN_DEGREES
         chosen = low == lower and high == (upper if upper < THETA_MAX_DEGREES else None)
         bounds = (None, None) if chosen else (float(lower), float(upper) if upper < THETA_MAX_DEGREES else None)
@@ -225,10 +289,10 @@ def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
     return low, high
 
 
-def _head(query: Query, name: str) -> Values:
+def _head(query: Query, name: str) -> Context:
     chosen = query.like is None and query.sort.field == name
     order = ("descending" if query.sort.descending else "ascending") if chosen else None
-    meaning = next((MEANINGS[key].what for key in _MEANT.get(name, ()) if key in MEANINGS), "")
+    meaning = BY_FIELD[name].meaning if name in BY_FIELD else SIZE_MEANING
     return {
         "label": SORTS[name],
         "order": order,
@@ -237,20 +301,9 @@ def _head(query: Query, name: str) -> Values:
     }
 
 
-def _examples() -> list[Values]:
+def _examples() -> list[Context]:
     return [{"text": text, "address": url_for("pages.organs", q=text)} for text in EXAMPLES]
 
 
-def _sheet(found: SearchPage) -> Sheet:
-    keys = [field.name for field in fields(FoundOrgan)]
-    rows = [{**asdict(organ), "shape": "x".join(map(str, organ.shape))} for organ in found]
-    return Sheet(keys, [[row[key] for key in keys] for row in rows])
-
-
-_MEANT = {
-    "theta": ("theta",),
-    "spectral": ("spectral_signal",),
-    "rank": ("stable_rank",),
-    "z": ("magnitude",),
-    "size": ("size_bytes",),
-}
+def _sheet(found: OrganPage) -> Sheet:
+    return Sheet(ORGAN_COLUMNS, organ_rows(found.items))

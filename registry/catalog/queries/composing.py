@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement, and_, func, select, true
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, Place, Tower
-from organs.registry.catalog.queries.models import find_model, model_by_name
+from organs.registry.catalog.queries.models import composed_among, find_model, model_by_name, model_summary
 from organs.registry.catalog.records import OrganKey
 from organs.registry.catalog.tables import (
     Blob,
@@ -26,8 +26,9 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, looks_like_prefix, parse_prefix
+from organs.registry.entities.model import ModelSummary
 from organs.registry.errors import Ambiguous, BadDigest, BadName, NotFound
-from organs.registry.measure.zmeasure import METHOD
+from organs.registry.measures import THETA_METHOD
 from organs.registry.names import parse_model_name
 
 CHILDREN_MAX = 1000
@@ -65,7 +66,7 @@ def tensor_rows(session: Session, model_id: int) -> list[TensorRow]:
         .join(Organ, Organ.id == Placement.organ_id)
         .join(Blob, Blob.id == Organ.blob_id)
         .outerjoin(Fingerprint, Fingerprint.organ_id == Organ.id)
-        .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == METHOD))
+        .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == THETA_METHOD))
         .where(Placement.model_id == model_id)
         .order_by(Placement.position)
     )
@@ -197,50 +198,6 @@ def recorded_children(session: Session, model_id: int) -> list[tuple[Model, str]
     return [(model, relation) for model, relation in session.execute(statement)]
 
 
-def computations_in(session: Session, model_id: int) -> dict[str, str]:
-    """How the organs of a model were computed, as `made` of the computation, by the names of their tensors.
-
-    Of two computations that gave one organ it is the one with the smaller key.
-    """
-    statement = (
-        select(Placement.name, Computation.made)
-        .join(Computation, Computation.organ_id == Placement.organ_id)
-        .where(Placement.model_id == model_id)
-        .order_by(Placement.position, Computation.key.desc())
-    )
-    return dict(session.execute(statement).all())
-
-
-def computations_of(session: Session, digest: str) -> list[str]:
-    """How the organs with the bytes `digest` were computed, as `made` of each computation."""
-    statement = (
-        select(Computation.made)
-        .join(Organ, Organ.id == Computation.organ_id)
-        .join(Blob, Blob.id == Organ.blob_id)
-        .where(Blob.digest == digest)
-        .order_by(Computation.key)
-    )
-    return list(session.scalars(statement))
-
-
-def thetas_of(session: Session, keys: Collection[OrganKey]) -> dict[OrganKey, float | None]:
-    """θ in degrees of the organs `keys`; those that no model has which may be shown are left out."""
-    found: dict[OrganKey, float | None] = {}
-    placed = select(Placement.id).join(Model, Model.id == Placement.model_id)
-    shown = placed.where(Placement.organ_id == Organ.id, Model.state.in_(REACHABLE_STATES)).exists()
-    for batch in batches(sorted({digest for digest, _, _ in keys})):
-        statement = (
-            select(Blob.digest, Organ.dtype, Organ.shape, Measurement.theta)
-            .select_from(Organ)
-            .join(Blob, Blob.id == Organ.blob_id)
-            .outerjoin(Measurement, and_(Measurement.organ_id == Organ.id, Measurement.method == METHOD))
-        )
-        for digest, dtype, shape, theta in session.execute(statement.where(Blob.digest.in_(batch), shown)):
-            if (digest, dtype, shape) in keys:
-                found[digest, dtype, shape] = theta
-    return found
-
-
 def names_of_chimeras(session: Session) -> frozenset[str]:
     """The full names of all models that were composed here."""
     statement = select(Model.namespace, Model.name, Model.version).join(Chimera, Chimera.model_id == Model.id)
@@ -299,7 +256,7 @@ def cell_organs(
     ]
 
 
-def known_bases(session: Session, limit: int) -> Sequence[Model]:
+def known_bases(session: Session, limit: int) -> tuple[ModelSummary, ...]:
     """Visible whole models that others come from, or are measured to be related to: those with most edges first."""
     edges = func.count().label("edges")
     counted = (
@@ -314,4 +271,6 @@ def known_bases(session: Session, limit: int) -> Sequence[Model]:
         .where(Model.state == "visible", Model.complete.is_(true()), Model.kind == "model")
         .order_by(counted.c.edges.desc(), Model.id.desc())
     )
-    return session.scalars(statement.limit(limit)).all()
+    found = session.scalars(statement.limit(limit)).all()
+    composed = composed_among(session, [model.id for model in found])
+    return tuple(model_summary(model, composed=model.id in composed) for model in found)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from organs.registry.amounts import count_text
 from organs.registry.catalog.queries.events import was_seen
+from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
 from organs.registry.catalog.search.parse import nearest
 from organs.registry.catalog.tables import (
     Blob,
@@ -27,6 +28,7 @@ from organs.registry.catalog.tables import (
 from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest
+from organs.registry.entities.model import ModelSummary
 from organs.registry.errors import BadName, NotFound, NothingRegistered, Removed
 from organs.registry.names import ModelName, check_new_name, parse_model_name
 
@@ -200,6 +202,36 @@ def is_composed() -> ColumnElement[bool]:
 def composed_among(session: Session, model_ids: Collection[int]) -> frozenset[int]:
     """Which of `model_ids` were composed here."""
     return frozenset(session.scalars(select(Chimera.model_id).where(Chimera.model_id.in_(model_ids))))
+
+
+def model_summary(model: Model, *, composed: bool) -> ModelSummary:
+    """Return `model` as a line of a list; `composed` is whether it was composed here."""
+    return ModelSummary(
+        name=model.full_name,
+        title=model.title,
+        kind=shown_kind(model, composed=composed),
+        architecture=model.architecture,
+        parameters=model.parameters,
+        tensors=model.tensors,
+        size_bytes=model.size_bytes,
+        mean_theta=model.mean_theta,
+        mean_signal=model.mean_signal,
+        license=model.license,
+        complete=model.complete,
+        digest=Digest(model.digest),
+        created_at=model.created_at,
+        state=model.state,
+        downloads=model.downloads,
+        grafts=model.grafts,
+        nonfinite_tensors=model.nonfinite_tensors,
+    )
+
+
+def shown_kind(model: Model, *, composed: bool) -> str:
+    """Return the kind of a model as the query language has it."""
+    if not model.complete:
+        return PARTIAL
+    return CHIMERA if composed else model.kind
 
 
 def ranked_models(session: Session, limit: int = 1000) -> Sequence[Model]:

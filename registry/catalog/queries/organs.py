@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.queries.blobs import BlobRow, reachable_digests
+from organs.registry.catalog.queries.chimeras import made_organs, organs_made_of
+from organs.registry.catalog.queries.models import placements_of
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.tables import Blob, Measurement, Model, Organ, Placement
 from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, parse_prefix
+from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, OtherForm, PlacedOrgan
+from organs.registry.entities.organ import Measurement as MeasurementEntity
+from organs.registry.entities.organ import Organ as OrganDetail
 from organs.registry.errors import Ambiguous, NotFound
+from organs.registry.measures import MEASURE_NAMES
+
+KNOWN_MAX = 4000
+"""Organs that are listed: bytes such as zeros can have very many shapes."""
 
 
 def measured_organs(session: Session, blobs: Iterable[BlobRow]) -> set[tuple[str, str, str]]:
@@ -79,20 +87,6 @@ def places_of_organ(session: Session, organ_id: int, limit: int = 100) -> Sequen
     return visible or session.execute(statement.where(Model.state == "yanked")).all()
 
 
-@dataclass(frozen=True, slots=True)
-class KnownOrgan:
-    """An organ in short."""
-
-    digest: Digest
-    dtype: str
-    shape: str
-    elements: int
-    size_bytes: int
-    theta: float | None
-    """Degrees, 0 noise to 90 signal."""
-    spectral_signal: float | None
-
-
 def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) -> list[KnownOrgan]:
     """The organs of visible and yanked models among `digests`, by digest and then the oldest first; at most `limit`.
 
@@ -119,7 +113,15 @@ def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) ->
             .limit(limit - len(found))
         )
         found += [
-            KnownOrgan(Digest(digest), dtype, shape, elements, size, theta, spectral)
+            KnownOrgan(
+                digest=Digest(digest),
+                dtype=dtype,
+                shape=shape_of(shape),
+                elements=elements,
+                size_bytes=size,
+                theta=theta,
+                spectral_signal=spectral,
+            )
             for digest, dtype, shape, elements, size, theta, spectral in session.execute(statement)
         ]
         if len(found) >= limit:
@@ -127,13 +129,94 @@ def reachable_organs(session: Session, digests: Iterable[Digest], limit: int) ->
     return found
 
 
-def placements_page(
-    session: Session, model: Model, limit: int, after: str | None = None
-) -> tuple[Sequence[Row[Placement, str, str, int | None]], str | None]:
-    """The next `limit` placements of `model` in the order of its files, each as `placements_of` has it.
+def known_organs(session: Session, digests: Sequence[Digest]) -> KnownOrgans:
+    """Return which of `digests` are organs of visible or yanked models, in short, and which are not."""
+    organs = reachable_organs(session, digests, KNOWN_MAX)
+    known = {organ.digest for organ in organs}
+    notes: tuple[str, ...] = ()
+    if len(organs) >= KNOWN_MAX:
+        known |= reachable_digests(session, digests)
+        notes = (f"Only {KNOWN_MAX:,} organs are listed: some of these bytes have many dtypes and shapes.",)
+    absent = tuple(digest for digest in dict.fromkeys(digests) if digest not in known)
+    return KnownOrgans(items=tuple(organs), notes=notes, absent=absent)
 
-    `after` is the second of what the page before gave, None on the last page. Raises BadQuery for any other text.
+
+def organ_detail(session: Session, prefix: str, *, visible: bool = False) -> OrganDetail:
+    """Return the organ whose digest begins with `prefix`; raises NotFound, Ambiguous, BadDigest.
+
+    Bytes that have several dtypes or shapes are several organs: the first is described, the others are in `also`.
+    With `visible`, only organs of visible or yanked models count.
     """
+    rows = organs_by_prefix(session, prefix, visible=visible)
+    organ, blob = rows[0]
+    return OrganDetail(
+        digest=Digest(blob.digest),
+        dtype=organ.dtype,
+        shape=shape_of(organ.shape),
+        elements=organ.elements,
+        nonfinite=organ.nonfinite,
+        size_bytes=blob.size_bytes,
+        stored_bytes=blob.stored_bytes,
+        codec=f"{blob.codec}/{blob.codec_version}",
+        state=blob.state,
+        measurements=_measurements(session, organ),
+        also=tuple(
+            OtherForm(dtype=other.dtype, shape=shape_of(other.shape), measurements=_measurements(session, other))
+            for other, _ in rows[1:]
+        ),
+        places=tuple(
+            placed_organ(placement, model, one.shape, blob.digest, one.nonfinite)
+            for one, _ in rows
+            for placement, model in places_of_organ(session, one.id)
+        ),
+        made=made_organs(session, blob.digest),
+        made_into=organs_made_of(session, blob.digest),
+    )
+
+
+def _measurements(session: Session, organ: Organ) -> tuple[MeasurementEntity, ...]:
+    return tuple(
+        MeasurementEntity(**{name: getattr(row, name) for name in MeasurementEntity.__struct_fields__})
+        for row in measurements_of(session, organ.id)
+    )
+
+
+def placed_organ(placement: Placement, model: Model, shape: str, digest: str, nonfinite: int | None) -> PlacedOrgan:
+    """Return an organ at its place in `model`."""
+    return PlacedOrgan(
+        digest=Digest(digest),
+        model=model.full_name,
+        name=placement.name,
+        type=placement.type,
+        tower=placement.tower,
+        block=placement.block,
+        slot=placement.slot,
+        dtype=placement.dtype,
+        shape=shape_of(shape),
+        size_bytes=placement.size_bytes,
+        architecture=model.architecture,
+        license=model.license,
+        nonfinite=nonfinite,
+        model_state=model.state,
+        **{name: getattr(placement, name) for name in MEASURE_NAMES},
+    )
+
+
+def organs_of_model(session: Session, model: Model, limit: int | None = None) -> tuple[PlacedOrgan, ...]:
+    """Return the organs of `model` at their places, in the order of its files; the first `limit`, or all."""
+    return tuple(
+        placed_organ(placement, model, shape, digest, nonfinite)
+        for placement, shape, digest, nonfinite in placements_of(session, model.id, limit)
+    )
+
+
+def shape_of(text: str) -> tuple[int, ...]:
+    """Return the shape in a column, such as `192x512`."""
+    return tuple(map(int, text.split("x")))
+
+
+def organ_page_of_model(session: Session, model: Model, limit: int, after: str | None = None) -> OrganPage:
+    """Return the next `limit` organs of `model` in the order of its files, behind `after`; raises BadQuery."""
     check_limit(limit)
     listed = f"organs of {model.full_name}"
     statement = (
@@ -149,4 +232,7 @@ def placements_page(
     rows = session.execute(statement).all()
     shown = rows[:limit]
     place = Cursor(None, shown[-1][0].position) if len(rows) > limit else None
-    return shown, cursor_text(listed, place) if place else None
+    items = tuple(
+        placed_organ(placement, model, shape, digest, nonfinite) for placement, shape, digest, nonfinite in shown
+    )
+    return OrganPage(items=items, next=cursor_text(listed, place) if place else None)

@@ -19,7 +19,7 @@ from organs.registry.catalog.queries.facets import (
     roll_up,
     sums,
 )
-from organs.registry.catalog.queries.models import composed_among, is_composed
+from organs.registry.catalog.queries.models import composed_among, is_composed, model_summary
 from organs.registry.catalog.queries.narrow import (
     ABSENT,
     Narrowed,
@@ -28,20 +28,10 @@ from organs.registry.catalog.queries.narrow import (
     narrow,
     nonfinite_condition,
 )
-from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ
+from organs.registry.catalog.queries.organs import organs_by_prefix, places_of_organ, shape_of
 from organs.registry.catalog.queries.planning import GATHER_MAX, degrees, number_condition
 from organs.registry.catalog.queries.ranking import matches, ranked_placements, spread_of_matching
-from organs.registry.catalog.search import (
-    FacetCounts,
-    FoundModel,
-    FoundOrgan,
-    Interval,
-    ModelsPage,
-    Numbers,
-    Query,
-    SearchPage,
-    Sort,
-)
+from organs.registry.catalog.search import Interval, Numbers, Query, Sort
 from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
 from organs.registry.catalog.tables import Blob, Fingerprint, Model, Organ, Placement
@@ -51,7 +41,10 @@ from organs.registry.catalog.vocabulary import (
     UNMEASURED,
 )
 from organs.registry.digest import Digest
+from organs.registry.entities.model import ModelPage
+from organs.registry.entities.organ import FacetCounts, OrganPage, PlacedOrgan, ThetaBin
 from organs.registry.errors import BadQuery, TooSlow
+from organs.registry.measures import MEASURE_NAMES
 
 COMPARED_MAX = 20_000
 """Placements that are compared, those of the same block first."""
@@ -206,7 +199,7 @@ def _bounded(held: RollUp, counted: _OneByOne | None, theta: Sequence[Numbers]) 
     return held.shared([_share(theta, lower) for lower in BINS])
 
 
-def _histogram(held: RollUp, counted: _OneByOne | None, matching: Mask) -> dict[int | None, int]:
+def _histogram(held: RollUp, counted: _OneByOne | None, matching: Mask) -> tuple[ThetaBin, ...]:
     if counted is None:
         found: Mapping[int, int] = held.histogram(matching)
     else:
@@ -214,8 +207,8 @@ def _histogram(held: RollUp, counted: _OneByOne | None, matching: Mask) -> dict[
         for (facet_id, lower), count in counted.everywhere.items():
             if matching[held.positions[facet_id]]:
                 found[lower] += count
-    rising: dict[int | None, int] = {lower: found[lower] for lower in sorted(found) if lower != UNMEASURED}
-    return rising | ({None: found[UNMEASURED]} if UNMEASURED in found else {})
+    bins = [ThetaBin(lower=lower, count=found[lower]) for lower in sorted(found) if lower != UNMEASURED]
+    return (*bins, *([ThetaBin(lower=None, count=found[UNMEASURED])] if UNMEASURED in found else []))
 
 
 def _field_counts(
@@ -267,7 +260,7 @@ def _is_edge(bound: float, *, begins: bool) -> bool:
     return begins and bound % BIN_DEGREES == 0
 
 
-def search_organs(session: Session, query: Query, limit: int, after: str | None = None) -> SearchPage:
+def search_organs(session: Session, query: Query, limit: int, after: str | None = None) -> OrganPage:
     """The next `limit` organs that `query` finds behind `after`, which is the `next` of the page before.
 
     The order is total, so that pages neither repeat nor skip. Raises BadQuery for an `after` that is no such text,
@@ -288,7 +281,7 @@ def count_organs(session: Session, query: Query, seconds: float | None = None) -
 
 def search_and_count(
     session: Session, query: Query, limit: int, after: str | None, counts_seconds: float
-) -> tuple[SearchPage, FacetCounts]:
+) -> tuple[OrganPage, FacetCounts]:
     """Both at once, of one state of the catalog."""
     cursor = _place(query, limit, after)
     narrowed = narrow(session, query)
@@ -307,7 +300,7 @@ def _place(query: Query, limit: int, after: str | None) -> Cursor | None:
     return None if after is None else parse_cursor(str(query), after, missing=query.like is None)
 
 
-def _page(session: Session, query: Query, narrowed: Narrowed, limit: int, cursor: Cursor | None) -> SearchPage:
+def _page(session: Session, query: Query, narrowed: Narrowed, limit: int, cursor: Cursor | None) -> OrganPage:
     rows: Sequence[tuple[float | None, int]]
     notes = list(narrowed.notes)
     if query.like is not None:
@@ -319,13 +312,15 @@ def _page(session: Session, query: Query, narrowed: Narrowed, limit: int, cursor
     likeness = {row_id: value for value, row_id in shown} if query.like is not None else {}
     items = _found(session, [row_id for _, row_id in shown], likeness)
     place = Cursor(*shown[-1]) if len(rows) > limit else None
-    return SearchPage(items, cursor_text(str(query), place) if place else None, tuple(notes))
+    return OrganPage(items=items, next=cursor_text(str(query), place) if place else None, notes=tuple(notes))
 
 
 _PLACES = Placement.__table__
 _ORGANS, _BLOBS, _MODELS = Organ.__table__, Blob.__table__, Model.__table__
+_PLACED = ("name", "type", "tower", "block", "slot", "dtype", "size_bytes", *MEASURE_NAMES)
+"""Members of PlacedOrgan that are columns of placements."""
 _FOUND: Any = (
-    # Columns in the order that FoundOrgan is made of, not objects: half of a search's time went into making those.
+    # Columns, not objects: half of a search's time went into making those.
     select(
         _PLACES.c.id,
         _BLOBS.c.digest,
@@ -336,13 +331,7 @@ _FOUND: Any = (
         _MODELS.c.architecture,
         _MODELS.c.license,
         _ORGANS.c.nonfinite,
-        *(
-            _PLACES.c[name]
-            for name in (
-                *("name", "type", "tower", "block", "slot", "dtype", "size_bytes"),
-                *("theta", "magnitude", "signal", "spectral_signal", "stable_rank"),
-            )
-        ),
+        *(_PLACES.c[name] for name in _PLACED),
     )
     .select_from(_PLACES)
     .join(_ORGANS, _ORGANS.c.id == _PLACES.c.organ_id)
@@ -352,35 +341,22 @@ _FOUND: Any = (
 )
 
 
-def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | None]) -> tuple[FoundOrgan, ...]:
+def _found(session: Session, ids: Sequence[int], likeness: Mapping[int, float | None]) -> tuple[PlacedOrgan, ...]:
     """The placements `ids`, in that order."""
     if not ids:
         return ()
     found = {}
-    for (
-        row_id, digest, namespace, model, version, shape, architecture, license_, nonfinite, name, type_, tower, block,
-        slot, dtype, size_bytes, theta, magnitude, signal, spectral_signal, stable_rank,
-    ) in session.execute(_FOUND, {"ids": list(ids)}):  # fmt: skip
-        found[row_id] = FoundOrgan(
+    for row in session.execute(_FOUND, {"ids": list(ids)}):
+        row_id, digest, namespace, model, version, shape, architecture, license_, nonfinite, *placed = row
+        found[row_id] = PlacedOrgan(
             digest=Digest(digest),
             model=f"{namespace}/{model}@{version}",
-            name=name,
-            type=type_,
-            tower=tower,
-            block=block,
-            slot=slot,
-            dtype=dtype,
-            shape=tuple(map(int, shape.split("x"))),
-            size_bytes=size_bytes,
-            theta=theta,
-            magnitude=magnitude,
-            signal=signal,
-            spectral_signal=spectral_signal,
-            stable_rank=stable_rank,
+            shape=shape_of(shape),
             architecture=architecture,
             license=license_,
-            likeness=likeness.get(row_id),
             nonfinite=nonfinite,
+            likeness=likeness.get(row_id),
+            **dict(zip(_PLACED, placed, strict=True)),
         )
     return tuple(found[row_id] for row_id in ids)
 
@@ -395,17 +371,6 @@ _COLUMNS: dict[str, Any] = {
     "downloads": Model.downloads,
     "grafts": Model.grafts,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ModelPage:
-    """One page of models."""
-
-    items: tuple[Model, ...]
-    next: str | None
-    notes: tuple[str, ...]
-    composed: frozenset[int] = frozenset()
-    """Ids of those that were composed here."""
 
 
 def search_models(
@@ -431,37 +396,11 @@ def search_models(
     shown = tuple(rows[:limit])
     place = Cursor(getattr(shown[-1], column.key), shown[-1].id) if len(rows) > limit else None
     composed = composed_among(session, [model.id for model in shown])
-    return ModelPage(shown, cursor_text(text, place) if place else None, tuple(notes), composed)
-
-
-def found_models(page: ModelPage) -> ModelsPage:
-    """The page as plain values."""
-    items = tuple(
-        FoundModel(
-            name=model.full_name,
-            title=model.title,
-            kind=shown_kind(model, page.composed),
-            architecture=model.architecture,
-            license=model.license,
-            parameters=model.parameters,
-            tensors=model.tensors,
-            size_bytes=model.size_bytes,
-            mean_theta=model.mean_theta,
-            mean_signal=model.mean_signal,
-            digest=Digest(model.digest),
-            created_at=model.created_at,
-            nonfinite_tensors=model.nonfinite_tensors,
-        )
-        for model in page.items
+    return ModelPage(
+        items=tuple(model_summary(model, composed=model.id in composed) for model in shown),
+        next=cursor_text(text, place) if place else None,
+        notes=tuple(notes),
     )
-    return ModelsPage(items, page.next, page.notes)
-
-
-def shown_kind(model: Model, composed: frozenset[int]) -> str:
-    """A model's kind as people are told it."""
-    if not model.complete:
-        return PARTIAL
-    return CHIMERA if model.id in composed else model.kind
 
 
 def _choices(session: Session, query: Query, notes: list[str]) -> Sequence[ColumnElement[bool]]:

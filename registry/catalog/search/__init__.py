@@ -6,11 +6,9 @@ type:organ slot:ffn_up,ffn_down block:5-20 theta>=45 arch:qwen2 -license:none so
     terms   a query as values
     parse   text to `Query`, and queries made narrower, wider or sorted otherwise
     cursor  where a page ended: the last row's sort value and id, bound to its query
-    found   what a search gives, as values
 """
 
 from organs.registry.catalog.search.fields import MODELS, ORGANS, Field, Vocabulary
-from organs.registry.catalog.search.found import FacetCounts, FoundModel, FoundOrgan, ModelsPage, SearchPage
 from organs.registry.catalog.search.parse import parse_query
 from organs.registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort
 
@@ -18,15 +16,10 @@ __all__ = [
     "MODELS",
     "ORGANS",
     "Choice",
-    "FacetCounts",
     "Field",
-    "FoundModel",
-    "FoundOrgan",
     "Interval",
-    "ModelsPage",
     "Numbers",
     "Query",
-    "SearchPage",
     "Sort",
     "Vocabulary",
     "parse_query",

@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
-from organs.registry.catalog.search import FoundOrgan
 from organs.registry.catalog.tables import (
     Blob,
     FacetCount,
@@ -30,6 +29,7 @@ from organs.registry.catalog.tables import (
 )
 from organs.registry.catalog.upsert import insert_or_add
 from organs.registry.catalog.vocabulary import different_words, theta_bin
+from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.measure import FINGERPRINT_BYTES
 from organs.registry.registry import Registry
 
@@ -143,7 +143,7 @@ class Placed:
     organs: dict[int, int] = field(default_factory=dict)
     prints: dict[int, bytes] = field(default_factory=dict)
 
-    def found(self, organs: Iterable[FoundOrgan]) -> list[int]:
+    def found(self, organs: Iterable[PlacedOrgan]) -> list[int]:
         """The ids of what a search found."""
         return [self.ids[one.model, one.name] for one in organs]
 

@@ -119,10 +119,10 @@ def test_the_example_answer_in_the_document_is_as_described(told: Operation) -> 
 
 def test_a_planted_mistake_in_an_answer_is_found(zoo: FlaskClient, document: dict[str, Any]) -> None:
     value = zoo.get("/api/v1/organs?limit=2").get_json()
-    assert faults(document, "Organs", value) == []
+    assert faults(document, "OrganPage", value) == []
     value["items"][1]["theta"] = "45"
-    assert faults(document, "Organs", value) != []
-    assert faults(document, "Organs", {**value, "more": 1}) != []
+    assert faults(document, "OrganPage", value) != []
+    assert faults(document, "OrganPage", {**value, "more": 1}) != []
 
 
 @pytest.mark.long

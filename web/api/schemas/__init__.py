@@ -1,8 +1,7 @@
 """What answers look like, as JSON Schemas: each by the name that the OpenAPI document gives it.
 
     values       JSON Schemas of single values, and what schemas are put together with
-    organs       schemas of organs: at their places, by digest, and how a search's findings are spread
-    models       schemas of models, their lineage, and two of them side by side
+    models       schemas of models
     reports      schemas of the registry as a whole: its figures and its reports
 
 Schemas of entities, such as problem documents, are generated from their classes.
@@ -14,7 +13,6 @@ from organs.registry.entities.base import schemas
 from organs.registry.entities.problem import Problem
 from organs.registry.entities.upload import Upload
 from organs.web.api.schemas.models import MODEL_SCHEMAS
-from organs.web.api.schemas.organs import ORGAN_SCHEMAS
 from organs.web.api.schemas.reports import REPORT_SCHEMAS
 from organs.web.api.schemas.values import REF_TEMPLATE, Schema, ref
 
@@ -27,7 +25,7 @@ UPLOAD_PROBLEM: Schema = {
 }
 _, _ENTITY_SCHEMAS = msgspec.json.schema_components([Problem], ref_template=REF_TEMPLATE)
 _GROUPS = (
-    *(REPORT_SCHEMAS, ORGAN_SCHEMAS, MODEL_SCHEMAS),
+    *(REPORT_SCHEMAS, MODEL_SCHEMAS),
     _ENTITY_SCHEMAS,
     {"UploadProblem": UPLOAD_PROBLEM},
 )

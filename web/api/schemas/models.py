@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
 from organs.registry.catalog.vocabulary import MODEL_KINDS, REACHABLE_STATES
 from organs.web.api.schemas.values import (
     BYTES,
@@ -19,7 +19,6 @@ from organs.web.api.schemas.values import (
     described,
     list_of,
     nullable,
-    page_of,
     record,
     ref,
     values_by_name,
@@ -29,8 +28,8 @@ _SUMMARY: dict[str, Schema] = {
     "name": MODEL_NAME,
     "title": described(nullable(TEXT), "What its file calls it, as text from outside."),
     "kind": described(
-        {"type": "string", "enum": [*MODEL_KINDS, CHIMERA]},
-        "What was registered; `chimera` where it was composed here.",
+        {"type": "string", "enum": [*MODEL_KINDS, CHIMERA, PARTIAL]},
+        "What was registered; `chimera` if it was composed here, `partial` where organs are missing.",
     ),
     "architecture": nullable(TEXT),
     "parameters": described(COUNT, "How many numbers its weights are."),
@@ -74,8 +73,6 @@ _LINEAGE: dict[str, Schema] = {
     ),
 }
 MODEL_SCHEMAS: dict[str, Schema] = {
-    "ModelSummary": record("A model as a line of a list.", _SUMMARY),
-    "Models": page_of(ref("ModelSummary"), "A page of models."),
     "Model": record(
         "A model with all that is known of it but its organs, which have pages of their own.",
         {

@@ -1,0 +1,264 @@
+"""Organs: at their places, by digest with all measurements, and counts of what a search finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta, field, structs
+
+from organs.registry import notebook
+from organs.registry.amounts import share_text, size_text, theta_text
+from organs.registry.entities.base import (
+    ITEMS_MAX,
+    Acts,
+    Bytes,
+    Count,
+    Counts,
+    Digest,
+    Entity,
+    Likeness,
+    ModelText,
+    Page,
+    Shape,
+    Text,
+    Texts,
+    Theta,
+    Word,
+)
+from organs.registry.measures import MEASURES
+
+PLACES_MAX = 100
+"""Places of one organ that are listed."""
+_COLUMNS = ("organ", "model", "tensor", "type", "dtype", "shape", "θ", "signal", "spectral", "size")
+_NUMBERS = ("θ", "signal", "spectral", "size", "alike")
+
+
+def _measure(name: str) -> Meta:
+    one = MEASURES[name]
+    return Meta(ge=one.low, le=one.high, description=f"{one.meaning} Null where it was not measured.")
+
+
+class Measures(Entity, frozen=True, kw_only=True):
+    """The measures of one organ (`registry.measures`), each None where it was not measured."""
+
+    theta: Annotated[float, _measure("theta")] | None
+    magnitude: Annotated[float, _measure("magnitude")] | None
+    signal: Annotated[float, _measure("signal")] | None
+    spectral_signal: Annotated[float, _measure("spectral_signal")] | None
+    stable_rank: Annotated[float, _measure("stable_rank")] | None
+
+
+class PlacedOrgan(Measures, frozen=True, kw_only=True):
+    """An organ at its place in a model."""
+
+    digest: Digest
+    model: ModelText
+    name: Annotated[str, Meta(max_length=ITEMS_MAX, description="The tensor's name in its file, as text from outside.")]
+    type: Word
+    tower: Word
+    block: Annotated[int, Meta(ge=0, description="The layer's number; null outside of blocks.")] | None
+    slot: Annotated[str, Meta(max_length=ITEMS_MAX, description="The place in the block: what it does there.")]
+    dtype: Annotated[str, Meta(max_length=64, description="How its numbers are encoded, such as `Q8_0`.")]
+    shape: Shape
+    size_bytes: Bytes
+    architecture: Text | None
+    license: Text | None
+    nonfinite: Annotated[int, Meta(ge=0, description="Values that are NaN or infinite; null if not counted.")] | None
+    likeness: Likeness | None = None
+    """For `like:` the correlation of the fingerprints."""
+    model_state: Word = "visible"
+
+    def __repr__(self) -> str:
+        return f"<{self.name} of {self.model}: {self.shape_text} {self.dtype}, θ {theta_text(self.theta)}>"
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as people read it: `192×512`."""
+        return "×".join(map(str, self.shape))
+
+
+class ThetaBin(Entity, frozen=True, kw_only=True):
+    """A bin of 5 degrees by its lower edge; null counts what has no θ."""
+
+    lower: Annotated[int, Meta(ge=0, le=85)] | None
+    count: Count
+
+
+class FacetCounts(Entity, frozen=True, kw_only=True):
+    """How the organs that a query finds are distributed. Each field's counts leave out that field's own filter."""
+
+    total: Annotated[int, Meta(ge=0, description="Null when there are too many to count one by one.")] | None
+    exact: Annotated[bool, Meta(description="False where a share was estimated, or a filter was not counted.")]
+    fields: Annotated[
+        dict[Word, Counts],
+        Meta(max_length=64, description="By field (type, slot, dtype, arch, license) and value; largest counts first."),
+    ]
+    theta: Annotated[tuple[ThetaBin, ...], Meta(max_length=64)]
+    uncounted: Texts = ()
+    """The filters that the counts leave out, for what they match would have to be counted one by one."""
+    hurried: bool = False
+    """Whether counting took too long and was stopped: the same query may be answered better another time."""
+
+    @property
+    def theta_counts(self) -> dict[int | None, int]:
+        """Counts by the lower edge of a bin of θ; None counts what has no θ."""
+        return {one.lower: one.count for one in self.theta}
+
+
+class OrganPage(Page[PlacedOrgan], frozen=True, kw_only=True):
+    """One page of a search for organs. `facets` has the counts, if they were requested."""
+
+    facets: FacetCounts | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.summary('organ')}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.document(organs_html(self.items), *self.below())
+
+
+class KnownOrgan(Entity, frozen=True, kw_only=True):
+    """An organ in short. Bytes that have several dtypes or shapes are several organs."""
+
+    digest: Digest
+    dtype: Word
+    shape: Shape
+    elements: Count
+    size_bytes: Bytes
+    theta: Theta | None
+    spectral_signal: Annotated[float, Meta(ge=0, le=1)] | None
+
+
+class KnownOrgans(Page[KnownOrgan], frozen=True, kw_only=True):
+    """Which of some digests are registered. `next` is always null."""
+
+    absent: Annotated[tuple[Digest, ...], Meta(max_length=ITEMS_MAX, description="The others, as they were sent.")]
+
+
+class Digests(Entity, frozen=True, kw_only=True):
+    """Digests to look up."""
+
+    digests: Annotated[
+        tuple[Annotated[str, Meta(pattern="^(sha256:)?[0-9a-f]{64}$")], ...], Meta(min_length=1, max_length=1000)
+    ]
+
+
+class Measurement(Entity, frozen=True, kw_only=True, omit_defaults=True):
+    """What one method measured. What it does not give is left out; oddities are stated only where there are any."""
+
+    method: Annotated[str, Meta(max_length=64, description="`z1` gives θ and its ingredients, `mp1` the spectrum.")]
+    sample_size: Annotated[int, Meta(ge=0, description="Values that were read.")]
+    theta: float | None = None
+    magnitude: float | None = None
+    signal: float | None = None
+    entropy: float | None = None
+    kurtosis: float | None = None
+    coherence: float | None = None
+    mean: float | None = None
+    standard_deviation: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    nan_count: Count = 0
+    infinite_count: Count = 0
+    constant: bool = False
+    spectral_signal: float | None = None
+    stable_rank: float | None = None
+    reason: Annotated[str, Meta(max_length=ITEMS_MAX, description="Why something was not measured.")] | None = None
+
+    def readings(self) -> dict[str, float | int | bool]:
+        """Return the numbers that were measured, by name."""
+        values = structs.asdict(self)
+        defaults = {"nan_count": 0, "infinite_count": 0, "constant": False}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in ("method", "reason") and value is not None and (name not in defaults or value)
+        }
+
+
+class OtherForm(Entity, frozen=True, kw_only=True):
+    """The same bytes as an organ of another dtype or shape."""
+
+    dtype: Word
+    shape: Shape
+    measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
+
+
+class OrganSource(Entity, frozen=True, kw_only=True):
+    """The organ from which another was computed."""
+
+    digest: Digest
+    dtype: Word
+    shape: Shape
+
+
+class AddedAdapter(Entity, frozen=True, kw_only=True):
+    """A low-rank product that was added to an organ: `scale` · (`alpha` / rank) · B·A."""
+
+    a: Digest
+    b: Digest
+    alpha: float
+    scale: float
+
+
+class MadeOrgan(Entity, frozen=True, kw_only=True):
+    """How an organ was computed, and from which."""
+
+    acts: Acts
+    method: Annotated[Word, Meta(description="How it was purified.")] | None
+    keep: Annotated[float, Meta(description="The share of the energy that spectral purification kept.")] | None
+    adapters: Annotated[tuple[AddedAdapter, ...], Meta(max_length=ITEMS_MAX)]
+    dtype: Word
+    source: OrganSource
+    theta_before: Theta | None
+
+
+class DerivedOrgan(Entity, frozen=True, kw_only=True):
+    """An organ that was computed from another, at one of its places."""
+
+    digest: Digest
+    name: Text
+    model: ModelText
+    act: Text
+
+
+class Organ(Entity, frozen=True, kw_only=True):
+    """An organ with its measurements and the first 100 of its places."""
+
+    digest: Digest
+    dtype: Word
+    shape: Shape
+    elements: Count
+    nonfinite: Annotated[int, Meta(ge=0, description="Values that are NaN or infinite; null if not counted.")] | None
+    size_bytes: Bytes
+    stored_bytes: Annotated[int, Meta(ge=0, description="Bytes that it takes, compressed.")]
+    codec: Annotated[str, Meta(max_length=64, description="The compression and its version.")]
+    state: Annotated[str, Meta(max_length=64, description="`corrupt` when the stored bytes failed a check.")]
+    measurements: Annotated[tuple[Measurement, ...], Meta(max_length=64)]
+    also: Annotated[tuple[OtherForm, ...], Meta(max_length=PLACES_MAX)]
+    places: Annotated[tuple[PlacedOrgan, ...], Meta(max_length=PLACES_MAX * PLACES_MAX)]
+    made: Annotated[
+        tuple[MadeOrgan, ...], Meta(max_length=ITEMS_MAX, description="Empty for an organ that came in as it is.")
+    ] = field(default=())
+    made_into: Annotated[tuple[DerivedOrgan, ...], Meta(max_length=ITEMS_MAX)] = field(default=())
+
+    def measured(self, name: str) -> float | None:
+        """Return the measure `name`, whichever method gave it; None where it was not measured."""
+        values = (getattr(one, name, None) for one in self.measurements)
+        return next((value for value in values if value is not None), None)
+
+
+def organs_html(organs: Sequence[PlacedOrgan]) -> str:
+    """Return organs as a table for notebooks, with a column for likeness where they were ranked by it."""
+    alike = any(organ.likeness is not None for organ in organs)
+    rows = [[*_row(organ), *([share_text(organ.likeness)] if alike else [])] for organ in organs]
+    return notebook.table([*_COLUMNS, *(["alike"] if alike else [])], rows, _NUMBERS)
+
+
+def _row(organ: PlacedOrgan) -> tuple[str, ...]:
+    return (
+        *(organ.digest[:12], organ.model, organ.name, organ.type, organ.dtype, organ.shape_text),
+        *(theta_text(organ.theta), share_text(organ.signal), share_text(organ.spectral_signal)),
+        size_text(organ.size_bytes),
+    )

@@ -1,0 +1,109 @@
+"""The table of measures: what each is called, what it means, and where it is searched, sorted and shown.
+
+Columns of the catalog, fields of the query language, members of entities with their bounds, headings, help texts and
+columns of CSV files follow from this table. To add a measure: add an entry here, compute it (`registry.measure`), add
+the column (tables and a migration) and the member (`registry.entities.organ.Measures`). A test compares them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A number that is measured of every organ."""
+
+    name: str
+    """Of the column, and of the member in entities, JSON and CSV."""
+    field: str
+    """The word in queries: `theta>=40`, `sort:-theta`."""
+    label: str
+    """The heading of a column."""
+    summary: str
+    """For the help of queries: what it is, and its range."""
+    meaning: str
+    """What it is, in a sentence."""
+    limits: str
+    """What it does not say."""
+    example: str
+    """In a query."""
+    low: float
+    high: float | None = None
+    """None where it has no highest value."""
+    aliases: tuple[str, ...] = ()
+    """Other words that a query may use; the name is always one."""
+    shown: bool = True
+    """Whether lists have a column for it."""
+
+
+MEASURES: Mapping[str, Measure] = {
+    one.name: one
+    for one in (
+        Measure(
+            name="theta",
+            field="theta",
+            label="θ",
+            summary="θ in degrees, 0 noise to 90 signal",
+            meaning="The shape of the weights' distribution as an angle: 0° is even noise, about 34° a bell curve, "
+            "90° a few strong weights among many weak ones.",
+            limits="It does not say whether the organ was trained, is useful, or fits with another: random weights "
+            "have 34° too.",
+            example="theta>=45 or theta:35-60",
+            low=0,
+            high=90,
+            aliases=("θ",),
+        ),
+        Measure(
+            name="magnitude",
+            field="z",
+            label="|Z|",
+            summary="|Z|, bits gained per doubling of resolution",
+            meaning="How many bits each doubling of the resolution adds: near 1 for weights that take any value, less "
+            "where few values repeat.",
+            limits="It says how finely the weights are graded, not what they do.",
+            example="z>=0.9 or z:0.9-1",
+            low=0,
+        ),
+        Measure(
+            name="signal",
+            field="signal",
+            label="signal",
+            summary="sin θ, 0 to 1",
+            meaning="The sine of θ: the same reading on a scale from 0 to 1.",
+            limits="It adds nothing to θ but the scale.",
+            example="signal>=0.6 or signal:0.5-0.7",
+            low=0,
+            high=1,
+            shown=False,
+        ),
+        Measure(
+            name="spectral_signal",
+            field="spectral",
+            label="spectral",
+            summary="spectral signal, 0 (chance) to 1",
+            meaning="The share of a matrix's variation that stands above what random numbers of its shape would show: "
+            "0 is chance.",
+            limits="It does not say what the pattern is good for, nor that training made it.",
+            example="spectral>=0.3 or spectral:0.2-0.5",
+            low=0,
+            high=1,
+        ),
+        Measure(
+            name="stable_rank",
+            field="rank",
+            label="stable rank",
+            summary="stable rank, from 1",
+            meaning="The whole energy of a matrix over that of its strongest direction: 1 when one direction is "
+            "everything.",
+            limits="A high rank is many directions of equal strength, which random numbers have too.",
+            example="rank>=10 or rank:5-20",
+            low=0,
+        ),
+    )
+}
+MEASURE_NAMES = tuple(MEASURES)
+THETA_METHOD = "z1"
+"""The method that measures θ (`registry.measure.zmeasure`)."""
+BY_FIELD: Mapping[str, Measure] = {one.field: one for one in MEASURES.values()}
