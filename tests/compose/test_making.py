@@ -210,7 +210,7 @@ def test_a_catalog_that_fails_at_any_session_leaves_nothing_registered(
     pair: Registry, tmp_path: Path, session: int
 ) -> None:
     before = set(states(pair))
-    plan = replace(plan_of(pair), catalog=Watched(pair.catalog, at_step(session, crash)))
+    plan = ChimeraPlan(plan_of(pair).plan, Watched(pair.catalog, at_step(session, crash)), pair.blobs)
     with pytest.raises(Crash):
         plan.assemble(tmp_path / "new.gguf")
     assert models(pair) == ["base", "donor"]
@@ -260,7 +260,8 @@ def test_a_blob_that_fails_is_told_by_its_tensors_name(
 @pytest.mark.parametrize("call", [1, 25])
 def test_a_disk_that_is_full_leaves_nothing(pair: Registry, out: Path, call: int) -> None:
     before = set(states(pair))
-    plan = replace(plan_of(pair), store=with_files(pair, failing_from(call, errno.ENOSPC)).blobs)
+    store = with_files(pair, failing_from(call, errno.ENOSPC)).blobs
+    plan = ChimeraPlan(plan_of(pair).plan, pair.catalog, store)
     with pytest.raises(DiskFull):
         plan.assemble(out)
     assert_nothing_is_left(pair, out, before)
@@ -269,7 +270,7 @@ def test_a_disk_that_is_full_leaves_nothing(pair: Registry, out: Path, call: int
 def test_every_call_of_the_disk_was_within_those_that_failed(pair: Registry, out: Path) -> None:
     # So that the calls of the test above are known to happen.
     counted = SteppedFiles(lambda _number, _name: None)
-    replace(plan_of(pair), store=with_files(pair, counted).blobs).assemble(out)
+    ChimeraPlan(plan_of(pair).plan, pair.catalog, with_files(pair, counted).blobs).assemble(out)
     assert counted.calls > 25
 
 

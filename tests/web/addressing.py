@@ -69,7 +69,9 @@ BODIES: dict[tuple[str, str], Any] = {
 QUERIES = {
     **{one: {"first": ada.VISIBLE, "second": ada.BASE} for one in (f"{_API}/compare", "/compare.csv", "/compare.json")},
     f"{_API}/compatibility": {"base": ada.VISIBLE, "donor": ada.BASE},
+    f"{_API}/composition": {"base": ada.VISIBLE},
     f"{_API}/fitting": {"base": ada.VISIBLE},
+    "/compose/fits.json": {"base": ada.VISIBLE},
     f"{_API}/models/lookup": {"digest": sha256(kin_file("open", kin_tensors())).hexdigest()},
 }
 OTHERWISE: dict[tuple[str, str], dict[str, str]] = {

@@ -88,6 +88,7 @@ GROUPS: tuple[tuple[Group, str], ...] = (
         GET /api/v1/chimeras/<lock>
         GET /api/v1/compare
         GET /api/v1/compatibility
+        GET /api/v1/composition
         GET /api/v1/contributors
         GET /api/v1/contributors/<contributor>
         GET /api/v1/facets
