@@ -79,11 +79,6 @@ def word(value: object) -> bool:
     return isinstance(value, str) and len(value) <= WORD_MAX_LENGTH and value.isascii() and value.isprintable()
 
 
-def one_of(*words: str) -> Callable[[object], bool]:
-    """One of these texts."""
-    return lambda value: isinstance(value, str) and value in words
-
-
 def flag(value: object) -> bool:
     """True or false."""
     return isinstance(value, bool)

@@ -7,9 +7,7 @@ from dataclasses import replace
 from organs.registry.client.connection import API, Connection
 from organs.registry.client.jobs import Tell, converted, done
 from organs.registry.client.names import model_path
-from organs.registry.client.shape import (
-    Values,
-)
+from organs.registry.client.shape import Values
 from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import Digest, digest_of
 from organs.registry.entities.published import ModelVersions

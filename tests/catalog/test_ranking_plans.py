@@ -130,7 +130,7 @@ def _ask_what_fits(registry: Registry, base: str) -> None:
                 registry.search(f"{minus}fits:{base} {text}", limit=3, after=page.next)
             registry.count(f"{minus}fits:{base} {text}")
     with registry.catalog.reading() as session:
-        fitting_models(session, model_by_name(session, parse_model_name(base)).id)
+        fitting_models(session, model_by_name(session, parse_model_name(base)))
 
 
 def populated(registry: Registry, _folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from organs.registry.catalog.vocabulary import ORGAN_TYPES, TOWERS
+from organs.registry.catalog.vocabulary import ORGAN_TYPES
 
 Schema = dict[str, Any]
 """A schema as OpenAPI 3.1 has it: JSON Schema, draft 2020-12."""
@@ -38,20 +38,6 @@ def list_of(item: Schema, description: str | None = None) -> Schema:
     return described({"type": "array", "items": item}, description)
 
 
-def page_of(item: Schema, description: str) -> Schema:
-    """One page of a list."""
-    return record(
-        description,
-        {
-            "items": list_of(item),
-            "next": described(
-                nullable(TEXT), "What to give as `after` for the next page; null on the last. `Link` has the address."
-            ),
-            "notes": list_of(TEXT, "What the asker should know: a word that nothing has, a comparison that was cut."),
-        },
-    )
-
-
 def nullable(schema: Schema) -> Schema:
     """The same, or null."""
     if "$ref" in schema:
@@ -76,26 +62,12 @@ NUMBER: Schema = {"type": "number"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 BYTES: Schema = {"type": "integer", "minimum": 0, "description": "Bytes."}
 THETA: Schema = {"type": "number", "minimum": 0, "maximum": 90, "description": "θ in degrees: 0 noise, 90 signal."}
-CHANGE: Schema = {"type": "number", "minimum": -90, "maximum": 90, "description": "A difference of θ in degrees."}
 SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
-LIKENESS: Schema = {
-    "type": "number",
-    "minimum": -1.000001,  # a correlation, rounded
-    "maximum": 1.000001,
-    "description": "The correlation of weights at the same places: 1 the same, 0 strangers.",
-}
 DIGEST: Schema = {
     "type": "string",
     "pattern": DIGEST_PATTERN,
     "description": "SHA-256 of the plain bytes, in lower-case hexadecimal.",
 }
-SHAPE: Schema = {"type": "string", "pattern": SHAPE_PATTERN, "description": "Row length first: `192x2048`."}
 TIME: Schema = {"type": "string", "format": "date-time"}
 MODEL_NAME: Schema = {"type": "string", "pattern": MODEL_PATTERN, "description": "`namespace/name@version`."}
 ORGAN_TYPE: Schema = {"type": "string", "enum": list(ORGAN_TYPES)}
-TOWER: Schema = {"type": "string", "enum": list(TOWERS)}
-BLOCK: Schema = {
-    "type": ["integer", "null"],
-    "minimum": 0,
-    "description": "The layer's number; null outside of blocks.",
-}
