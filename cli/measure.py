@@ -8,11 +8,13 @@ from fnmatch import fnmatchcase
 
 import click
 
-from organs.cli.console import in_lines, plain, print_json_line, print_table, progress_bar
+from organs.cli.arguments import folder_registry
+from organs.cli.console import in_lines, plain, print_json, print_json_line, print_table, progress_bar, status_line
 from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted, measure_all
 from organs.ingest.sources import ModelSource, find_sources, source_size_bytes
 from organs.registry.anatomy import Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
+from organs.registry.errors import CorruptBlob
 from organs.registry.measure import Measurement
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.present.values import Values
@@ -31,7 +33,8 @@ _EXPLAINED = (
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, metavar="FILE...")
+@click.argument("paths", nargs=-1, metavar="[FILE]...")
+@click.option("--missing", is_flag=True, help="Measure organs of the registry that lack a measure, without FILE.")
 @click.option("--tensors", is_flag=True, help="List every tensor, not only the types.")
 @click.option("--tensor", "patterns", multiple=True, metavar="PATTERN", help="Only tensors so named: '*norm*'.")
 @click.option("--type", "kinds", multiple=True, type=click.Choice(ORGAN_TYPES), help="Only tensors of this type.")
@@ -40,6 +43,7 @@ _EXPLAINED = (
 @click.option("-q", "--quiet", is_flag=True, help="Print mean θ and the file only.")
 def measure(
     paths: tuple[str, ...],
+    missing: bool,
     tensors: bool,
     patterns: tuple[str, ...],
     kinds: tuple[str, ...],
@@ -49,10 +53,21 @@ def measure(
 ) -> int:
     """Measure GGUF files without registering them; no registry is opened.
 
+    With --missing, measure the organs of the registry that were registered by an earlier version, which did not know
+    all of today's measures; what is measured already stays as it is. It can be interrupted and run again.
+
     FILE is a file, a folder (searched through), a pattern, or any shard of a split set. A file that is refused is
     named and the others go on; the exit status is 1 then, and where --tensor and --type leave nothing to measure. The
     numbers are those that an ingest would record.
     """
+    if missing:
+        if paths or tensors or patterns or kinds or as_csv:
+            raise click.UsageError(
+                "--missing is about the registry: it takes no FILE, and of the options --json and -q"
+            )
+        return _measure_missing(as_json=as_json, quiet=quiet)
+    if not paths:
+        raise click.UsageError("Missing argument 'FILE...'")
     if as_json + as_csv + quiet + tensors > 1:
         raise click.UsageError("--tensors, --json, --csv and -q exclude each other")
     form = "json" if as_json else "csv" if as_csv else "quiet" if quiet else "tensors" if tensors else "types"
@@ -76,6 +91,27 @@ def measure(
         click.echo("organ: no tensor is so named and of that type", err=True)
         return 1
     return 1 if failed else 0
+
+
+def _measure_missing(*, as_json: bool, quiet: bool) -> int:
+    from organs.registry.upkeep import measure_missing  # with the catalog, which files do not need
+
+    looked_at = 0
+
+    def tell(count: int) -> None:
+        nonlocal looked_at
+        looked_at += count
+        say(f"{looked_at:,} organs")
+
+    with folder_registry() as registry, status_line("measure", quiet=quiet or as_json) as say:
+        report = measure_missing(registry.catalog, registry.blobs, tell)
+    if as_json:
+        print_json(report)
+    elif not quiet:
+        click.echo(f"{report.measured:,} organs measured" if looked_at else "no organ lacks a measure")
+    if report.unreadable:
+        click.echo(f"organ: the bytes of {report.unreadable:,} organs cannot be read: organ verify", err=True)
+    return CorruptBlob.exit_code if report.unreadable else 0
 
 
 def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:

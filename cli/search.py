@@ -81,7 +81,7 @@ def _print_organs(organs: tuple[PlacedOrgan, ...], asked: Query) -> None:
         return
     first, heading = _first_column(asked)
     columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
-    rows = [[*([_number(getattr(organ, first))] if first else []), *_row(organ)] for organ in organs]
+    rows = [[*([_number(first, getattr(organ, first))] if first else []), *_row(organ)] for organ in organs]
     print_table([*([heading] if first else []), *columns], rows, _NUMBERS)
     if asked.like is not None:
         click.echo("alike: 1 the same weights, below 0.2 not related", err=True)
@@ -101,8 +101,8 @@ def _row(organ: PlacedOrgan) -> list[object]:
     return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}" if value < 10 else f"{value:.1f}"
+def _number(name: str, value: float | None) -> str:
+    return MEASURES[name].text(value) if name in MEASURES else share_text(value)
 
 
 def _print_counts(counts: FacetCounts, asked: Query) -> None:

@@ -40,6 +40,7 @@ from organs.registry.entities.model import ModelPage, ModelSummary
 from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.published import ModelVersion
 from organs.registry.errors import BadName, NotFound
+from organs.registry.measures import MEASURES
 from organs.registry.names import parse_model_name
 from organs.registry.present.models import figures, model_page
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
@@ -103,11 +104,8 @@ _METHODS = {
     "z1": "the Z-measure: what the distribution of the weights looks like",
     "mp1": "the spectral reading: how far the matrix is from a random one",
 }
-_MEANINGS = {
+_MEANINGS = {name: one.summary for name, one in MEASURES.items()} | {
     "sample_size": "values that were looked at",
-    "theta": "θ in degrees: 0 noise, 90 signal; a bell curve has about 34",
-    "magnitude": "|Z|: bits that each doubling of the resolution adds, near 1 for continuous weights",
-    "signal": "sin θ",
     "entropy": "how evenly the values fill their range; noise has 0.95 and more",
     "kurtosis": "what sits in the tails beyond a bell curve; noise is within ±1.2",
     "coherence": "how unevenly the sorted values are spaced; noise has 0.5 and less",
@@ -115,8 +113,6 @@ _MEANINGS = {
     "nan_count": "values that are no number",
     "infinite_count": "values beyond all numbers",
     "constant": "whether all values are one",
-    "spectral_signal": "share of the energy that stands above chance: 0 in a random matrix",
-    "stable_rank": "the whole energy over the largest eigenvalue: 1 where one direction is everything",
 }
 
 

@@ -1,8 +1,8 @@
 """Schema migrations, configured in code so that an installed wheel can migrate.
 
-`HEAD` is the newest revision; it stands here as text so that opening a database that is up to date need not load
-Alembic. Migrations only move forward on released data. A new one is made by `python -m organs.migrations.new "what it
-does"`.
+`HEAD` is the newest revision, read from the names of the files, so that opening a database that is up to date need
+not load Alembic. Migrations only move forward on released data. A new one is made by
+`python -m organs.migrations.new "what it does"`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from organs.migrations.schema import Schema
 
-HEAD = "0007"
 LOCATION = Path(__file__).parent
+HEAD = max(path.name[:4] for path in (LOCATION / "versions").glob("[0-9][0-9][0-9][0-9]_*.py"))
 UNCHANGED = "nothing was changed; restore a backup, or undo what changed the tables"
 
 _one_at_a_time = threading.Lock()

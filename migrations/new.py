@@ -14,7 +14,7 @@ from organs.migrations import HEAD, configuration
 
 
 def main() -> None:
-    """Write `migrations/versions/NNNN_*.py`; `HEAD` must then be raised by hand."""
+    """Write `migrations/versions/NNNN_*.py`."""
     engine = create_engine("sqlite://", poolclass=None)
     config = configuration(engine)
     command.upgrade(config, "head")

@@ -6,6 +6,8 @@ import re
 
 from organs.registry.errors import BadInput
 
+NOTHING = "–"
+"""In place of a number that is not known."""
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZE = re.compile(r"([0-9]{1,12})\s*([kMGT]?)B?", re.ASCII | re.IGNORECASE)
 
@@ -38,9 +40,9 @@ def count_text(count: float) -> str:
 
 def theta_text(theta: float | None) -> str:
     """θ in degrees, or a dash where it was not measured."""
-    return "–" if theta is None else f"{theta:.1f}°"
+    return NOTHING if theta is None else f"{theta:.1f}°"
 
 
 def share_text(value: float | None) -> str:
     """A number from 0 to 1 with three digits, or a dash."""
-    return "–" if value is None else f"{value:.3f}"
+    return NOTHING if value is None else f"{value:.3f}"

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from organs.registry.amounts import NOTHING, theta_text
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -29,14 +31,28 @@ class Measure:
     """What it does not say."""
     example: str
     """In a query."""
+    method: str
+    """The method that gives it: a row of `measurements` has the numbers of one method."""
     low: float
     high: float | None = None
     """None where it has no highest value."""
+    decimals: int = 3
+    ranked_as: str | None = None
+    """The measure whose order it has, so that it needs no index of its own."""
     aliases: tuple[str, ...] = ()
     """Other words that a query may use; the name is always one."""
     shown: bool = True
-    """Whether lists have a column for it."""
+    """Whether lists always have a column for it; the others have one when they are sorted by it."""
 
+    def text(self, value: float | None) -> str:
+        """Return `value` for people."""
+        if value is None:
+            return NOTHING
+        return theta_text(value) if self.name == "theta" else f"{value:.{self.decimals}f}"
+
+
+THETA_METHOD, SPECTRAL_METHOD = "z1", "mp1"
+"""`registry.measure.zmeasure` and `registry.measure.spectral`."""
 
 MEASURES: Mapping[str, Measure] = {
     one.name: one
@@ -51,6 +67,7 @@ MEASURES: Mapping[str, Measure] = {
             limits="It does not say whether the organ was trained, is useful, or fits with another: random weights "
             "have 34° too.",
             example="theta>=45 or theta:35-60",
+            method=THETA_METHOD,
             low=0,
             high=90,
             aliases=("θ",),
@@ -64,6 +81,7 @@ MEASURES: Mapping[str, Measure] = {
             "where few values repeat.",
             limits="It says how finely the weights are graded, not what they do.",
             example="z>=0.9 or z:0.9-1",
+            method=THETA_METHOD,
             low=0,
         ),
         Measure(
@@ -74,8 +92,10 @@ MEASURES: Mapping[str, Measure] = {
             meaning="The sine of θ: the same reading on a scale from 0 to 1.",
             limits="It adds nothing to θ but the scale.",
             example="signal>=0.6 or signal:0.5-0.7",
+            method=THETA_METHOD,
             low=0,
             high=1,
+            ranked_as="theta",
             shown=False,
         ),
         Measure(
@@ -87,6 +107,7 @@ MEASURES: Mapping[str, Measure] = {
             "0 is chance.",
             limits="It does not say what the pattern is good for, nor that training made it.",
             example="spectral>=0.3 or spectral:0.2-0.5",
+            method=SPECTRAL_METHOD,
             low=0,
             high=1,
         ),
@@ -99,11 +120,13 @@ MEASURES: Mapping[str, Measure] = {
             "everything.",
             limits="A high rank is many directions of equal strength, which random numbers have too.",
             example="rank>=10 or rank:5-20",
+            method=SPECTRAL_METHOD,
             low=0,
+            decimals=1,
         ),
     )
 }
 MEASURE_NAMES = tuple(MEASURES)
-THETA_METHOD = "z1"
-"""The method that measures θ (`registry.measure.zmeasure`)."""
+RANKED_MEASURES = tuple(one.name for one in MEASURES.values() if one.ranked_as is None)
+"""Those with an index of their own."""
 BY_FIELD: Mapping[str, Measure] = {one.field: one for one in MEASURES.values()}

@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from threadpoolctl import threadpool_limits
+
 from organs.registry.catalog.clock import now
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.blobs import (
@@ -26,7 +28,7 @@ from organs.registry.catalog.queries.blobs import (
     oldest_living_ingest,
     unneeded_blobs,
 )
-from organs.registry.catalog.queries.organs import uncounted_organs
+from organs.registry.catalog.queries.organs import partly_measured_organs, uncounted_organs
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
@@ -36,13 +38,14 @@ from organs.registry.catalog.register.facets import (
     differences,
     repair_totals,
 )
-from organs.registry.catalog.register.organs import count_nonfinite_tensors, record_nonfinite
+from organs.registry.catalog.register.organs import count_nonfinite_tensors, record_measures, record_nonfinite
+from organs.registry.catalog.tables import Organ
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name
-from organs.registry.measure import count_nonfinite_in
+from organs.registry.measure import Measurement, count_nonfinite_in, measure
 from organs.registry.settings import GRACE
-from organs.registry.store import BlobAddress, BlobReader, BlobStore
+from organs.registry.store import BlobAddress, BlobReader, BlobStore, RangeReader
 
 CLOCK_SLACK = timedelta(minutes=1)
 """By how much the clock of the store's file system may be behind the one of those who ingest."""
@@ -223,6 +226,47 @@ def _look_again(
             if isinstance(error, CorruptBlob | MissingBlob):
                 faulty.append(row)
     return faulty
+
+
+@dataclass(frozen=True, slots=True)
+class MissingReport:
+    """What became of organs that lacked measures."""
+
+    measured: int
+    unreadable: int
+    """Organs whose stored bytes could not be read; `organ verify` says which."""
+
+
+def measure_missing(catalog: Catalog, blobs: BlobStore, progress: Progress = lambda _count: None) -> MissingReport:
+    """Measure the organs that were registered before some measure was known, from their stored bytes.
+
+    What is measured already stays as it is. It can be interrupted, and goes on where it was. `progress` gets how many
+    organs were looked at. Raises StoreError only for a store that cannot be opened.
+    """
+    measured, unreadable, after = 0, 0, 0
+    while True:
+        with catalog.reading() as session:
+            page = partly_measured_organs(session, after)
+            rows = blobs_by_id(session, [organ.blob_id for organ in page])
+        if not page:
+            return MissingReport(measured, unreadable)
+        found: dict[int, Measurement] = {}
+        for organ in page:
+            row = rows.get(organ.blob_id)
+            with suppress(StoreError):
+                if row is not None:
+                    found[organ.id] = _measure_again(blobs, row, organ)
+        with catalog.writing() as session:
+            record_measures(session, found)
+        measured, unreadable = measured + len(found), unreadable + len(page) - len(found)
+        after = page[-1].id
+        progress(len(page))
+
+
+def _measure_again(blobs: BlobStore, row: BlobRow, organ: Organ) -> Measurement:
+    shape = tuple(map(int, organ.shape.split("x")))
+    with blobs.open(row) as reader, threadpool_limits(1, "blas"):
+        return measure(RangeReader(reader).read, shape, dtype_by_name(organ.dtype))
 
 
 def _count_unknown(catalog: Catalog, blobs: BlobStore, share: Share) -> int:

@@ -53,8 +53,8 @@ from organs.registry.gguf.types import (
 )
 from organs.registry.measure import FINGERPRINT_BYTES, Measurement
 from organs.registry.measure.sample import PATCH_MAX_COLUMNS, PATCH_MAX_ROWS, SAMPLE_MAX_ELEMENTS
-from organs.registry.measure.spectral import METHOD as SPECTRAL_METHOD
 from organs.registry.measure.zmeasure import METHOD as Z_METHOD
+from organs.registry.measures import MEASURES, SPECTRAL_METHOD
 
 Values = dict[str, Any]
 
@@ -491,9 +491,7 @@ _ANY = _number(-math.inf, math.inf)
 _MEASUREMENT: dict[str, Callable[[Any], bool]] = {
     "method": lambda value: value == Z_METHOD,
     "sample_size": _count(SAMPLE_MAX_ELEMENTS),
-    "theta": _number(0, 90 + ROUNDING),
-    "magnitude": _ANY,
-    "signal": _number(0, 1 + ROUNDING),
+    **{one.name: _number(one.low, math.inf if one.high is None else one.high + ROUNDING) for one in MEASURES.values()},
     "entropy": _ANY,
     "kurtosis": _ANY,
     "coherence": _ANY,
@@ -506,8 +504,6 @@ _MEASUREMENT: dict[str, Callable[[Any], bool]] = {
     "minimum": _ANY,
     "maximum": _ANY,
     "spectral_method": lambda value: value in (None, SPECTRAL_METHOD),
-    "spectral_signal": _number(0, 1 + ROUNDING),
-    "stable_rank": _number(0, math.inf),
     "spectral_rows": _count_or_none(PATCH_MAX_ROWS),
     "spectral_columns": _count_or_none(PATCH_MAX_COLUMNS),
     "nonfinite": lambda value: value is None,

@@ -51,6 +51,7 @@ from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, CorruptBlob
 from organs.registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, read_header
 from organs.registry.measure import measure
+from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import ModelName
 from organs.registry.registry import Registry
 from organs.registry.store import BlobStore
@@ -97,14 +98,8 @@ def registered_contents(registry: Registry, name: ModelName) -> list[Content]:
         model = model_by_name(session, name)
         plans = plan_model(session, model)
         header_sizes = [file.header_bytes for file in files_of(session, model.id)]
-        measures = {
-            placement.name: Measures(
-                placement.theta,
-                placement.magnitude,
-                placement.signal,
-                placement.spectral_signal,
-                placement.stable_rank,
-            )
+        measures: dict[str, Measures] = {
+            placement.name: {name: getattr(placement, name) for name in MEASURE_NAMES}
             for placement, *_ in placements_of(session, model.id)
         }
     return [_registered(registry.blobs, plan, size, measures) for plan, size in zip(plans, header_sizes, strict=True)]
@@ -131,7 +126,7 @@ def _measured(file: DissectedFile, tensor: TensorInfo) -> Measures:
         return file.source.read_at(begin + offset, size)
 
     found = measure(read, tensor.shape, tensor.dtype)
-    return Measures(found.theta, found.magnitude, found.signal, found.spectral_signal, found.stable_rank)
+    return {name: getattr(found, name) for name in MEASURE_NAMES}
 
 
 def _unchanged(file: DissectedFile, _found: Digest) -> None:
@@ -329,7 +324,7 @@ class _Passage:
         return Digest(self._digest.hexdigest())
 
 
-_UNMEASURED = Measures(None, None, None, None, None)
+_UNMEASURED: Measures = dict.fromkeys(MEASURE_NAMES)
 
 
 def _until_data(content: Content) -> tuple[int, int]:

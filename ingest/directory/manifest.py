@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -157,15 +157,8 @@ class Padding:
     kept: Stretch
 
 
-@dataclass(frozen=True, slots=True)
-class Measures:
-    """What was measured of an organ: θ in degrees, |Z|, sin θ, and how its spectrum stands against chance."""
-
-    theta: float | None
-    magnitude: float | None
-    signal: float | None
-    spectral_signal: float | None
-    stable_rank: float | None
+Measures = Mapping[str, float | None]
+"""The measures of an organ by name (`registry.measures`); None where it was not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +272,7 @@ def _tensor_values(tensor: WrittenTensor) -> dict[str, Any]:
         "sha256": tensor.sha256,
         "gguf": tensor.gguf,
         "offset_bytes": tensor.offset_bytes,
-        "measures": {key: _finite(value) for key, value in asdict(tensor.measures).items()},
+        "measures": {key: _finite(value) for key, value in tensor.measures.items()},
     }
 
 

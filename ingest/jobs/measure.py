@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from threadpoolctl import threadpool_limits
@@ -23,14 +23,13 @@ from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, MissingBlob
 from organs.registry.gguf import dtype_by_name
 from organs.registry.measure import Measurement, measure
+from organs.registry.measures import MEASURE_NAMES
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 from organs.registry.registry import Registry
-from organs.registry.store import BlobReader
-from organs.registry.store.codec import StoredChunk
+from organs.registry.store import RangeReader
 
 TENSORS_MAX = 2000
 """Tensors whose numbers are listed; all are measured."""
-NUMBERS = ("theta", "magnitude", "signal", "spectral_signal", "stable_rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +69,8 @@ def _run(registry: Registry, arguments: Values, tell: Tell, _contributor: str) -
     return {
         "model": arguments["model"],
         "measured": len(rows),
-        "differences": {number: _largest(rows, number) for number in NUMBERS},
-        "tensors": [{key: row[key] for key in ("name", *NUMBERS)} for row in rows[:TENSORS_MAX]],
+        "differences": {number: _largest(rows, number) for number in MEASURE_NAMES},
+        "tensors": [{key: row[key] for key in ("name", *MEASURE_NAMES)} for row in rows[:TENSORS_MAX]],
         "tensors_left_out": max(0, len(rows) - TENSORS_MAX),
     }
 
@@ -85,7 +84,7 @@ def _tensors(registry: Registry, name: str) -> list[_Tensor]:
 
 def _tensor(placement: Placement, shape: str, digest: str, blobs: dict[Digest, BlobRow]) -> _Tensor:
     lengths = tuple(map(int, shape.split("x")))
-    recorded = {number: getattr(placement, number) for number in NUMBERS}
+    recorded = {number: getattr(placement, number) for number in MEASURE_NAMES}
     return _Tensor(placement.name, placement.dtype, lengths, recorded, blobs.get(Digest(digest)))
 
 
@@ -93,46 +92,13 @@ def _measured(registry: Registry, tensor: _Tensor) -> Measurement:
     if tensor.blob is None:
         raise MissingBlob(f"{tensor.name} is recorded without its bytes")
     with naming(tensor.name, tensor.blob.digest), registry.blobs.open(tensor.blob) as reader:
-        return measure(_LastChunk(reader).read, tensor.shape, dtype_by_name(tensor.dtype))
-
-
-class _LastChunk:
-    """Reads of a blob that mostly go forward: the chunk that was decoded last is kept."""
-
-    def __init__(self, reader: BlobReader) -> None:
-        self._reader = reader
-        self._buffer = memoryview(bytearray(min(reader.head.codec.chunk_bytes, reader.size_bytes)))
-        self._held: StoredChunk | None = None
-
-    def read(self, offset: int, size: int) -> bytes:
-        """`size` plain bytes from `offset`; raises CorruptBlob."""
-        pieces = []
-        for chunk in self._overlapping(offset, size):
-            if chunk is not self._held:
-                self._held = None
-                self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
-                self._held = chunk
-            begin = max(0, offset - chunk.plain_offset_bytes)
-            pieces.append(bytes(self._buffer[begin : min(offset + size - chunk.plain_offset_bytes, self._end)]))
-        return b"".join(pieces)
-
-    @property
-    def _end(self) -> int:
-        return 0 if self._held is None else self._held.plain_size_bytes
-
-    def _overlapping(self, offset: int, size: int) -> Sequence[StoredChunk]:
-        """The chunks that these bytes lie in; all but the last are of one size."""
-        chunks = self._reader.chunks
-        if not size:
-            return ()
-        first, last = (place // chunks[0].plain_size_bytes for place in (offset, offset + size - 1))
-        return chunks[first : last + 1]
+        return measure(RangeReader(reader).read, tensor.shape, dtype_by_name(tensor.dtype))
 
 
 def _row(tensor: _Tensor, found: Measurement) -> Values:
     """The numbers as they are now, and by how much each differs from what is recorded; None where one is missing."""
     row: Values = {"name": tensor.name, "by": {}}
-    for number in NUMBERS:
+    for number in MEASURE_NAMES:
         now, before = getattr(found, number), tensor.recorded[number]
         row[number] = now
         row["by"][number] = None if now is None or before is None else abs(now - before)

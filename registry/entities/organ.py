@@ -40,13 +40,13 @@ def _measure(name: str) -> Meta:
 
 
 class Measures(Entity, frozen=True, kw_only=True):
-    """The measures of one organ (`registry.measures`), each None where it was not measured."""
+    """The measures of one organ (`registry.measures`), each None where it was not measured, or not by that registry."""
 
-    theta: Annotated[float, _measure("theta")] | None
-    magnitude: Annotated[float, _measure("magnitude")] | None
-    signal: Annotated[float, _measure("signal")] | None
-    spectral_signal: Annotated[float, _measure("spectral_signal")] | None
-    stable_rank: Annotated[float, _measure("stable_rank")] | None
+    theta: Annotated[float, _measure("theta")] | None = None
+    magnitude: Annotated[float, _measure("magnitude")] | None = None
+    signal: Annotated[float, _measure("signal")] | None = None
+    spectral_signal: Annotated[float, _measure("spectral_signal")] | None = None
+    stable_rank: Annotated[float, _measure("stable_rank")] | None = None
 
 
 class PlacedOrgan(Measures, frozen=True, kw_only=True):
@@ -144,14 +144,11 @@ class Digests(Entity, frozen=True, kw_only=True):
     ]
 
 
-class Measurement(Entity, frozen=True, kw_only=True, omit_defaults=True):
+class Measurement(Measures, frozen=True, kw_only=True, omit_defaults=True):
     """What one method measured. What it does not give is left out; oddities are stated only where there are any."""
 
     method: Annotated[str, Meta(max_length=64, description="`z1` gives θ and its ingredients, `mp1` the spectrum.")]
     sample_size: Annotated[int, Meta(ge=0, description="Values that were read.")]
-    theta: float | None = None
-    magnitude: float | None = None
-    signal: float | None = None
     entropy: float | None = None
     kurtosis: float | None = None
     coherence: float | None = None
@@ -162,8 +159,6 @@ class Measurement(Entity, frozen=True, kw_only=True, omit_defaults=True):
     nan_count: Count = 0
     infinite_count: Count = 0
     constant: bool = False
-    spectral_signal: float | None = None
-    stable_rank: float | None = None
     reason: Annotated[str, Meta(max_length=ITEMS_MAX, description="Why something was not measured.")] | None = None
 
     def readings(self) -> dict[str, float | int | bool]:

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from organs.registry.gguf.quants import Floats
+from organs.registry.measures import SPECTRAL_METHOD
 
-METHOD = "mp1"
+METHOD = SPECTRAL_METHOD
 
 STEPS_BEGIN, STEPS_FULL = 2.0, 4.0
 """Tracy-Widom steps above the edge between which an eigenvalue's weight rises from 0 to 1."""

@@ -8,6 +8,14 @@
 Rows about blobs are the catalog's. A row is written only after `finish` has returned.
 """
 
-from organs.registry.store.blobs import BlobAddress, BlobReader, BlobStore, BlobWriter, StoredBlob, codec_for_blob
+from organs.registry.store.blobs import (
+    BlobAddress,
+    BlobReader,
+    BlobStore,
+    BlobWriter,
+    RangeReader,
+    StoredBlob,
+    codec_for_blob,
+)
 
-__all__ = ["BlobAddress", "BlobReader", "BlobStore", "BlobWriter", "StoredBlob", "codec_for_blob"]
+__all__ = ["BlobAddress", "BlobReader", "BlobStore", "BlobWriter", "RangeReader", "StoredBlob", "codec_for_blob"]

@@ -13,7 +13,7 @@ import hashlib
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -362,3 +362,36 @@ class _InlineBytes:
 def codec_for_blob(codec: Codec, first: EncodedChunk) -> Codec:
     """`codec`, or the raw one when the first chunk shows that encoding gains next to nothing."""
     return codec if worth_encoding(first) else codec.kept_raw()
+
+
+class RangeReader:
+    """Reads ranges of a blob that mostly go forward: the chunk that was decoded last is kept."""
+
+    def __init__(self, reader: BlobReader) -> None:
+        self._reader = reader
+        self._buffer = memoryview(bytearray(min(reader.head.codec.chunk_bytes, reader.size_bytes)))
+        self._held: StoredChunk | None = None
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return `size` plain bytes from `offset`; raises CorruptBlob."""
+        pieces = []
+        for chunk in self._overlapping(offset, size):
+            if chunk is not self._held:
+                self._held = None
+                self._reader.read_chunk(chunk, self._buffer[: chunk.plain_size_bytes])
+                self._held = chunk
+            begin = max(0, offset - chunk.plain_offset_bytes)
+            pieces.append(bytes(self._buffer[begin : min(offset + size - chunk.plain_offset_bytes, self._end)]))
+        return b"".join(pieces)
+
+    @property
+    def _end(self) -> int:
+        return 0 if self._held is None else self._held.plain_size_bytes
+
+    def _overlapping(self, offset: int, size: int) -> Sequence[StoredChunk]:
+        """The chunks that these bytes lie in; all but the last are of one size."""
+        chunks = self._reader.chunks
+        if not size:
+            return ()
+        first, last = (place // chunks[0].plain_size_bytes for place in (offset, offset + size - 1))
+        return chunks[first : last + 1]

@@ -36,7 +36,7 @@ from organs.registry.measure.zmeasure import (
     KURTOSIS_NOISE,
     KURTOSIS_SIGNAL,
 )
-from organs.registry.measures import BY_FIELD, MEASURES
+from organs.registry.measures import MEASURES, Measure
 from organs.web.links import query_address, with_parameters
 from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import weights_shown
@@ -156,7 +156,6 @@ FACETS = {"type": "type", "slot": "slot", "dtype": "format", "arch": "architectu
 """Field and heading, in the order in which they are shown."""
 FACET_VALUES_OPEN = 8
 """Context of a facet that are shown at once; the others unfold."""
-SORTS = {one.field: one.label for one in MEASURES.values() if one.shown} | {"size": "size"}
 SIZE_MEANING = "The bytes that the organ takes in a GGUF file."
 LIKENESS = Meaning(
     "alike",
@@ -209,6 +208,7 @@ def _refused(error: BadQuery) -> Page:
 
 
 def _links(query: Query, found: OrganPage, counts: FacetCounts | None) -> Context:
+    columns = _columns(query)
     following = found.next and query_address(
         "pages.organs", query, after=found.next, limit=request.args.get("limit", "")
     )
@@ -218,7 +218,9 @@ def _links(query: Query, found: OrganPage, counts: FacetCounts | None) -> Contex
         + [_term_link(query, f"-{word}") for word in query.excluded_words],
         "facets_shown": [_facet(query, name, counts) for name in FACETS] if counts else [],
         "bars": _bars(query, counts) if counts else [],
-        "heads": {name: _head(query, name) for name in SORTS},
+        "measures": columns,
+        "heads": [_head(query, one.field, one.label, one.meaning) for one in columns]
+        + [_head(query, "size", "size", SIZE_MEANING)],
         "following": following,
         "first": query_address("pages.organs", query) if request.args.get("after") else None,
         "examples": _examples(),
@@ -289,16 +291,17 @@ def _theta_bounds(query: Query) -> tuple[float | None, float | None]:
     return low, high
 
 
-def _head(query: Query, name: str) -> Context:
-    chosen = query.like is None and query.sort.field == name
+def _columns(query: Query) -> list[Measure]:
+    """The measures that lists show, and the one by which this list is sorted."""
+    chosen = None if query.like is not None else query.sort.field
+    return [one for one in MEASURES.values() if one.shown or one.field == chosen]
+
+
+def _head(query: Query, field: str, label: str, meaning: str) -> Context:
+    chosen = query.like is None and query.sort.field == field
     order = ("descending" if query.sort.descending else "ascending") if chosen else None
-    meaning = BY_FIELD[name].meaning if name in BY_FIELD else SIZE_MEANING
-    return {
-        "label": SORTS[name],
-        "order": order,
-        "meaning": meaning,
-        "address": query_address("pages.organs", sorted_by(query, name)),
-    }
+    address = query_address("pages.organs", sorted_by(query, field))
+    return {"label": label, "order": order, "meaning": meaning, "address": address}
 
 
 def _examples() -> list[Context]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog.queries.blobs import BlobRow, reachable_digests
@@ -19,7 +19,7 @@ from organs.registry.entities.organ import KnownOrgan, KnownOrgans, OrganPage, O
 from organs.registry.entities.organ import Measurement as MeasurementEntity
 from organs.registry.entities.organ import Organ as OrganDetail
 from organs.registry.errors import Ambiguous, NotFound
-from organs.registry.measures import MEASURE_NAMES
+from organs.registry.measures import MEASURE_NAMES, MEASURES
 
 KNOWN_MAX = 4000
 """Organs that are listed: bytes such as zeros can have very many shapes."""
@@ -70,6 +70,20 @@ def organs_by_prefix(session: Session, text: str, *, visible: bool = False) -> S
 def uncounted_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
     """The next organs behind `after_id` of which it is unknown how many values are NaN or infinite."""
     statement = select(Organ).where(Organ.nonfinite.is_(None), Organ.id > after_id).order_by(Organ.id).limit(limit)
+    return session.scalars(statement).all()
+
+
+def partly_measured_organs(session: Session, after_id: int, limit: int = 200) -> Sequence[Organ]:
+    """Return the next organs behind `after_id` of which a method has given some of its measures, but not all.
+
+    They were measured by a version of this program that did not know the others.
+    """
+    lacking = []
+    for method in {one.method for one in MEASURES.values()}:
+        first, *others = (getattr(Measurement, one.name) for one in MEASURES.values() if one.method == method)
+        lacking += [and_(Measurement.method == method, first.is_not(None), other.is_(None)) for other in others]
+    incomplete = select(Measurement.organ_id).where(or_(*lacking), Measurement.organ_id == Organ.id)
+    statement = select(Organ).where(Organ.id > after_id, incomplete.exists()).order_by(Organ.id).limit(limit)
     return session.scalars(statement).all()
 
 

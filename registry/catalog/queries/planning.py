@@ -19,21 +19,14 @@ from organs.registry.catalog.queries.facets import (
 )
 from organs.registry.catalog.queries.narrow import Narrowed
 from organs.registry.catalog.search import Interval, Numbers, Sort
-from organs.registry.catalog.tables import RANKED_MEASURES, Facet, FacetCount, Model, Placement
+from organs.registry.catalog.tables import RANKED_COLUMNS, Facet, FacetCount, Model, Placement
 from organs.registry.catalog.vocabulary import ORGAN_TYPES, theta_bin
+from organs.registry.measures import MEASURES
 
-COLUMNS = {
-    "theta": "theta",
-    "signal": "signal",
-    "z": "magnitude",
-    "spectral": "spectral_signal",
-    "rank": "stable_rank",
-    "size": "size_bytes",
-    "block": "block",
-}
+COLUMNS = {one.field: one.name for one in MEASURES.values()} | {"size": "size_bytes", "block": "block"}
 """Field to the placement's column."""
-RANKINGS = {field: column for field, column in COLUMNS.items() if field != "block"} | {"signal": "theta"}
-"""Field to the column of the index that ranks by it: the signal is the sine of θ, and ranks alike."""
+RANKINGS = {one.field: one.ranked_as or one.name for one in MEASURES.values()} | {"size": "size_bytes"}
+"""Field to the column of the index that ranks by it: the signal is the sine of θ, and has the same order."""
 SIGNAL_SLACK_DEGREES = 1e-6
 """A bound on the signal is tested on the signal; the bound on θ beside it is for the index and must not cut."""
 
@@ -202,7 +195,7 @@ def _drivers(session: Session, narrowed: Narrowed, types: tuple[str, ...], own: 
         of_models.append(_count_of_models(session, narrowed.models, narrowed.models_asked))
     if of_models:
         drivers["model"] = min(of_models)
-    for column in (*RANKED_MEASURES, "block"):
+    for column in (*RANKED_COLUMNS, "block"):
         if column == own or not _narrowing(narrowed, column):
             continue
         if column == "theta" and index_conditions(narrowed.numbers):
@@ -229,7 +222,7 @@ def _over(session: Session, narrowed: Narrowed, own: str | None, types: tuple[st
 
 def _may_match(session: Session, narrowed: Narrowed, kind: str) -> bool:
     """Whether placements of the type `kind` have numbers such as are asked for: norms have no spectral signal."""
-    for column in RANKED_MEASURES:
+    for column in RANKED_COLUMNS:
         if column == "theta" or not ranges(narrowed.numbers, column):
             continue
         least, most = _extremes(session, kind, column)

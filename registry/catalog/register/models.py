@@ -36,6 +36,7 @@ from organs.registry.catalog.upsert import batches, insert_missing, insert_or_ad
 from organs.registry.catalog.vocabulary import Action, checked_text, different_words, shown_text
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob
+from organs.registry.measures import MEASURE_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ def _measured(session: Session, organs: Mapping[OrganKey, int]) -> dict[int, dic
     for batch in batches(sorted(numbers)):
         for row in session.scalars(select(Measurement).where(Measurement.organ_id.in_(batch))):
             own = numbers[row.organ_id]
-            for name in ("theta", "magnitude", "signal", "spectral_signal", "stable_rank"):
+            for name in MEASURE_NAMES:
                 value = getattr(row, name)
                 if value is not None:
                     own[name] = value

@@ -15,6 +15,7 @@ from organs.registry.catalog.upsert import batches, insert_missing
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.digest import Digest
 from organs.registry.measure import Measurement as Measured
+from organs.registry.measures import MEASURES, SPECTRAL_METHOD, THETA_METHOD
 
 
 def organ_key(placement: PlacementRecord) -> OrganKey:
@@ -85,6 +86,20 @@ def record_nonfinite(session: Session, counts: Mapping[int, int]) -> None:
             session.execute(unknown.values(nonfinite=count))
 
 
+def record_measures(session: Session, measured: Mapping[int, Measured]) -> None:
+    """Write measures of organs, by id, that are registered without them; also where their placements copy them."""
+    for organ_id, reading in sorted(measured.items()):
+        for one in MEASURES.values():
+            value = getattr(reading, one.name)
+            if value is None:
+                continue
+            mine = Measurement.organ_id == organ_id, Measurement.method == one.method
+            missing = update(Measurement).where(*mine, getattr(Measurement, one.name).is_(None))
+            session.execute(missing.values({one.name: value}))
+            copies = update(Placement).where(Placement.organ_id == organ_id, getattr(Placement, one.name).is_(None))
+            session.execute(copies.values({one.name: value}), execution_options={"synchronize_session": False})
+
+
 def count_nonfinite_tensors(session: Session, model_id: int | None = None) -> None:
     """Write how many tensors have such values into the models of which that was unknown and all organs are counted.
 
@@ -145,23 +160,15 @@ def _measurement_rows(organ_id: int, reading: Measured) -> list[dict[str, object
                 "infinite_count": 0,
                 "constant": False,
                 "reason": None,
-                "spectral_signal": reading.spectral_signal,
-                "stable_rank": reading.stable_rank,
             }
+            | {name: getattr(reading, name) for name in _SPECTRAL_NUMBERS}
         )
     return rows
 
 
 _Z_NUMBERS = (
-    "theta",
-    "magnitude",
-    "signal",
-    "entropy",
-    "kurtosis",
-    "coherence",
-    "mean",
-    "standard_deviation",
-    "minimum",
-    "maximum",
+    *(one.name for one in MEASURES.values() if one.method == THETA_METHOD),
+    *("entropy", "kurtosis", "coherence", "mean", "standard_deviation", "minimum", "maximum"),
 )
-_NUMBERS = (*_Z_NUMBERS, "spectral_signal", "stable_rank")
+_SPECTRAL_NUMBERS = tuple(one.name for one in MEASURES.values() if one.method == SPECTRAL_METHOD)
+_NUMBERS = (*_Z_NUMBERS, *_SPECTRAL_NUMBERS)

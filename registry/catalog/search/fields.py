@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.vocabulary import MODEL_KINDS, ORGAN_TYPES, TOWERS
+from organs.registry.measures import MEASURES
 
 
 class Kind(StrEnum):
@@ -71,11 +72,8 @@ ALIASES = {
     "architecture": "arch",
     "contributor": "by",
     "licence": "license",
-    "magnitude": "z",
     "parameters": "params",
-    "spectral_signal": "spectral",
-    "stable_rank": "rank",
-    "θ": "theta",
+    **{alias: one.field for one in MEASURES.values() for alias in (one.name, *one.aliases) if alias != one.field},
 }
 
 SORT_ALIASES = {"created": "new"}
@@ -94,8 +92,6 @@ SYNONYMS = {
 }
 """What the field calls our types: suggested, not taken."""
 
-_THETA = Field("theta", Kind.NUMBER, "θ in degrees, 0 noise to 90 signal", example="theta>=45 or theta:35-60")
-_SIGNAL = Field("signal", Kind.NUMBER, "sin θ, 0 to 1", example="signal>=0.6 or signal:0.5-0.7")
 _ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
 _LICENSE = Field("license", Kind.NAME, "the model's licence; none where it states none")
 _BY = Field("by", Kind.NAME, "who added the model")
@@ -125,11 +121,7 @@ ORGANS = Vocabulary(
         ),
         Field("block", Kind.WHOLE, "the layer's number, from 0; none outside the blocks"),
         Field("tower", Kind.CHOICE, "the stack of blocks that it is in", TOWERS),
-        _THETA,
-        _SIGNAL,
-        Field("z", Kind.NUMBER, "|Z|, bits gained per doubling of resolution", example="z>=0.9 or z:0.9-1"),
-        Field("spectral", Kind.NUMBER, "spectral signal, 0 (chance) to 1", example="spectral>=0.3 or spectral:0.2-0.5"),
-        Field("rank", Kind.NUMBER, "stable rank, from 1", example="rank>=10 or rank:5-20"),
+        *(Field(one.field, Kind.NUMBER, one.summary, example=one.example) for one in MEASURES.values()),
         Field("size", Kind.SIZE, "bytes in the file: size>=10M"),
         Field("dtype", Kind.NAME, "the type of its values: F16, Q8_0"),
         _ARCH,
@@ -144,14 +136,7 @@ ORGANS = Vocabulary(
         ),
         _NONFINITE,
     ),
-    sorts={
-        "theta": _THETA.meaning,
-        "signal": _SIGNAL.meaning,
-        "z": "|Z|",
-        "spectral": "spectral signal",
-        "rank": "stable rank",
-        "size": "bytes",
-    },
+    sorts={one.field: one.summary for one in MEASURES.values()} | {"size": "bytes"},
     default_sort="-theta",
     likeness=True,
 )

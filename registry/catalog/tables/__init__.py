@@ -23,7 +23,7 @@ from organs.registry.catalog.tables.blobs import (
 from organs.registry.catalog.tables.chimeras import Chimera, Computation, Score, Verdict
 from organs.registry.catalog.tables.history import Contributor, DailyDownloads, Event, Lineage
 from organs.registry.catalog.tables.jobs import Job
-from organs.registry.catalog.tables.models import RANKED_MEASURES, FilePart, Model, ModelFile, ModelMetadata, Placement
+from organs.registry.catalog.tables.models import RANKED_COLUMNS, FilePart, Model, ModelFile, ModelMetadata, Placement
 from organs.registry.catalog.tables.organs import Fingerprint, Measurement, Organ
 from organs.registry.catalog.tables.search import (
     TOTALS,
@@ -39,7 +39,7 @@ from organs.registry.catalog.tables.submissions import (
 )
 
 __all__ = [
-    "RANKED_MEASURES",
+    "RANKED_COLUMNS",
     "TOTALS",
     "Base",
     "Blob",

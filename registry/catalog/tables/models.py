@@ -16,6 +16,7 @@ from sqlalchemy import text as sql
 from sqlalchemy.orm import Mapped, mapped_column
 
 from organs.registry.catalog.tables.base import Base, Big, Flag, Number, Timestamp, at_most, one_of, text
+from organs.registry.catalog.tables.organs import MeasureColumns
 from organs.registry.catalog.vocabulary import (
     MODEL_KINDS,
     MODEL_STATES,
@@ -23,6 +24,7 @@ from organs.registry.catalog.vocabulary import (
     TEXT_MAX,
     TOWERS,
 )
+from organs.registry.measures import RANKED_MEASURES
 
 
 class Model(Base):
@@ -141,8 +143,8 @@ class ModelMetadata(Base):
     value: Mapped[str] = mapped_column(text(TEXT_MAX))
 
 
-RANKED_MEASURES = ("theta", "magnitude", "spectral_signal", "stable_rank", "size_bytes")
-"""What searches sort by; the signal, sin θ, sorts as θ does."""
+RANKED_COLUMNS = (*RANKED_MEASURES, "size_bytes")
+"""What searches sort by."""
 
 
 def _ranking(measure: str) -> Index:
@@ -151,7 +153,7 @@ def _ranking(measure: str) -> Index:
     return Index(f"ix_placements_{measure}", *dict.fromkeys(columns))
 
 
-class Placement(Base):
+class Placement(MeasureColumns, Base):
     """An organ at its place in a model. Measures are copied here, so that one index answers a filter and a sort."""
 
     __tablename__ = "placements"
@@ -161,7 +163,7 @@ class Placement(Base):
         at_most("name", 64),
         at_most("slot", 64),
         at_most("dtype", 16),
-        *(_ranking(measure) for measure in RANKED_MEASURES),
+        *(_ranking(measure) for measure in RANKED_COLUMNS),
         Index("ix_placements_model", "model_id", "position", unique=True),
         Index("ix_placements_block", "block"),
         Index("ix_placements_organ", "organ_id", "visible", "model_id"),
@@ -186,8 +188,3 @@ class Placement(Base):
     facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
     dtype: Mapped[str] = mapped_column(text(16))
     size_bytes: Mapped[int] = mapped_column(Big)
-    theta: Mapped[float | None] = mapped_column(Number)
-    magnitude: Mapped[float | None] = mapped_column(Number)
-    signal: Mapped[float | None] = mapped_column(Number)
-    spectral_signal: Mapped[float | None] = mapped_column(Number)
-    stable_rank: Mapped[float | None] = mapped_column(Number)

@@ -27,7 +27,17 @@ class Organ(Base):
     """How many of its values are NaN or infinite; null where they were not counted (registered by an older version)."""
 
 
-class Measurement(Base):
+class MeasureColumns:
+    """A column for each measure of the table of measures (`registry.measures`); null where it was not measured."""
+
+    theta: Mapped[float | None] = mapped_column(Number)
+    magnitude: Mapped[float | None] = mapped_column(Number)
+    signal: Mapped[float | None] = mapped_column(Number)
+    spectral_signal: Mapped[float | None] = mapped_column(Number)
+    stable_rank: Mapped[float | None] = mapped_column(Number)
+
+
+class Measurement(MeasureColumns, Base):
     """What one method read from one organ. What it does not give is null; `reason` says why it read nothing."""
 
     __tablename__ = "measurements"
@@ -36,10 +46,6 @@ class Measurement(Base):
     organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
     method: Mapped[str] = mapped_column(text(16), primary_key=True)
     sample_size: Mapped[int] = mapped_column(Big)
-    theta: Mapped[float | None] = mapped_column(Number)
-    """Degrees, 0 noise to 90 signal."""
-    magnitude: Mapped[float | None] = mapped_column(Number)
-    signal: Mapped[float | None] = mapped_column(Number)
     entropy: Mapped[float | None] = mapped_column(Number)
     kurtosis: Mapped[float | None] = mapped_column(Number)
     coherence: Mapped[float | None] = mapped_column(Number)
@@ -50,8 +56,6 @@ class Measurement(Base):
     nan_count: Mapped[int] = mapped_column(Big, default=0)
     infinite_count: Mapped[int] = mapped_column(Big, default=0)
     constant: Mapped[bool] = mapped_column(Flag, default=False)
-    spectral_signal: Mapped[float | None] = mapped_column(Number)
-    stable_rank: Mapped[float | None] = mapped_column(Number)
     reason: Mapped[str | None] = mapped_column(text(256))
 
 
