@@ -124,6 +124,21 @@ MEASURES: Mapping[str, Measure] = {
             low=0,
             decimals=1,
         ),
+        Measure(
+            name="effective_rank",
+            field="erank",
+            label="effective rank",
+            summary="effective rank, from 1",
+            meaning="How many directions a matrix uses, each counted by its share: 1 when one direction is everything, "
+            "its smaller side when all are equal.",
+            limits="Random numbers use nearly all directions; a low rank shows structure, not that it is of use. It is "
+            "that of the sampled part of a large matrix.",
+            example="erank<=100 or erank:20-60",
+            method=SPECTRAL_METHOD,
+            low=0,
+            decimals=1,
+            shown=False,
+        ),
     )
 }
 MEASURE_NAMES = tuple(MEASURES)

@@ -47,6 +47,7 @@ class Measures(Entity, frozen=True, kw_only=True):
     signal: Annotated[float, _measure("signal")] | None = None
     spectral_signal: Annotated[float, _measure("spectral_signal")] | None = None
     stable_rank: Annotated[float, _measure("stable_rank")] | None = None
+    effective_rank: Annotated[float, _measure("effective_rank")] | None = None
 
 
 class PlacedOrgan(Measures, frozen=True, kw_only=True):

@@ -72,10 +72,11 @@ class Measurement:
     minimum: float | None = None
     maximum: float | None = None
     spectral_method: str | None = None
-    """The spectral method; None for vectors and unreadable dtypes, as are the next four."""
+    """The spectral method; None for vectors and unreadable dtypes, as are the next five."""
     spectral_signal: float | None = None
-    """The share of the energy above the edge of chance, 0 to 1; of a stack of experts the mean, as is the next."""
+    """The share of the energy above the edge of chance, 0 to 1; of a stack of experts the mean, as are the next two."""
     stable_rank: float | None = None
+    effective_rank: float | None = None
     spectral_rows: int | None = None
     spectral_columns: int | None = None
     fingerprint: bytes | None = None
@@ -122,6 +123,7 @@ def measure(read: Read, shape: Sequence[int], dtype: DType) -> Measurement:
         spectral_method=spectral.METHOD if patches else None,
         spectral_signal=spectrum.signal if spectrum else None,
         stable_rank=spectrum.stable_rank if spectrum else None,
+        effective_rank=spectrum.effective_rank if spectrum else None,
         spectral_rows=len(patches.rows) if patches else None,
         spectral_columns=patches.columns if patches else None,
         fingerprint=fingerprint(sample),

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from organs.registry.gguf.quants import Floats
 from organs.registry.measures import SPECTRAL_METHOD
@@ -33,6 +34,11 @@ class SpectralReading:
     """The share of the energy above the edge, 0 to 1."""
     stable_rank: float
     """Energy over the largest eigenvalue: 1 to the smaller side; 0 without energy."""
+    effective_rank: float
+    """exp of the entropy of the singular values, normalised to sum 1: 1 to the smaller side; 0 without energy.
+
+    O. Roy and M. Vetterli, "The effective rank: a measure of effective dimensionality" (2007).
+    """
 
 
 def spectral_reading(matrix: Floats, overwrite: bool = False) -> SpectralReading:
@@ -43,7 +49,7 @@ def spectral_reading(matrix: Floats, overwrite: bool = False) -> SpectralReading
     """
     known, low, high = _all_finite(matrix)
     if low == high:
-        return SpectralReading(0.0, 0.0)
+        return SpectralReading(0.0, 0.0, 0.0)
     centred = _centred(known, max(abs(low), abs(high)), overwrite and known.flags.writeable)
     wide = centred if centred.shape[0] <= centred.shape[1] else centred.T
     products = wide @ wide.T
@@ -53,7 +59,7 @@ def spectral_reading(matrix: Floats, overwrite: bool = False) -> SpectralReading
     edge, step = _edge_and_step(energy, rows, columns)
     weights = ((eigenvalues - edge) / step - STEPS_BEGIN) / (STEPS_FULL - STEPS_BEGIN)
     above = float(eigenvalues @ np.clip(weights, 0.0, 1.0))
-    return SpectralReading(above / energy, energy / float(eigenvalues[-1]))
+    return SpectralReading(above / energy, energy / float(eigenvalues[-1]), _effective_rank(eigenvalues))
 
 
 def mean_reading(readings: Sequence[SpectralReading]) -> SpectralReading:
@@ -62,7 +68,15 @@ def mean_reading(readings: Sequence[SpectralReading]) -> SpectralReading:
     return SpectralReading(
         math.fsum(reading.signal for reading in readings) / len(readings),
         math.fsum(reading.stable_rank for reading in readings) / len(readings),
+        math.fsum(reading.effective_rank for reading in readings) / len(readings),
     )
+
+
+def _effective_rank(eigenvalues: NDArray[np.float64]) -> float:
+    """Return exp of the entropy of the singular values, whose squares are the eigenvalues; at least one is above 0."""
+    singular = np.sqrt(eigenvalues)
+    shares = singular[singular > 0.0] / singular.sum()
+    return math.exp(-float(shares @ np.log(shares)))
 
 
 def _all_finite(matrix: Floats) -> tuple[Floats, float, float]:

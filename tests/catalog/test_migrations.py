@@ -61,9 +61,9 @@ def schema(engine: Engine) -> dict[str, Any]:
     inspector = inspect(engine)
     return {
         table: {
-            "columns": [
+            "columns": sorted(
                 (column["name"], str(column["type"]), column["nullable"]) for column in inspector.get_columns(table)
-            ],
+            ),
             "key": inspector.get_pk_constraint(table)["constrained_columns"],
             "checks": _sorted(inspector.get_check_constraints(table), "name", "sqltext"),
             "unique": _sorted(inspector.get_unique_constraints(table), "name", "column_names"),
@@ -127,7 +127,8 @@ def go_back(session: Session, revision: int) -> None:
     columns = {"contributors": ("state", "quota_bytes")}
     columns["models"] = ("state_reason", "changed_at", "downloads", "grafts", "nonfinite_tensors")
     columns["organs"] = ("nonfinite",)
-    for name in ("models_state_downloads", "models_state_grafts", "placements_organ"):
+    columns |= dict.fromkeys(("measurements", "placements"), ("effective_rank",))
+    for name in ("models_state_downloads", "models_state_grafts", "placements_organ", "placements_effective_rank"):
         session.execute(text(f"DROP INDEX ix_{name}"))
     session.execute(text("CREATE INDEX ix_placements_organ_id ON placements (organ_id)"))
     for table in tables:

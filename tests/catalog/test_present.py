@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from organs.registry.present.organs import organ_page
 
 from organs.registry.catalog.queries.models import model_by_name, model_summary
 from organs.registry.catalog.queries.organs import organ_detail, organs_of_model

@@ -134,6 +134,7 @@ def test_a_large_matrix_carries_every_figure_of_its_parts() -> None:
         spectral_method="mp1",
         spectral_signal=spectrum.signal,
         stable_rank=spectrum.stable_rank,
+        effective_rank=spectrum.effective_rank,
         spectral_rows=256,
         spectral_columns=1024,
         fingerprint=fingerprint(sample),
@@ -160,7 +161,7 @@ def test_a_vector_has_a_theta_and_no_spectrum() -> None:
     measurement = measured(gaussian(4096), (4096,), F32)
     assert measurement.theta is not None
     assert measurement.spectral_method is None
-    assert (measurement.spectral_signal, measurement.stable_rank) == (None, None)
+    assert (measurement.spectral_signal, measurement.stable_rank, measurement.effective_rank) == (None, None, None)
     assert (measurement.spectral_rows, measurement.spectral_columns) == (None, None)
 
 

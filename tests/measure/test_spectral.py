@@ -66,6 +66,8 @@ def test_the_reading_is_that_of_singular_values(shape: tuple[int, int]) -> None:
     share = (energies * np.clip((steps - 2) / 2, 0, 1)).sum() / energies.sum()
     assert reading.signal == pytest.approx(share, abs=1e-6)
     assert reading.stable_rank == pytest.approx(energies.sum() / energies.max(), rel=1e-6)
+    shares = np.sqrt(energies) / np.sqrt(energies).sum()
+    assert reading.effective_rank == pytest.approx(np.exp(-(shares * np.log(shares)).sum()), rel=1e-4)
 
 
 def test_the_reading_moves_without_jumps_from_noise_to_structure() -> None:
@@ -85,6 +87,16 @@ def test_a_quantisation_to_eight_bits_reads_the_same_to_three_digits() -> None:
     assert as_half.signal > 0.3
     assert as_eight.signal == pytest.approx(as_half.signal, abs=1e-3)
     assert as_eight.stable_rank == pytest.approx(as_half.stable_rank, rel=1e-3)
+
+
+def test_the_effective_rank_counts_directions_by_their_share() -> None:
+    left, right = (np.linalg.qr(gaussian(64, 64, seed).astype(np.float64))[0] for seed in (1, 2))
+    one_direction = spectral_reading(np.outer(left[0] - left[0].mean(), right[0]))
+    assert one_direction.effective_rank == pytest.approx(1, abs=0.05)
+    equal = left[:, :16] @ right[:, :16].T
+    assert spectral_reading(equal - equal.mean()).effective_rank == pytest.approx(16, rel=0.02)
+    noise = spectral_reading(gaussian(64, 4096)).effective_rank
+    assert 60 < noise <= 64
 
 
 def test_a_matrix_and_its_transpose_read_the_same() -> None:
@@ -118,12 +130,12 @@ def test_doubles_at_the_very_end_of_the_range_with_a_nan_are_read() -> None:
 @pytest.mark.parametrize("value", [0.0, 0.1, -3e38, 1e-45])
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_a_matrix_without_variance_reads_zero(value: float, kind: type[np.float32] | type[np.float64]) -> None:
-    assert spectral_reading(np.full((37, 53), value, kind)) == SpectralReading(0.0, 0.0)
+    assert spectral_reading(np.full((37, 53), value, kind)) == SpectralReading(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_matrix_without_a_finite_cell_reads_zero(value: float) -> None:
-    assert spectral_reading(np.full((8, 8), value, np.float32)) == SpectralReading(0.0, 0.0)
+    assert spectral_reading(np.full((8, 8), value, np.float32)) == SpectralReading(0.0, 0.0, 0.0)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -162,7 +174,7 @@ def test_the_matrix_is_kept_unless_it_may_be_overwritten() -> None:
 
 
 def test_the_mean_of_experts_is_the_mean_of_their_readings() -> None:
-    mean = mean_reading([SpectralReading(0.2, 10.0), SpectralReading(0.4, 30.0)])
+    mean = mean_reading([SpectralReading(0.2, 10.0, 20.0), SpectralReading(0.4, 30.0, 50.0)])
     assert (mean.signal, mean.stable_rank) == (pytest.approx(0.3), 20.0)
 
 

@@ -35,6 +35,7 @@ class MeasureColumns:
     signal: Mapped[float | None] = mapped_column(Number)
     spectral_signal: Mapped[float | None] = mapped_column(Number)
     stable_rank: Mapped[float | None] = mapped_column(Number)
+    effective_rank: Mapped[float | None] = mapped_column(Number)
 
 
 class Measurement(MeasureColumns, Base):
