@@ -9,32 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import structs
-from sqlalchemy.orm import Session
 
 from organs.cli.arguments import address
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.main import CommandGroup
 from organs.registry.amounts import parse_size, size_text
-from organs.registry.catalog.queries.accounts import (
-    contributor_account,
-    contributor_by_name,
-    contributors_in_order,
-    tokens_of,
-)
-from organs.registry.catalog.register.accounts import (
-    LOCAL,
-    add_contributor,
-    create_token,
-    revoke_token,
-    set_contributor_state,
-    set_quota,
-)
-from organs.registry.catalog.tables import Contributor
 from organs.registry.catalog.vocabulary import (
     SCOPES,
 )
 from organs.registry.client.address import parse_address
-from organs.registry.client.connection import API, Connection
 from organs.registry.client.tokens import KeptToken, forget_token, keep_token, kept_tokens, tokens_path
 from organs.registry.entities.account import (
     TOKEN_DAYS_DEFAULT,
@@ -51,11 +34,13 @@ from organs.registry.entities.account import (
 )
 from organs.registry.entities.base import Page
 from organs.registry.errors import BadInput, BadSetting, NoSuchToken, NotFound
-from organs.registry.registry import Registry
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 from organs.registry.tokens import ID_LENGTH, PREFIX, parse_token
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from organs.registry.catalog.tables import Contributor
     from organs.registry.client.remote import RemoteRegistry
 
 DEFAULT, NO_QUOTA = "default", "none"
@@ -91,6 +76,8 @@ def contributor() -> None:
 @click.option("--quota", metavar="SIZE", callback=_size, help="What may be kept for them, 50G; else ORGAN_QUOTA.")
 def add(name: str, quota: int | None) -> None:
     """Add a contributor."""
+    from organs.registry.catalog.register.accounts import add_contributor
+
     _done(lambda session: add_contributor(session, name, quota_bytes=quota))
     click.echo(f"now make a token: organ token create {plain(name)} --scope upload", err=True)
 
@@ -100,6 +87,9 @@ def add(name: str, quota: int | None) -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Print names only.")
 def list_contributors(as_json: bool, quiet: bool) -> None:
     """List the contributors by name; `local` is whoever works at this machine."""
+    from organs.registry.catalog.queries.accounts import contributor_account, contributors_in_order
+    from organs.registry.registry import Registry
+
     with Registry.open() as registry, registry.catalog.reading() as session:
         default_bytes = registry.settings.quota_bytes
         found = [contributor_account(session, one, default_bytes) for one in contributors_in_order(session)]
@@ -123,6 +113,8 @@ def suspend(name: str) -> None:
 
     Their tokens and log-ins are good for nothing from the next request on.
     """
+    from organs.registry.catalog.register.accounts import set_contributor_state
+
     _done(lambda session: set_contributor_state(session, name, "suspended"))
 
 
@@ -130,6 +122,8 @@ def suspend(name: str) -> None:
 @click.argument("name")
 def resume(name: str) -> None:
     """Let a contributor in again, with the tokens that they had."""
+    from organs.registry.catalog.register.accounts import set_contributor_state
+
     _done(lambda session: set_contributor_state(session, name, "active"))
 
 
@@ -138,10 +132,15 @@ def resume(name: str) -> None:
 @click.argument("size", callback=_size, metavar="SIZE|default")
 def quota(name: str, size: int | None) -> None:
     """Say how much may be kept for a contributor, such as 50G."""
+    from organs.registry.catalog.register.accounts import set_quota
+
     _done(lambda session: set_quota(session, name, size))
 
 
 def _done(change: Callable[[Session], Contributor]) -> None:
+    from organs.registry.catalog.queries.accounts import contributor_account
+    from organs.registry.registry import Registry
+
     with Registry.open() as registry, registry.catalog.writing() as session:
         account = contributor_account(session, change(session), registry.settings.quota_bytes)
     used = f"{size_text(account.quota.used_bytes)} of {size_text(account.quota.limit_bytes)} used"
@@ -150,11 +149,13 @@ def _done(change: Callable[[Session], Contributor]) -> None:
 
 
 def _contributor_row(one: ContributorAccount) -> tuple[object, ...]:
+    from organs.registry.catalog.register.accounts import LOCAL
+
     limit = NO_QUOTA if one.name == LOCAL else size_text(one.quota.limit_bytes)
     return (one.name, one.state, size_text(one.quota.used_bytes), limit, f"{one.since:%Y-%m-%d}")
 
 
-TOKENS_PATH = f"{API}/account/tokens"
+TOKENS_PATH = "/api/v1/account/tokens"
 SHOWN_ONCE = "this is the only time that it is shown; give it to: organ login URL"
 
 
@@ -195,6 +196,10 @@ def create(contributor: str | None, scopes: tuple[str, ...], label: str, days: i
     With --registry URL it is a token of your own account: its scopes are some of your token's, it expires with your
     token at the latest, and it is revoked with it.
     """
+    from organs.registry.catalog.queries.accounts import contributor_by_name
+    from organs.registry.catalog.register.accounts import create_token
+    from organs.registry.registry import Registry
+
     if forever and days is not None:
         raise click.UsageError("--days and --forever exclude each other")
     lasting = None if forever else days or TOKEN_DAYS_DEFAULT
@@ -253,6 +258,9 @@ def revoke(token_id: str) -> None:
 
     With --registry URL a token can revoke itself, and with the scope `tokens` those that it created.
     """
+    from organs.registry.catalog.register.accounts import revoke_token
+    from organs.registry.registry import Registry
+
     elsewhere = os.environ.get(REGISTRY_VARIABLE)
     if elsewhere:
         try:
@@ -268,6 +276,9 @@ def revoke(token_id: str) -> None:
 
 def _listed(contributor: str | None) -> ListedTokenPage:
     """Return the tokens of a contributor, or of all."""
+    from organs.registry.catalog.queries.accounts import contributor_by_name, contributors_in_order, tokens_of
+    from organs.registry.registry import Registry
+
     with Registry.open() as registry, registry.catalog.reading() as session:
         owners = contributors_in_order(session) if contributor is None else [contributor_by_name(session, contributor)]
         return ListedTokenPage(
@@ -332,6 +343,8 @@ def login(
 
 
 def _log_in(url: str, *, from_stdin: bool, insecure: bool, as_json: bool, quiet: bool) -> None:
+    from organs.registry.client.connection import API, Connection
+
     where = str(parse_address(url))
     token = _token_to_keep(where, from_stdin=from_stdin)
     connection = Connection(where, token, plain_http=insecure)

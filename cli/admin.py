@@ -14,11 +14,6 @@ from msgspec import structs
 from organs.cli.arguments import folder_registry, print_more
 from organs.cli.console import plain, print_json, print_table
 from organs.cli.main import CommandGroup
-from organs.registry.catalog.queries.administration import submission_review, waiting_submissions
-from organs.registry.catalog.queries.events import newest_events
-from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
-from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.states import hide_model, remove_model
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.entities.administration import Removal
 from organs.registry.entities.submission import SubmissionReview, SubmittedModel
@@ -56,6 +51,8 @@ def admin() -> None:
 @_QUIET
 def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> None:
     """List the submissions that wait for review, the longest waiting first."""
+    from organs.registry.catalog.queries.administration import waiting_submissions
+
     with folder_registry() as registry, registry.catalog.reading() as session:
         page = waiting_submissions(session, limit, after)
     if as_json:
@@ -75,6 +72,8 @@ def quarantine(limit: int, after: str | None, as_json: bool, quiet: bool) -> Non
 @_JSON
 def show_submission(submission: int, as_json: bool) -> None:
     """Show a submission with its findings and its model."""
+    from organs.registry.catalog.queries.administration import submission_review
+
     with _known(submission), folder_registry() as registry, registry.catalog.reading() as session:
         found = submission_review(session, submission)
     if as_json:
@@ -90,6 +89,7 @@ def approve(submission: int) -> None:
     from organs.ingest.contributions.submissions import (
         approve_submission,  # with the relatives of models, which is numpy
     )
+    from organs.registry.catalog.register.accounts import LOCAL
 
     with _known(submission), folder_registry() as registry:
         approve_submission(registry, submission, LOCAL)
@@ -102,6 +102,7 @@ def approve(submission: int) -> None:
 def refuse(submission: int, reason: str) -> None:
     """Refuse what waits; its bytes go with the next sweeps."""
     from organs.ingest.contributions.submissions import refuse_submission
+    from organs.registry.catalog.register.accounts import LOCAL
 
     with _known(submission), folder_registry() as registry:
         refuse_submission(registry, submission, reason, LOCAL)
@@ -113,6 +114,10 @@ def refuse(submission: int, reason: str) -> None:
 @_REASON
 def yank_model(model: str, reason: str) -> None:
     """Take MODEL out of searches and rankings. Who knows its name and version, or its digest, still gets it."""
+    from organs.registry.catalog.queries.removing import model_in_any_state
+    from organs.registry.catalog.register.accounts import LOCAL
+    from organs.registry.catalog.register.states import hide_model
+
     with folder_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))
         hide_model(session, found, "yanked", reason, LOCAL)
@@ -125,6 +130,8 @@ def yank_model(model: str, reason: str) -> None:
 def restore_model(model: str) -> None:
     """Show MODEL again, which was yanked."""
     from organs.ingest.service import publish_model
+    from organs.registry.catalog.queries.removing import model_in_any_state
+    from organs.registry.catalog.register.accounts import LOCAL
 
     with folder_registry() as registry, registry.catalog.writing() as session:
         found = model_in_any_state(session, parse_model_name(model))
@@ -146,6 +153,10 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
     Without -y it says what would go. The bytes that nothing else needs go with the next two runs of organ sweep;
     chimeras keep the organs that they have of it.
     """
+    from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
+    from organs.registry.catalog.register.accounts import LOCAL
+    from organs.registry.catalog.register.states import remove_model
+
     with folder_registry() as registry:
         opened = registry.catalog.writing if yes else registry.catalog.reading
         with opened() as session:
@@ -170,6 +181,8 @@ def remove(model: str, reason: str, yes: bool, as_json: bool) -> None:
 @_JSON
 def events(limit: int, after: str | None, by: str, action: str, as_json: bool) -> None:
     """List who did what, newest first."""
+    from organs.registry.catalog.queries.events import newest_events
+
     with folder_registry() as registry, registry.catalog.reading() as session:
         page = newest_events(session, limit, after, by, action)
     if as_json:

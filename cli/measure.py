@@ -5,25 +5,23 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import click
 
 from organs.cli.arguments import folder_registry
 from organs.cli.console import in_lines, plain, print_json, print_json_line, print_table, progress_bar, status_line
-from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted, measure_all
-from organs.ingest.sources import ModelSource, find_sources, source_size_bytes
 from organs.registry.anatomy import Place
 from organs.registry.catalog.vocabulary import ORGAN_TYPES
 from organs.registry.errors import CorruptBlob
-from organs.registry.measure import Measurement
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.registry.reports.formats import sheet_lines
-from organs.registry.reports.statistics import (
-    mean_of,
-    spread_of,
-)
 from organs.registry.settings import DEBUG_VARIABLE
+
+if TYPE_CHECKING:
+    from organs.ingest.measuring import MeasuredModel, MeasuredTensor, MeasureOutcome, Wanted
+    from organs.ingest.sources import ModelSource
 
 _EXPLAINED = (
     "θ tells how the numbers of a tensor are spread: 0° evenly, about 34° like a bell curve, near 90° a few strong "
@@ -60,6 +58,8 @@ def measure(
     named and the others go on; the exit status is 1 then, and where --tensor and --type leave nothing to measure. The
     numbers are those that an ingest would record.
     """
+    from organs.ingest.sources import find_sources
+
     if missing:
         if paths or tensors or patterns or kinds or as_csv:
             raise click.UsageError(
@@ -78,7 +78,7 @@ def measure(
 
     sources = find_sources(paths, "measure")
     if as_csv:
-        click.echo(sheet_lines([_CSV_KEYS]), nl=False)
+        click.echo(sheet_lines([_csv_keys()]), nl=False)
     failed = found = 0
     for number, source in enumerate(sources, 1):
         outcome = _measured(source, wanted, f"measure {number}/{len(sources)}", quiet=form not in ("tensors", "types"))
@@ -116,12 +116,17 @@ def _measure_missing(*, as_json: bool, quiet: bool) -> int:
 
 def _measured(source: ModelSource, wanted: Wanted, label: str, *, quiet: bool) -> MeasureOutcome:
     """What became of `source`. Its bar is gone when this returns, so that nothing is printed into it."""
+    from organs.ingest.measuring import measure_all
+    from organs.ingest.sources import source_size_bytes
+
     with progress_bar(label, source_size_bytes(source), quiet=quiet) as advance:
         (outcome,) = measure_all([source], wanted, advance)
     return outcome
 
 
 def _print(outcome: MeasureOutcome, form: str) -> None:
+    from organs.registry.reports.statistics import mean_of
+
     if form == "json":
         print_json_line(_values(outcome))
     elif outcome.model is None:
@@ -142,6 +147,8 @@ def _file(outcome: MeasureOutcome) -> str:
 
 
 def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool) -> None:
+    from organs.registry.reports.statistics import mean_of
+
     theta = mean_of(one.measurement.theta for one in model.tensors)
     content = (
         f"{count_text(model.parameters)} parameters in {model.tensor_count} tensors, {size_text(model.size_bytes)}"
@@ -163,6 +170,8 @@ def _print_tables(outcome: MeasureOutcome, model: MeasuredModel, *, every: bool)
 
 def _types(model: MeasuredModel) -> list[Values]:
     """A row a type, in the order of their names."""
+    from organs.registry.reports.statistics import mean_of, spread_of
+
     groups: dict[str, list[MeasuredTensor]] = {}
     for one in model.tensors:
         groups.setdefault(one.place.type.value, []).append(one)
@@ -220,6 +229,8 @@ def _shape(one: MeasuredTensor) -> str:
 
 
 def _values(outcome: MeasureOutcome) -> Values:
+    from organs.registry.reports.statistics import mean_of
+
     model = outcome.model
     about: Values = {
         "file": _file(outcome),
@@ -258,22 +269,30 @@ def _tensor_values(one: MeasuredTensor) -> Values:
         "elements_count": one.elements,
         "size_bytes": one.size_bytes,
     }
-    values |= {_RENAMED.get(name, name): getattr(reading, name) for name in _MEASURES}
+    values |= {_RENAMED.get(name, name): getattr(reading, name) for name in _measures()}
     return values | {"fingerprint": None if reading.fingerprint is None else reading.fingerprint.hex()}
 
 
 def _print_rows(outcome: MeasureOutcome, model: MeasuredModel) -> None:
+    keys = _csv_keys()
     rows = ({"file": _file(outcome)} | _tensor_values(one) for one in model.tensors)
-    cells = ([plain(row[key]) if isinstance(row[key], str) else row[key] for key in _CSV_KEYS] for row in rows)
+    cells = ([plain(row[key]) if isinstance(row[key], str) else row[key] for key in keys] for row in rows)
     click.echo(sheet_lines(cells), nl=False)
 
 
 _NUMBERS = ("tensors", "size", "mean θ", "lowest θ", "highest θ", "θ", "|Z|", "spectral")
 _TYPE_COLUMNS = ("type", "tensors", "size", "mean θ", "lowest θ", "highest θ", "spectral")
 _TENSOR_COLUMNS = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "note")
-_MEASURES = tuple(field.name for field in fields(Measurement) if field.name != "fingerprint")
 _RENAMED = {"theta": "theta_degrees", "sample_size": "sample_count"}
-_CSV_KEYS = (
-    *("file", "tensor", "type", "tower", "block", "slot", "dtype", "shape", "elements_count", "size_bytes"),
-    *(_RENAMED.get(name, name) for name in _MEASURES),
-)
+
+
+def _measures() -> list[str]:
+    """The members of a measurement that are printed."""
+    from organs.registry.measure import Measurement
+
+    return [field.name for field in fields(Measurement) if field.name != "fingerprint"]
+
+
+def _csv_keys() -> list[str]:
+    place = ("file", "tensor", "type", "tower", "block", "slot", "dtype", "shape", "elements_count", "size_bytes")
+    return [*place, *(_RENAMED.get(name, name) for name in _measures())]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import platformdirs
@@ -14,17 +15,13 @@ import platformdirs
 from organs.cli.arguments import named_remote
 from organs.cli.console import exit_status, plain, print_json_line, progress_bar, status_line
 from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
-from organs.ingest.contributions.loads import Memory
-from organs.ingest.contributions.push import (
-    CHUNK_BYTES,
-    PushOptions,
-    PushReport,
-)
-from organs.ingest.contributions.push import push as push_model
-from organs.ingest.sources import ModelSource, find_sources
 from organs.registry.amounts import parse_size, size_text
 from organs.registry.errors import BadInput, OrganError, OverQuota
 from organs.registry.settings import DEBUG_VARIABLE
+
+if TYPE_CHECKING:
+    from organs.ingest.contributions.push import PushReport
+    from organs.ingest.sources import ModelSource
 
 CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES = 64 * 1000, 64 * 1024 * 1024
 THERE, DRY_RUN = "there", "dry run"
@@ -33,6 +30,8 @@ NOT_PUBLISHED = ("ready", "refused", "withdrawn")
 
 
 def _chunk(_context: click.Context, _option: click.Parameter, text: str | None) -> int:
+    from organs.ingest.contributions.push import CHUNK_BYTES
+
     if text is None:
         return CHUNK_BYTES
     try:
@@ -88,6 +87,11 @@ def push(
     submission, below /submissions/. The exit status is 1 when a model is refused or has a finding that must be
     acknowledged first; of a single FILE that is not accepted, that of the error, such as 5 for too little quota.
     """
+    from organs.ingest.contributions.loads import Memory
+    from organs.ingest.contributions.push import PushOptions
+    from organs.ingest.contributions.push import push as push_model
+    from organs.ingest.sources import find_sources
+
     sources = find_sources(paths, "push")
     if name is not None and len(sources) > 1:
         raise click.UsageError(f"--name is for one model; {len(sources)} were found")

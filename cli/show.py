@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
-from sqlalchemy.orm import Session
 
 from organs.cli.arguments import (
     QueryCommand,
@@ -24,16 +24,10 @@ from organs.cli.console import (
     print_table,
 )
 from organs.cli.elsewhere import values_there
-from organs.registry.catalog.queries.composing import model_by_digest
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.organs import organ_detail, organs_by_prefix, organs_of_model
-from organs.registry.catalog.queries.published import versions
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.search.fields import PARTIAL
-from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.model import ModelPage, ModelSummary
@@ -42,10 +36,13 @@ from organs.registry.entities.published import ModelVersion
 from organs.registry.errors import BadName, NotFound
 from organs.registry.measures import MEASURES
 from organs.registry.names import parse_model_name
-from organs.registry.present.models import figures, model_page
 from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.present.values import Values
-from organs.registry.registry import Registry
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from organs.registry.catalog.tables import Model
 
 VERDICTS_SHOWN = 3
 COMPUTED_SHOWN = 12
@@ -305,6 +302,8 @@ def show(what: str, as_json: bool) -> None:
     A chimera is also found by sha256: and the digest of its lock, any model by that of its file. Of a chimera the
     recipe is shown, what was found and predicted, and the verdicts; of a computed organ, how it was made.
     """
+    from organs.registry.catalog.queries.organs import organ_detail
+
     values: Organ | Values
     remote = remote_registry()
     if remote is not None:
@@ -326,6 +325,9 @@ def show(what: str, as_json: bool) -> None:
 
 def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[ModelPage, Values | None]:
     """A page of models, and the figures of the whole registry where they are known."""
+    from organs.registry.present.models import figures
+    from organs.registry.registry import Registry
+
     with any_registry() as registry:
         list_models = registry.ranked_models if rank else registry.models
         page = list_models(text, limit=limit, after=after)
@@ -337,6 +339,8 @@ def _listed(text: str, *, rank: bool, limit: int, after: str | None) -> tuple[Mo
 
 def _model(session: Session, what: str) -> Model | None:
     """The model that `what` means; None where it can only be an organ."""
+    from organs.registry.catalog.queries.models import model_by_name
+
     if what.startswith("sha256:"):
         return _model_by_digest(session, what)
     try:
@@ -349,6 +353,9 @@ def _model(session: Session, what: str) -> Model | None:
 
 def _model_by_digest(session: Session, what: str) -> Model | None:
     """An organ comes first."""
+    from organs.registry.catalog.queries.composing import model_by_digest
+    from organs.registry.catalog.queries.organs import organs_by_prefix
+
     try:
         organs_by_prefix(session, what)
     except NotFound as no_organ:
@@ -360,6 +367,11 @@ def _model_by_digest(session: Session, what: str) -> Model | None:
 
 
 def _model_values(session: Session, model: Model) -> Values:
+    from organs.registry.catalog.queries.organs import organs_of_model
+    from organs.registry.catalog.queries.published import versions
+    from organs.registry.compose.chimeras import chimera_of_model
+    from organs.registry.present.models import model_page
+
     others = versions(session, model, REACHABLE_STATES, VERSIONS_SHOWN)
     since = {"versions": others.items, "versions_left_out": others.left_out}
     return (

@@ -18,8 +18,6 @@ from organs.cli.arguments import (
     remote_registry,
 )
 from organs.cli.console import plain, print_json, print_table
-from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
-from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.entities.job import Job, JobPage, JobSummary
 
@@ -99,6 +97,8 @@ def jobs(limit: int, after: str | None, cancel: int | None, show: int | None, as
 
 
 def _page(limit: int, after: str | None) -> JobPage:
+    from organs.registry.catalog.queries.jobs import newest_jobs
+
     remote = remote_registry()
     if remote is not None:
         with remote:
@@ -108,6 +108,8 @@ def _page(limit: int, after: str | None) -> JobPage:
 
 
 def _job(job: int) -> Job:
+    from organs.registry.catalog.queries.jobs import job_by_id
+
     remote = remote_registry()
     if remote is not None:
         with remote:
@@ -117,6 +119,9 @@ def _job(job: int) -> Job:
 
 
 def _cancelled(job: int) -> Job:
+    from organs.registry.catalog.queries.jobs import job_by_id
+    from organs.registry.catalog.register.jobs import cancel_job
+
     remote = remote_registry()
     if remote is not None:
         with remote:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from organs.cli import purify
 from organs.registry.compose.recipe_io import METHODS
+from organs.registry.registry import Registry
 from tests.cli.running import Organ
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +52,188 @@ def test_every_command_has_help_of_its_own(command: str, flag: str, organ: Organ
 
 def test_the_version_is_told(organ: Organ) -> None:
     assert organ.done("--version").out.startswith("organ, ")
+
+
+def test_help_loads_neither_the_database_nor_the_mathematics() -> None:
+    script = "import sys; sys.argv = ['organ', '--help']; import organs.cli.main"
+    end = "\ntry:\n    organs.cli.main.main()\nexcept SystemExit:\n    print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script + end], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.splitlines()[-1].split()}
+    assert "click" in loaded
+    assert loaded & {"sqlalchemy", "alembic", "numpy", "gguf", "flask", "rich", "zstandard", "gunicorn"} == set()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("--nonsense",),
+        ("ingest",),
+        ("ingest", "--nonsense"),
+        ("show",),
+        ("assemble", "local/a"),
+        ("assemble", "local/a", "-o", "x.gguf", "--merge", "--shards", "1G"),
+        ("assemble", "local/a", "-o", "x.gguf", "--shards", "many"),
+        ("assemble", "local/a", "-o", "x.gguf", "--shards", "0"),
+        ("verify", "--read-data=3/2"),
+        ("verify", "--read-data=0/2"),
+        ("sweep", "--older-than", "yesterday"),
+        ("serve", "--port", "70000"),
+    ],
+)
+def test_wrong_usage_ends_with_2_and_says_how_it_is_meant(
+    arguments: tuple[str, ...], filled: Organ, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    filled.done("ingest", "--name", "local/a", model)
+    ended = filled(*arguments)
+    assert (ended.status, ended.out) == (2, "")
+    assert "Error: " in ended.err
+    assert not (tmp_path / "x.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("serch", "x"), "'serch'. Did you mean 'search'?"),
+        (("list",), "'list'. Did you mean 'models'?"),
+        (("import", "a.gguf"), "'import'. Did you mean 'ingest'?"),
+        (("admin", "quarntine"), "'quarntine'. Did you mean 'quarantine'?"),
+        (("token", "crate"), "'crate'. Did you mean 'create'?"),
+        (("frobnicate",), "'frobnicate'."),
+    ],
+)
+def test_a_mistyped_command_gets_the_nearest_one(arguments: tuple[str, ...], meant: str, organ: Organ) -> None:
+    ended = organ(*arguments)
+    assert ended.status == 2
+    assert ended.err.splitlines()[-1] == f"Error: no such command: {meant}"
+
+
+def test_no_command_at_all_shows_the_help(organ: Organ) -> None:
+    ended = organ()
+    assert ended.status == 2
+    assert "Commands:" in ended.out + ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "status", "hint"),
+    [
+        (("show", "local/nobody"), "no model is registered as local/nobody", 3, "try: organ models"),
+        (("show", "12345678"), "no organ's digest begins with 12345678", 3, "try: organ models"),
+        (("show", "a/b/c"), "'a/b' is not a namespace", 1, None),
+        (("show", "sha256:xyz"), "not a digest", 1, None),
+        (("assemble", "nobody", "-o", "x.gguf"), "no model is registered as local/nobody", 3, "try: organ models"),
+        (("ingest", "missing.gguf"), "missing.gguf: nothing there to ingest", 1, None),
+        (("ingest", "--name", "api/a", "little.gguf"), "the namespace 'api' is an address", 1, None),
+        (("ingest", "x" * 5_000), "File name too long", 1, None),
+        (("assemble", "little", "-o", "x" * 5_000), "File name too long", 1, None),
+    ],
+)
+def test_an_error_is_one_line_with_an_exit_status_of_its_kind_and_a_hint_where_there_is_one(
+    arguments: tuple[str, ...],
+    said: str,
+    status: int,
+    hint: str | None,
+    filled: Organ,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = filled(*arguments)
+    assert (ended.status, ended.out) == (status, "")
+    first, *more = ended.err.splitlines()
+    assert first.startswith("organ: ")
+    assert said in first
+    assert more == ([] if hint is None else [f"       {hint}"])
+
+
+def test_a_newer_database_is_refused_with_what_to_do(organ: Organ, registry: Registry) -> None:
+    with registry.catalog.writing() as session:
+        session.connection().exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    ended = organ("models")
+    assert ended.status == 1
+    hint = ended.err.splitlines()[1]
+    assert re.fullmatch(r" {7}try: \S+ -m pip install --upgrade \S+", hint)
+
+
+def test_a_database_that_cannot_be_used_is_an_error_of_one_line(organ: Organ) -> None:
+    for url in ("nonsense", "sqlite://", "unknown://host/name"):
+        ended = organ("models", environment={"ORGAN_DATABASE_URL": url})
+        assert ended.status == 1
+        assert ended.err.splitlines()[1] == "       check ORGAN_DATABASE_URL, or choose another folder with --home"
+        assert "Traceback" not in ended.err
+
+
+def test_a_traceback_is_shown_to_whoever_asks_for_it(tmp_path: Path) -> None:
+    process = start("show", "nobody", home=tmp_path / "home", ORGAN_DEBUG="1")
+    out, err = process.communicate()
+    assert (process.returncode, out) == (1, "")
+    assert err.startswith("Traceback (most recent call last):")
+    assert "organs.registry.errors.NothingRegistered" in err
+
+
+def test_home_comes_before_the_environment(filled: Organ, tmp_path: Path) -> None:
+    assert filled.done("models", "-q").out == "local/little@1\n"
+    assert filled.done("--home", tmp_path / "other", "models", "-q").out == ""
+    assert (tmp_path / "other" / "registry.sqlite3").is_file()
+
+
+def test_a_reader_that_stops_early_ends_us_quietly(filled: Organ) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "organs.cli", "show", "little"],
+        cwd=ROOT,
+        env={**os.environ, "ORGAN_HOME": str(filled.home)},
+        stdout=write_end,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write_end)
+    assert done.stderr == ""
+    assert done.returncode == 1
+
+
+def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys\n"
+        "from organs.cli import main\n"
+        "from organs.registry.registry import Registry as registry\n"
+        "def wait(*_arguments, **_options):\n"
+        "    print('waiting', flush=True)\n"
+        "    signal.pause()\n"
+        "registry.models = wait\n"
+        "sys.argv = ['organ', 'models']\n"
+        "main.main()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "ORGAN_HOME": str(tmp_path / "home")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert process.returncode == 130
+    assert err.strip() == "organ: interrupted; nothing is left half done, run the same command again"
+
+
+def test_help_of_every_command_loads_neither_the_database_nor_the_server() -> None:
+    script = (
+        "import sys; from organs.cli.main import organ, _COMMANDS\n"
+        "for name in _COMMANDS:\n"
+        "    organ.main([name, '--help'], standalone_mode=False)\n"
+        "print('loaded', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.rpartition("loaded")[2].split())
+    assert "organs.cli.serve" in loaded
+    assert loaded & {"numpy", "sqlalchemy", "flask", "gunicorn", "zstandard", "urllib3", "yaml", "alembic"} == set()
 
 
 def test_methods_of_purification_are_those_that_there_are() -> None:
