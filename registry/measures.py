@@ -50,6 +50,10 @@ class Measure:
             return NOTHING
         return theta_text(value) if self.name == "theta" else f"{value:.{self.decimals}f}"
 
+    def text_of(self, organ: object) -> str:
+        """Return the measure of `organ`, which has a member for it, for people."""
+        return self.text(getattr(organ, self.name))
+
 
 THETA_METHOD, SPECTRAL_METHOD = "z1", "mp1"
 """`registry.measure.zmeasure` and `registry.measure.spectral`."""
@@ -73,18 +77,6 @@ MEASURES: Mapping[str, Measure] = {
             aliases=("θ",),
         ),
         Measure(
-            name="magnitude",
-            field="z",
-            label="|Z|",
-            summary="|Z|, bits gained per doubling of resolution",
-            meaning="How many bits each doubling of the resolution adds: near 1 for weights that take any value, less "
-            "where few values repeat.",
-            limits="It says how finely the weights are graded, not what they do.",
-            example="z>=0.9 or z:0.9-1",
-            method=THETA_METHOD,
-            low=0,
-        ),
-        Measure(
             name="signal",
             field="signal",
             label="signal",
@@ -97,6 +89,18 @@ MEASURES: Mapping[str, Measure] = {
             high=1,
             ranked_as="theta",
             shown=False,
+        ),
+        Measure(
+            name="magnitude",
+            field="z",
+            label="|Z|",
+            summary="|Z|, bits gained per doubling of resolution",
+            meaning="How many bits each doubling of the resolution adds: near 1 for weights that take any value, less "
+            "where few values repeat.",
+            limits="It says how finely the weights are graded, not what they do.",
+            example="z>=0.9 or z:0.9-1",
+            method=THETA_METHOD,
+            low=0,
         ),
         Measure(
             name="spectral_signal",

@@ -141,6 +141,7 @@ def test_a_placement_that_is_found_says_what_stands_in_its_rows(registry: Regist
         signal=None,
         spectral_signal=None,
         stable_rank=12.5,
+        effective_rank=18.75,
         architecture="llama",
         license=None,
         nonfinite=0,

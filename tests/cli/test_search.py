@@ -31,6 +31,7 @@ ITEM = {
     "signal",
     "spectral_signal",
     "stable_rank",
+    "effective_rank",
     "architecture",
     "license",
     "likeness",
@@ -141,7 +142,7 @@ def test_what_finds_nothing_says_so_and_names_the_nearest(filled: Organ) -> None
     [
         (["tpye:organ"], "organ: 'tpye:organ': no field is called 'tpye'; did you mean type:?"),
         (["theta", ">=", "40"], "organ: '>=': a field stands before it, without spaces: theta>=40, type:organ"),
-        (["sort:block"], "organ: 'sort:block': organs sort by theta, signal, z, spectral, rank, size"),
+        (["sort:block"], "organ: 'sort:block': organs sort by theta, signal, z, spectral, rank, erank, size"),
         (["--after", "nonsense"], "organ: 'after': this is no place in a list: take it from the page before"),
         (["like:123"], "organ: 'like:123': write an organ's digest, or at least 8 characters of it"),
         (["like:12345678"], "organ: no organ's digest begins with 12345678"),

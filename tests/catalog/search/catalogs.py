@@ -88,6 +88,10 @@ class Row:
     nonfinite: int | None = 0
 
     @property
+    def effective_rank(self) -> float | None:
+        return None if self.stable_rank is None else 1.5 * self.stable_rank
+
+    @property
     def elements(self) -> int:
         return math.prod(map(int, self.shape.split("x")))
 
@@ -324,6 +328,7 @@ def _values(row: Row, position: int) -> dict[str, Any]:
         "signal": row.signal,
         "spectral_signal": row.spectral_signal,
         "stable_rank": row.stable_rank,
+        "effective_rank": row.effective_rank,
     }
 
 

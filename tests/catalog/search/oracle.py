@@ -17,6 +17,7 @@ PLACES = {
     "z": "magnitude",
     "spectral": "spectral_signal",
     "rank": "stable_rank",
+    "erank": "effective_rank",
     "size": "size_bytes",
     "block": "block",
 }

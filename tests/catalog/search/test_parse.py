@@ -224,7 +224,8 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("srot:theta", "'srot:theta': no field is called 'srot'; did you mean sort:?"),
         (
             "qqq:1",
-            "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral, rank",
+            "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral, "
+            "rank, erank",
         ),
         (
             "type:orgn",
@@ -268,13 +269,13 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("...", "'...': no letter and no digit is in it"),
         ("-", "'-': no letter and no digit is in it"),
         ('license:"open', 'a quotation mark (") is open'),
-        ("sort:", "organs sort by theta, signal, z, spectral, rank, size"),
-        ("sort:thета", "organs sort by theta, signal, z, spectral, rank, size"),
+        ("sort:", "organs sort by theta, signal, z, spectral, rank, erank, size"),
+        ("sort:thета", "organs sort by theta, signal, z, spectral, rank, erank, size"),
         (
             "sort:-thta",
-            "'sort:-thta': organs sort by theta, signal, z, spectral, rank, size; did you mean sort:-theta?",
+            "'sort:-thta': organs sort by theta, signal, z, spectral, rank, erank, size; did you mean sort:-theta?",
         ),
-        ("sort:block", "organs sort by theta, signal, z, spectral, rank, size"),
+        ("sort:block", "organs sort by theta, signal, z, spectral, rank, erank, size"),
         ("sort:theta,signal", "organs sort by theta"),
         ("sort>theta", "write sort:VALUE"),
         ("-sort:theta", "write sort:VALUE"),
