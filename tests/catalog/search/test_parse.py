@@ -224,8 +224,7 @@ def test_the_likes_of_an_organ_and_each_organ_once() -> None:
         ("srot:theta", "'srot:theta': no field is called 'srot'; did you mean sort:?"),
         (
             "qqq:1",
-            "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral, "
-            "rank, erank",
+            "no field is called 'qqq'; the fields are type, slot, block, tower, theta, signal, z, spectral",
         ),
         (
             "type:orgn",
