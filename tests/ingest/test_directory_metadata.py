@@ -19,10 +19,11 @@ from organs.ingest.directory.jsontext import (
     Outline,
     parse_json,
 )
-from organs.ingest.directory.manifest import TENSORS_MAX, Measures, WrittenTensor, manifest_lines, plain_key_value
+from organs.ingest.directory.manifest import TENSORS_MAX, WrittenTensor, manifest_lines, plain_key_value
 from organs.ingest.directory.metadata import READABLE_MAX_VALUES, key_value, readable_metadata, same_metadata
 from organs.registry.digest import Digest
 from organs.registry.gguf import KeyValue, MemorySource, TensorSpec, ValueType, dtype_by_name, read_header
+from organs.registry.measures import MEASURE_NAMES
 from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, text, vocabulary
 from tests.strategies import PATIENT, metadata
 from tests.trips import token_array
@@ -256,7 +257,7 @@ def test_whatever_a_manifest_is_made_of_it_takes_no_more_memory_than_is_said(
 @pytest.mark.long
 def test_the_largest_manifests_that_we_write_are_read_again() -> None:
     spec = TensorSpec("v.blk.12345.a_tensor_with_a_name_of_63_characters_in_all.weight", (4096, 14336, 160), F16)
-    measures = Measures(33.182736451928, 0.9982736451928374, 0.5473829182736451, 0.4518273645192837, 182.7364519283)
+    measures = dict.fromkeys(MEASURE_NAMES, 182.7364519283746)
     written = WrittenTensor(spec, "other/" + "x" * 90 + ".bin", 4095, 2**40, Digest("ab" * 32), measures)
     (line,) = [line for line in manifest_lines("llama", [], [written]) if "sha256" in line]
     tensors = b"[" + b",".join([line.encode()] * TENSORS_MAX) + b"]"
