@@ -17,6 +17,7 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from organs.registry.anatomy import OrganType, place_of
+from organs.registry.catalog.engine import insert_or_add
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids, repair_totals
 from organs.registry.catalog.tables import (
@@ -30,7 +31,6 @@ from organs.registry.catalog.tables import (
     Organ,
     Placement,
 )
-from organs.registry.catalog.upsert import insert_or_add
 from organs.registry.catalog.vocabulary import different_words, theta_bin
 from organs.registry.measure import FINGERPRINT_BYTES
 from organs.registry.registry import Registry

@@ -26,11 +26,10 @@ from sqlalchemy.orm import Session
 
 from bench.generated import Architecture, specs
 from organs.registry.anatomy import place_of
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.register.organs import shape_text
-from organs.registry.catalog.tables import Blob, Fingerprint, Model, ModelFile, Organ, Placement
+from organs.registry.catalog.tables import Blob, Fingerprint, Model, ModelFile, Organ, Placement, now
 from organs.registry.registry import Registry
 from organs.registry.relatives import record_relatives
 

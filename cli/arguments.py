@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from organs.registry.catalog.search.fields import ALIASES, MODELS, ORGANS
+from organs.registry.catalog.search import (
+    ALIASES,
+    MODELS,
+    ORGANS,
+)
 from organs.registry.errors import BadSetting, OrganError
 from organs.registry.settings import REGISTRY_VARIABLE, TOKEN_VARIABLE
 

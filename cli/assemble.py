@@ -1,28 +1,135 @@
-"""`organ assemble`."""
+"""`organ assemble` and `organ extract`: models written as GGUF files or as folders of organs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from organs.cli.arguments import address, any_registry, folder_registry, named_remote
+from organs.cli.arguments import (
+    address,
+    any_registry,
+    folder_registry,
+    named_remote,
+    remote_registry,
+)
 from organs.cli.console import plain, print_json, print_path, progress_bar
 from organs.cli.files import SUFFIX, folder_of, gguf_targets
+from organs.ingest.files import FileSource
+from organs.registry.amounts import size_text
 from organs.registry.digest import Digest
 from organs.registry.entities.chimera import ComposeResult
-from organs.registry.errors import BadSource, NotAssemblable
-from organs.registry.present.text import size_text
+from organs.registry.errors import BadName, BadSource, NotAssemblable, NotFound
+from organs.registry.names import ModelName, parse_model_name
 
 if TYPE_CHECKING:
     from organs.cli.composing import Asked
+    from organs.ingest.directory.extract import Content, ExtractReport
     from organs.ingest.directory.opening import VirtualFile
-    from organs.registry.chimera.plan import FilePlan
+    from organs.registry.assembly import FilePlan
+    from organs.registry.client.remote import RemoteRegistry
     from organs.registry.compose.recipe import Recipe
     from organs.registry.registry import Registry
+
+
+@click.command()
+@click.argument("what", metavar="FILE|MODEL")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="DIR", help="The folder to be made."
+)
+@click.option("--force", is_flag=True, help="Replace an organ directory that is there, with all that is in it.")
+@click.option("--json", "as_json", is_flag=True, help="What was written as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the folder's path only.")
+def extract(what: str, output: Path, force: bool, as_json: bool, quiet: bool) -> None:
+    """Take a model apart into the folder DIR: a file for each tensor, and manifest.json.
+
+    FILE is a GGUF file or any shard of a split set, and need not be registered; MODEL is a registered model, every part
+    of which is checked on its way. DIR appears whole or not at all. `organ assemble DIR` gives the identical GGUF back,
+    and `organ ingest DIR` registers it, also after organs in it were edited.
+
+    A model of a registry elsewhere, which --registry names, is fetched beside DIR first, and gone afterwards.
+    """
+    from organs.cli.composing import Asked
+    from organs.ingest.directory.extract import extract as take_apart
+
+    with ExitStack() as opened:
+        contents = _contents(opened, what, output, Asked(force=force, as_json=as_json, quiet=quiet))
+        total = sum(content.header.file_size_bytes for content in contents)
+        with progress_bar("extract", total, quiet=quiet or as_json) as advance:
+            report = take_apart(contents, output, force=force, progress=advance)
+    _print_extracted(report, output, as_json=as_json, quiet=quiet)
+
+
+def _contents(opened: ExitStack, what: str, output: Path, asked: Asked) -> list[Content]:
+    from organs.ingest.directory.extract import file_contents
+    from organs.ingest.sources import GGUF_SUFFIX, find_sources, open_files
+
+    if not what.endswith(GGUF_SUFFIX) and not Path(what).is_file():
+        return _registered(opened, what, output, asked)
+    sources = find_sources([what], "extract")
+    if len(sources) != 1:
+        raise click.UsageError(f"one model at a time; {what} gives {len(sources)}")
+    return file_contents(open_files(opened, sources[0]))
+
+
+def _registered(opened: ExitStack, what: str, output: Path, asked: Asked) -> list[Content]:
+    from organs.ingest.directory.extract import registered_contents
+    from organs.ingest.directory.folder import is_organ_directory
+
+    try:
+        name = parse_model_name(what)
+        remote = remote_registry()
+        if remote is not None:
+            return _extract_remote(opened, opened.enter_context(remote), name, output, asked)
+        registry = opened.enter_context(folder_registry())
+        return registered_contents(registry, name)
+    except (BadName, NotFound) as error:
+        path = Path(what)
+        if not path.is_dir():
+            raise
+        if is_organ_directory(path):
+            hint = f"taken apart already: organ assemble {what} gives its GGUF, organ ingest {what} registers it"
+        else:
+            hint = "a folder, and no model of that name is registered: give one of the GGUF files in it"
+        raise BadSource(f"{what}: {hint}") from error
+
+
+def _extract_remote(
+    opened: ExitStack, remote: RemoteRegistry, name: ModelName, output: Path, asked: Asked
+) -> list[Content]:
+    """The files as they came in, each under its name; they lie beside `output` as long as `opened` is."""
+    from organs.cli.remote import fetch_beside
+    from organs.ingest.directory.extract import file_contents
+    from organs.ingest.directory.folder import check_target
+    from organs.ingest.dissect import dissect
+    from organs.registry.gguf.split import check_split
+
+    check_target(Path(os.path.abspath(output)), replace=asked.force)
+    fetched = fetch_beside(opened, remote, str(name), output, asked)
+    files = [dissect(opened.enter_context(FileSource(path))) for _, path in fetched]
+    if len(files) > 1:
+        check_split(str(name), [(told, file.header) for (told, _), file in zip(fetched, files, strict=True)])
+    contents = zip(file_contents(files), fetched, strict=True)
+    return [replace(content, name=told) for content, (told, _) in contents]
+
+
+def _print_extracted(report: ExtractReport, output: Path, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        files = [{"name": name, "size_bytes": size, "sha256": sha256} for name, size, sha256 in report.files]
+        values = {"directory": str(output), "tensors": report.tensors, "size_bytes": report.size_bytes, "files": files}
+        print_json({"items": [values], "next": None})
+    elif quiet:
+        print_path(output)
+    else:
+        click.echo(f"{plain(output)}: {report.tensors} tensors, {size_text(report.size_bytes)}")
+        for name, size, sha256 in report.files:
+            click.echo(f"  {plain(name)}: {size_text(size)}, sha256:{sha256}")
+
 
 RECIPE_SUFFIXES = (".yaml", ".yml", ".json")
 _PROOFS = {
@@ -91,7 +198,7 @@ def assemble(
     elif model.endswith(GGUF_SUFFIX) and Path(model).is_file():
         raise BadSource(f"{model}: it is a GGUF file already; organ ingest, extract and transplant take it apart")
     elif address() is not None:
-        results = _from_elsewhere(model, output, shards, merge, None if partial else accept, asked)
+        results = _assemble_remote(model, output, shards, merge, None if partial else accept, asked)
     else:
         with folder_registry() as registry:
             recipe = None if partial or shards or merge else _with_its_base(registry, model)
@@ -101,7 +208,7 @@ def assemble(
                 results = _from_registry(registry, _plans(registry, model, output, shards, merge), asked)
             else:
                 results = _made(composed(registry, registry.compose(recipe).accept(*accept), asked))
-    _print(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
+    _print_assembled(results, dry_run=dry_run, as_json=as_json, quiet=quiet)
 
 
 def _from_recipe(path: str, accept: Sequence[str], asked: Asked) -> list[dict[str, object]]:
@@ -123,7 +230,10 @@ def _made(result: ComposeResult) -> list[dict[str, object]]:
 def _with_its_base(registry: Registry, model: str) -> Recipe | None:
     """The base of a model that has only some organs, with these; None of any other model. Raises NotAssemblable."""
     from organs.registry.catalog.queries.composing import model_by_text
-    from organs.registry.compose.partial import is_partial, partial_recipe
+    from organs.registry.compose.models import (
+        is_partial,
+        partial_recipe,
+    )
 
     with registry.catalog.reading() as session:
         row = model_by_text(session, model)
@@ -131,7 +241,7 @@ def _with_its_base(registry: Registry, model: str) -> Recipe | None:
 
 
 def _from_registry(registry: Registry, planned: tuple[list[FilePlan], str], asked: Asked) -> list[dict[str, object]]:
-    from organs.registry.chimera.place import place_file
+    from organs.registry.assembly import place_file
 
     (plans, proof), output, force, dry_run = planned, asked.output, asked.force, asked.dry_run
     quiet = not asked.prints
@@ -146,12 +256,16 @@ def _from_registry(registry: Registry, planned: tuple[list[FilePlan], str], aske
     return results
 
 
-def _from_elsewhere(
+def _assemble_remote(
     model: str, output: Path, shards: str | None, merge: bool, accept: Sequence[str] | None, asked: Asked
 ) -> list[dict[str, object]]:
     """The model's own files, or one of all of them, or shards, or its base with its organs; None of `accept` means that
     a model with only some organs is wanted as it came in."""
-    from organs.cli.fetching import fetch_files, fetch_shards, fetch_with_its_base
+    from organs.cli.remote import (
+        fetch_files,
+        fetch_shards,
+        fetch_with_its_base,
+    )
 
     with named_remote() as remote:
         recipe = None if accept is None or shards or merge else remote.with_its_base(model)
@@ -221,10 +335,13 @@ def _result(target: Path, size_bytes: int, digest: Digest | None, proof: str) ->
 
 def _plans(registry: Registry, model: str, output: Path, shards: str | None, merge: bool) -> tuple[list[FilePlan], str]:
     """The files, and what those are that are not new."""
-    from organs.cli.fetching import shard_size
+    from organs.cli.remote import shard_size
+    from organs.registry.assembly import (
+        plan_merged,
+        plan_model,
+        plan_shards,
+    )
     from organs.registry.catalog.queries.composing import chimera_of, model_by_text
-    from organs.registry.chimera.layout import plan_merged, plan_shards
-    from organs.registry.chimera.plan import plan_model
 
     with registry.catalog.reading() as session:
         row = model_by_text(session, model)
@@ -237,7 +354,7 @@ def _plans(registry: Registry, model: str, output: Path, shards: str | None, mer
         return plan_model(session, row), proof
 
 
-def _print(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:
+def _print_assembled(results: list[dict[str, object]], *, dry_run: bool, as_json: bool, quiet: bool) -> None:
     if as_json:
         print_json({"items": results, "next": None})
         return

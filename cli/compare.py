@@ -10,11 +10,11 @@ import click
 from organs.cli.arguments import any_registry, remote_registry
 from organs.cli.console import plain, print_json, print_sentence, print_table
 from organs.cli.files import InputModels, is_file
-from organs.registry.catalog.search.cursor import PAGE_MAX
+from organs.registry.amounts import share_text, theta_text
+from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.entities.comparison import Comparison
 from organs.registry.entities.finding import Severity
 from organs.registry.entities.plan import Compatibility, FitCount, TypeCompatibility
-from organs.registry.present.text import share_text, theta_text
 
 CHANGED_SHOWN = 10
 NAMES_SHOWN = 10

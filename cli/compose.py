@@ -1,22 +1,33 @@
-"""`organ compose`."""
+"""`organ compose` and `organ purify`: make chimeras."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from organs.cli.arguments import any_registry, folder_registry, remote_registry
 from organs.cli.console import plain, print_json, print_path, progress_bar
-from organs.cli.files import check_fits, gguf_targets
+from organs.cli.files import SUFFIX, check_fits, check_folder_free, gguf_targets, is_file, one_source
 from organs.ingest.files import FileSource
 from organs.registry.amounts import size_text
-from organs.registry.entities.chimera import WrittenFile
-from organs.registry.errors import BadLock
+from organs.registry.catalog.vocabulary import GRAFTED_TYPES
+from organs.registry.entities.chimera import ComposeResult, WrittenFile
+from organs.registry.errors import BadLock, BadRecipe, BadSource
+from organs.registry.names import parse_model_name
 
 if TYPE_CHECKING:
+    from organs.cli.composing import Asked, Begun
+    from organs.registry.compose.api import RecipeBuilder
     from organs.registry.compose.lock import Lock
+    from organs.registry.registry import Registry
+
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -74,8 +85,8 @@ def compose(
 
 def _from_lock(path: Path, output: Path, *, dry_run: bool, force: bool, as_json: bool, quiet: bool) -> None:
     from organs.cli.composing import Asked
-    from organs.cli.fetching import fetch_lock
-    from organs.registry.chimera.place import place_file
+    from organs.cli.remote import fetch_lock
+    from organs.registry.assembly import place_file
     from organs.registry.compose.build import plan_lock
 
     lock = _read_lock(path)
@@ -116,3 +127,127 @@ def _read_lock(path: Path) -> Lock:
         raise BadLock(f"{path}: it is no lock: a lock is ASCII") from error
     except BadLock as error:
         raise BadLock(f"{path}: {error}") from error
+
+
+_METHODS = ("spectral", "fractal")
+"""Those of `PurifyMethod`, which loads numpy; a test compares them."""
+
+
+@click.command()
+@click.argument("model", metavar="MODEL|FILE|DIR")
+@click.option("--method", required=True, type=click.Choice(_METHODS), help="How: see the documentation of recipes.")
+@click.option("--keep", type=float, metavar="SHARE", help="The share of the energy that spectral keeps, 0.9 by itself.")
+@click.option("--type", "kinds", multiple=True, type=click.Choice(GRAFTED_TYPES), help="Organs of this type.")
+@click.option("--blocks", "--layers", "blocks", metavar="BLOCKS", help="Organs of these blocks, such as 5-20.")
+@click.option("--slot", "slots", multiple=True, metavar="SLOT", help="Organs in this slot; * stands for any text.")
+@click.option("--where", metavar="QUERY", help="Organs by what they measure: 'theta<38'.")
+@click.option("--name", metavar="NAME", help="Register the result as NAMESPACE/NAME.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Write it there.")
+@click.option("--accept", multiple=True, metavar="CODE", help="Accept a warning by its code.")
+@click.option("-y", "--yes", is_flag=True, help="Accept every warning.")
+@click.option("--dry-run", is_flag=True, help="Say what it would be, and make nothing.")
+@click.option("--force", is_flag=True, help="Replace what is there.")
+@click.option("--json", "as_json", is_flag=True, help="The plan and what was made as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print the new model's name only.")
+def purify(
+    model: str,
+    method: str,
+    keep: float | None,
+    kinds: tuple[str, ...],
+    blocks: str | None,
+    slots: tuple[str, ...],
+    where: str | None,
+    name: str | None,
+    output: Path | None,
+    accept: tuple[str, ...],
+    yes: bool,
+    dry_run: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Purify organs of a registered model, and register the result, with each organ's θ before and after.
+
+    The feed-forward organs, unless --type, --slot or --where says otherwise. With -o it is written as a GGUF too.
+
+    A FILE or an organ directory DIR is purified without your registry, by way of a temporary one beside OUT: as a GGUF
+    where OUT ends in .gguf, else as an organ directory.
+    """
+    from organs.cli.composing import Asked, composed, print_composed, print_thetas, refuse_recipe
+
+    asked = Asked(output, None, None, yes, dry_run, force, as_json, quiet)
+
+    def composition(compose: Callable[[str], Begun], base: str) -> Begun:
+        try:
+            begun = compose(base).accept(*accept)
+            step = begun.purify(
+                method, where=where or "", type=kinds or None, slot=slots or None, blocks=blocks, keep=keep
+            )
+            return step if name is None else step.named(name)
+        except BadRecipe as error:
+            refuse_recipe(error, as_json=as_json)
+
+    if not is_file(model):
+        with any_registry() as registry:
+            result = composed(registry, composition(registry.compose, model), asked)
+        print_composed(result, asked)
+        print_thetas(result, asked)
+        return
+    if output is None or name is not None:
+        raise click.UsageError("of a FILE or a DIR the result is written, not registered: give -o OUT, and no --name")
+    with _temporary(model, output, asked) as (registry, base):
+        result = _written(registry, composition(registry.compose, base), replace(asked, called=model), output)
+    _print_written(result, asked)
+    print_thetas(result, asked)
+
+
+def _written(registry: Registry, composition: RecipeBuilder, asked: Asked, output: Path) -> ComposeResult:
+    """Make a GGUF or an organ directory of a file; `registry` is a temporary one."""
+    from organs.cli.composing import composed
+    from organs.ingest.directory.extract import extract, registered_contents
+
+    if output.suffix == SUFFIX:
+        result = composed(registry, composition, asked)
+    else:
+        result = composed(registry, composition, replace(asked, output=None, folder=output))
+        if result.made is not None:
+            contents = registered_contents(registry, parse_model_name(result.made.model or ""))
+            with progress_bar("write", result.made.size_bytes, quiet=not asked.prints) as advance:
+                extract(contents, output, force=asked.force, progress=advance)
+    if result.made is None:
+        return result
+    made = msgspec.structs.replace(result.made, file=str(output), model=None, created=None)
+    return msgspec.structs.replace(result, made=made)
+
+
+def _print_written(result: ComposeResult, asked: Asked) -> None:
+    made = result.made
+    if asked.as_json:
+        print_json(result)
+    elif made is not None and asked.quiet:
+        print_path(made.file)
+    elif made is not None:
+        click.echo(f"\n{plain(made.file)}: {size_text(made.size_bytes)}, sha256:{made.sha256}")
+
+
+@contextmanager
+def _temporary(model: str, output: Path, asked: Asked) -> Iterator[tuple[Registry, str]]:
+    """A registry that holds the files `model` alone, and is gone afterwards; and the name that they have in it."""
+    from organs.ingest.service import ingest_model
+    from organs.ingest.sources import source_size_bytes
+    from organs.registry.registry import Registry
+
+    source = one_source(model, "purify")
+    size_bytes = source_size_bytes(source)
+    if output.suffix == SUFFIX:
+        gguf_targets(output, [output.name], force=asked.force)
+    else:
+        check_folder_free(output, force=asked.force)
+    if not output.absolute().parent.is_dir():
+        raise BadSource(f"{output.absolute().parent}: no such folder")
+    check_fits(output.absolute(), 2 * size_bytes)
+    folder = tempfile.TemporaryDirectory(prefix=".organ-", dir=output.absolute().parent)
+    with folder as home, Registry.open(home) as registry:
+        with progress_bar("ingest", size_bytes, quiet=not asked.prints) as advance:
+            name = ingest_model(registry, source, None, advance).model
+        yield registry, name

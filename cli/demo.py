@@ -16,10 +16,10 @@ import click
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 from organs.cli.console import print_sentence, print_table, progress_bar
+from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.entities.finding import Severity
 from organs.registry.errors import BadSetting, BadSource, OrganError
 from organs.registry.names import parse_model_name
-from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.registry.validation.llama import LlamaCpp
 from organs.registry.validation.runtime import NoRuntime
@@ -195,9 +195,8 @@ def _type_row(kind: Values) -> tuple[object, ...]:
 
 
 def _assemble(registry: Registry, path: Path, report: IngestReport) -> None:
+    from organs.registry.assembly import place_file, plan_model
     from organs.registry.catalog.queries.models import model_by_name
-    from organs.registry.chimera.place import place_file
-    from organs.registry.chimera.plan import plan_model
 
     with registry.catalog.reading() as session:
         (plan,) = plan_model(session, model_by_name(session, parse_model_name(report.model)))

@@ -19,7 +19,7 @@ DIGEST = "sha256:"
 
 def values_there(remote: RemoteRegistry, what: str, versions_shown: int) -> Organ | Values:
     """A model, with its organs, or an organ: whichever `what` means, as for a registry in a folder."""
-    from organs.registry.client.names import told_name
+    from organs.registry.client.address import told_name
     from organs.registry.client.shown import shown_versions
 
     if what.startswith(DIGEST):

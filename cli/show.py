@@ -1,11 +1,15 @@
-"""`organ models` and `organ show`."""
+"""`organ search`, `models`, `show` and `report`: read the catalog."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
 from organs.cli.arguments import (
     QueryCommand,
@@ -17,6 +21,7 @@ from organs.cli.arguments import (
 from organs.cli.composing import print_changes, print_findings
 from organs.cli.console import (
     NONFINITE_MARK,
+    in_lines,
     plain,
     print_json,
     print_prose,
@@ -24,25 +29,143 @@ from organs.cli.console import (
     print_table,
 )
 from organs.cli.elsewhere import values_there
-from organs.registry.catalog.search import MODELS, parse_query
-from organs.registry.catalog.search.cursor import PAGE_MAX
-from organs.registry.catalog.search.fields import PARTIAL
-from organs.registry.catalog.vocabulary import REACHABLE_STATES
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
+from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.catalog.search import MODELS, ORGANS, PARTIAL, Query, parse_query
+from organs.registry.catalog.vocabulary import BIN_DEGREES, REACHABLE_STATES
 from organs.registry.digest import looks_like_prefix
 from organs.registry.entities.chimera import Chimera
 from organs.registry.entities.model import ModelPage, ModelSummary
-from organs.registry.entities.organ import MadeOrgan, Measurement, Organ, PlacedOrgan
+from organs.registry.entities.organ import FacetCounts, MadeOrgan, Measurement, Organ, PlacedOrgan
 from organs.registry.entities.published import ModelVersion
-from organs.registry.errors import BadName, NotFound
-from organs.registry.measures import MEASURES
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT, Report, ReportSection
+from organs.registry.errors import BadName, BadSource, NotFound
+from organs.registry.measures import BY_FIELD, MEASURES
 from organs.registry.names import parse_model_name
-from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.present.values import Values
+from organs.registry.reports.formats import grid, markdown, section_sheet, sheet
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from organs.registry.catalog.tables import Model
+
+
+_USUAL = ("theta", "spectral_signal")
+"""Measures that every table shows; another is shown first when it is sorted by."""
+_SEARCH_NUMBERS = ("size", "alike", *(one.label for one in MEASURES.values()))
+_BAR_WIDTH = 40
+_VALUES_SHOWN = 12
+
+
+def _organ_fields_help() -> str:
+    lines = [f"  {field.name + ':':10} {field.meaning}" for field in ORGANS.fields.values()]
+    return "\n".join(lines)
+
+
+@click.command(
+    cls=QueryCommand,
+    epilog="\b\nFields\n" + _organ_fields_help() + "\n\n\b\n"
+    "Any other word is looked for in the names, titles, tags and descriptions of models.\n"
+    f"  slot:{','.join(EXAMPLE_SLOTS)}   one of them        -type:norm      not this\n"
+    "  block:5-20             a range            theta>=45       a bound\n"
+    "  sort:-spectral         the highest first  unique:organ    each organ once\n"
+    "  like:DIGEST            the most alike first, among organs of its slot and shape",
+)
+@click.argument("query", nargs=-1)
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, PAGE_MAX), help="Organs on a page.")
+@click.option("--after", metavar="PLACE", help="Go on behind a page: its `next`.")
+@click.option("--facets", is_flag=True, help="Also count what is found, by type, slot, dtype and so on.")
+@click.option("--json", "as_json", is_flag=True, help="The page as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print digests only.")
+def search(query: tuple[str, ...], limit: int, after: str | None, facets: bool, as_json: bool, quiet: bool) -> None:
+    """Find organs: `organ search type:organ theta:35-60 sort:-spectral`.
+
+    Without sort: the highest θ comes first. θ is the shape of an organ's weights between noise (0°) and signal (90°);
+    it does not say how good an organ is.
+    """
+    text = " ".join(query)
+    asked = parse_query(text)
+    with any_registry() as registry:
+        page = registry.search(text, limit=limit, after=after)
+        told = page.next is not None and asked.like is None and not as_json  # "more of 238"
+        counts = registry.count(text) if facets or told else None
+    for note in page.notes:
+        click.echo(f"note: {plain(note)}", err=True)
+    if as_json:
+        print_json(structs.replace(page, facets=counts))
+        return
+    if quiet:
+        for organ in page:
+            click.echo(organ.digest)
+    else:
+        _print_organs(page.items, asked)
+        if facets and counts is not None:
+            _print_counts(counts, asked)
+    if page.next is not None:
+        total = counts.total if counts is not None and counts.exact and not asked.unique else None
+        print_more("search", text, [*(["-q"] if quiet else []), "--limit", str(limit)], page.next, total)
+
+
+def _print_organs(organs: tuple[PlacedOrgan, ...], asked: Query) -> None:
+    if not organs:
+        click.echo("Nothing matches. organ search --help lists the fields.", err=True)
+        return
+    first, heading = _first_column(asked)
+    columns = ["organ", "model", "tensor", "type", "dtype", *(MEASURES[name].label for name in _USUAL), "size"]
+    rows = [[*([_number(first, getattr(organ, first))] if first else []), *_row(organ)] for organ in organs]
+    print_table([*([heading] if first else []), *columns], rows, _SEARCH_NUMBERS)
+    if asked.like is not None:
+        click.echo("alike: 1 the same weights, below 0.2 not related", err=True)
+
+
+def _first_column(asked: Query) -> tuple[str, str]:
+    """The member that the list is ranked by, unless every table shows it, and its heading."""
+    if asked.like is not None:
+        return "likeness", "alike"
+    measure = BY_FIELD.get(asked.sort.field)
+    return (measure.name, measure.label) if measure and measure.name not in _USUAL else ("", "")
+
+
+def _row(organ: PlacedOrgan) -> list[object]:
+    numbers = [theta_text(organ.theta), share_text(organ.spectral_signal), size_text(organ.size_bytes)]
+    name = f"{organ.name} {NONFINITE_MARK}" if organ.nonfinite else organ.name
+    return [organ.digest[:12], organ.model, name, organ.type, organ.dtype, *numbers]
+
+
+def _number(name: str, value: float | None) -> str:
+    return MEASURES[name].text(value) if name in MEASURES else share_text(value)
+
+
+def _print_counts(counts: FacetCounts, asked: Query) -> None:
+    total = "too many to count one by one" if counts.total is None else f"{counts.total:,} organs at their places"
+    about = "" if counts.exact or counts.total is None else "about "
+    click.echo(f"\n{about}{total}")
+    if counts.uncounted:
+        click.echo(f"the counts below leave out {plain(', '.join(counts.uncounted))}")
+    for name, values in counts.fields.items():
+        shown = list(values.items())[:_VALUES_SHOWN]
+        more = f", and {len(values) - len(shown)} more" if len(values) > len(shown) else ""
+        label = f"any {name}" if asked.choices(name) else name  # its own filter is left out
+        click.echo(f"{label + ':':12} {plain(', '.join(f'{value} {count:,}' for value, count in shown))}{more}")
+    _print_histogram(counts, "any θ" if asked.numbers("theta") or asked.numbers("signal") else "θ")
+
+
+def _print_histogram(counts: FacetCounts, label: str) -> None:
+    by_bin = counts.theta_counts
+    measured = [lower for lower, count in by_bin.items() if lower is not None and count]
+    if measured:
+        click.echo(f"{label}:")
+    most = max(by_bin.values(), default=0)
+    for lower in range(min(measured, default=0), max(measured, default=-1) + 1, BIN_DEGREES):
+        count = by_bin.get(lower, 0)
+        click.echo(
+            f"{f'{lower}-{lower + BIN_DEGREES}°':>7} {'█' * round(_BAR_WIDTH * count / most):{_BAR_WIDTH}} {count:,}"
+        )
+    if unmeasured := by_bin.get(None):
+        click.echo(f"   no θ {'█' * round(_BAR_WIDTH * unmeasured / most):{_BAR_WIDTH}} {unmeasured:,}")
+
 
 VERDICTS_SHOWN = 3
 COMPUTED_SHOWN = 12
@@ -95,7 +218,7 @@ FILES_SHOWN = 4
 EDGES_SHOWN = 12
 PARTIAL_MODEL = "partial model"
 FACTS_SHOWN = ("licence", "context length", "vocabulary", "tokenizer")
-_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
+_SHOW_NUMBERS = ("tensors", "size", "θ", "|Z|", "spectral", "value")
 
 _METHODS = {
     "z1": "the Z-measure: what the distribution of the weights looks like",
@@ -137,11 +260,11 @@ def print_model(values: Values) -> None:
         )
         for kind in values["types"]
     ]
-    print_table(("type", "tensors", "size", "θ", "spectral"), rows, _NUMBERS)
+    print_table(("type", "tensors", "size", "θ", "spectral"), rows, _SHOW_NUMBERS)
     print_lineage(values)
     click.echo()
     columns = ("tensor", "type", "dtype", "shape", "θ", "|Z|", "spectral", "organ")
-    print_table(columns, [_organ_row(organ) for organ in values["organs"]], _NUMBERS)
+    print_table(columns, [_organ_row(organ) for organ in values["organs"]], _SHOW_NUMBERS)
 
 
 def _print_state(values: Values) -> None:
@@ -212,7 +335,7 @@ def _print_reading(reading: Measurement) -> None:
         (name.replace("_", " "), _reading_text(name, value), _MEANINGS.get(name, ""))
         for name, value in reading.readings().items()
     ]
-    print_table(("number", "value", "what it is"), rows, _NUMBERS)
+    print_table(("number", "value", "what it is"), rows, _SHOW_NUMBERS)
     if reading.reason is not None:
         print_sentence(f"not measured: {reading.reason}")
 
@@ -252,14 +375,14 @@ VERSIONS_SHOWN = 10
 _LIST_NUMBERS = ("tensors", "parameters", "size", "θ", "|Z|", "spectral", "rank", "block")
 
 
-def _fields_help() -> str:
+def _model_fields_help() -> str:
     return "\n".join(f"  {field.name + ':':10} {field.meaning}" for field in MODELS.fields.values())
 
 
 @click.command(
     cls=QueryCommand,
     epilog="\b\nFields\n"
-    + _fields_help()
+    + _model_fields_help()
     + f"\n  sort:      {', '.join(MODELS.sorts)}; -theta is the highest first\n\n"
     "Any other word is looked for in names, titles, tags and descriptions.",
 )
@@ -367,8 +490,8 @@ def _model_by_digest(session: Session, what: str) -> Model | None:
 
 
 def _model_values(session: Session, model: Model) -> Values:
+    from organs.registry.catalog.queries.models import versions
     from organs.registry.catalog.queries.organs import organs_of_model
-    from organs.registry.catalog.queries.published import versions
     from organs.registry.compose.chimeras import chimera_of_model
     from organs.registry.present.models import model_page
 
@@ -404,3 +527,134 @@ def _model_row(model: ModelSummary) -> tuple[object, ...]:
         *(count_text(model.parameters), size_text(model.size_bytes), theta_text(model.mean_theta)),
         model.license or "–",
     )
+
+
+_FORMATS = ("text", "markdown", "json", "csv")
+_BY_SUFFIX = {
+    "": "text",
+    ".txt": "text",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".json": "json",
+    ".csv": "csv",
+}
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--format", "form", type=click.Choice(_FORMATS), help="By default by the end of -o's name, else text.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@click.option("--table", metavar="NAME", help="One table only. CSV has one at a time: ranking, or types of a MODEL.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    metavar="N",
+    help=f"Rows of a list: {ROWS_DEFAULT} models or {ORGANS_DEFAULT} tensors by default.",
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write it to FILE, whole.")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def report(
+    model: str | None,
+    form: str | None,
+    as_json: bool,
+    table: str | None,
+    limit: int | None,
+    output: Path | None,
+    force: bool,
+) -> None:
+    """Explain what was measured, of the registry or of one MODEL, in tables and with their meaning.
+
+    The registry's tables are figures, ranking, types, scale, families and wells; a model's are model, notes,
+    relatives, findings, dtypes, types, blocks, highest, wells, anomalies and methods.
+    """
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json and --format {form} exclude each other")
+    chosen = "json" if as_json else form or _form_of(output)
+    if output is not None:
+        _check_target(output, force=force)
+    with any_registry() as registry:
+        result = registry.report(model, limit=limit)
+    if table is not None:
+        if table not in result.sections:
+            raise click.UsageError(f"this report has no table {table!r}: it has {', '.join(result.sections)}")
+        result = result.only(table)
+    if output is None:
+        _print(result, chosen)
+        return
+    with redirect_stdout(io.StringIO()) as printed:
+        _print(result, chosen)
+    _place(output, printed.getvalue().encode())
+    click.echo(f"written to {plain(output)}", err=True)
+
+
+def _form_of(output: Path | None) -> str:
+    """The format that the end of the name of `output` stands for; text without one."""
+    suffix = output.suffix.lower() if output else ""
+    if suffix not in _BY_SUFFIX:
+        raise BadSource(
+            f"{output}: a report is text (.txt), Markdown (.md), JSON (.json) or CSV (.csv); --format chooses "
+            "one whatever the name is"
+        )
+    return _BY_SUFFIX[suffix]
+
+
+def _check_target(output: Path, *, force: bool) -> None:
+    if output.is_dir():
+        raise BadSource(f"{output}: a folder is there")
+    if output.exists() and not force:
+        raise BadSource(f"{output}: there already; --force replaces it")
+    if not output.parent.is_dir():
+        raise BadSource(f"{output.parent}: no such folder")
+
+
+def _print(report: Report, form: str) -> None:
+    if form == "json":
+        print_json(report)
+    elif form == "csv":
+        keys, rows = section_sheet(report.sections[report.main])
+        harmless = ([plain(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
+        click.echo(sheet([plain(key) for key in keys], harmless), nl=False)
+    elif form == "markdown":
+        for line in markdown(report).splitlines():
+            click.echo(plain(line))
+    else:
+        _print_text(report)
+
+
+def _print_text(report: Report) -> None:
+    _print_heading(report.title, "=")
+    _print_paragraphs(report.opening)
+    for section in report.sections.values():
+        click.echo()
+        _print_heading(section.title, "-")
+        _print_section(section)
+    _print_paragraphs(report.closing)
+
+
+def _print_heading(title: str, line: str) -> None:
+    shown = plain(title)
+    click.echo(f"{shown}\n{line * len(shown)}")
+
+
+def _print_section(section: ReportSection) -> None:
+    _print_paragraphs(section.before)
+    shown = grid(section)
+    if shown.rows:
+        click.echo()
+        headings = [plain(heading) for heading in shown.headings]
+        numbers = [heading for heading, right in zip(headings, shown.right, strict=True) if right]
+        print_table(headings, shown.rows, numbers)
+    _print_paragraphs(section.after)
+
+
+def _print_paragraphs(texts: tuple[str, ...]) -> None:
+    for text in texts:
+        click.echo("\n" + in_lines(plain(text)))
+
+
+def _place(path: Path, data: bytes) -> None:
+    """Write `data` to `path`, durably, or nothing."""
+    from organs.registry.store.files import placed
+
+    with placed(path, len(data)) as file:
+        file.write_at(data, 0)

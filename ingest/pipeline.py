@@ -29,11 +29,19 @@ from organs.ingest.tasks import (
     Stored,
     Tasks,
 )
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from organs.registry.catalog.queries.organs import measured_organs
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+    measured_organs,
+)
 from organs.registry.catalog.records import OrganKey
-from organs.registry.catalog.register.blobs import lease_blobs, mark_corrupt, record_blobs, renew_lease
-from organs.registry.catalog.register.organs import shape_text
+from organs.registry.catalog.register.organs import (
+    lease_blobs,
+    mark_corrupt,
+    record_blobs,
+    renew_lease,
+    shape_text,
+)
 from organs.registry.digest import Digest
 from organs.registry.errors import OrganError
 from organs.registry.measure import Measurement

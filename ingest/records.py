@@ -15,10 +15,17 @@ from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecor
 from organs.registry.catalog.register.organs import shape_text
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import Header
-from organs.registry.gguf.pieces import shown_type, shown_value
+from organs.registry.gguf.read import (
+    shown_type,
+    shown_value,
+)
 from organs.registry.gguf.types import UNQUANTISED
 from organs.registry.names import ModelName
-from organs.registry.relatives.declared import DeclaredParent, folded, numbered_parents
+from organs.registry.relatives.resolve import (
+    DeclaredParent,
+    folded,
+    numbered_parents,
+)
 
 NONFINITE_SHOWN = 5
 """Tensors with values that are NaN or infinite that are named in a sentence."""

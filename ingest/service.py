@@ -27,12 +27,11 @@ from organs.registry.catalog.queries.models import (
     next_version,
 )
 from organs.registry.catalog.records import ModelRecord
-from organs.registry.catalog.register.blobs import (
+from organs.registry.catalog.register.models import Registered, register_model, registered_already, show_model
+from organs.registry.catalog.register.organs import (
     begin_ingest,
     end_ingest,
 )
-from organs.registry.catalog.register.models import Registered, register_model, registered_already
-from organs.registry.catalog.register.states import show_model
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.errors import DiskFull, NameTaken, OrganError, StoreUnwritable

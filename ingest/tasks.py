@@ -20,7 +20,7 @@ from organs.ingest.files import (
     Cancelled,
 )
 from organs.ingest.hashing import FileDigests, FilePass, HashedPiece, Piece, Stages, hash_literal
-from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.errors import BadSource, StoreError
 from organs.registry.gguf import DType
 from organs.registry.measure import Measurement, Read, measure

@@ -7,8 +7,7 @@ from typing import Literal
 from alembic import context
 
 from organs.migrations import check_schema, current_revision
-from organs.registry.catalog.tables import Base, Timestamp
-from organs.registry.catalog.tables.base import Flag
+from organs.registry.catalog.tables import Base, Flag, Timestamp
 
 engine = context.config.attributes["engine"]
 

@@ -4,7 +4,6 @@
     anatomy     tensor names to places
     store       the blob store: immutable bytes named by the SHA-256 of their plain form
     catalog     the SQL of the registry
-    chimera     from plans to bytes: what a file will be made of, and the stream that makes it
     relatives   who is related to whom
     present     rows as plain values: the one shape that page, JSON and command show
     reports     reports: what was measured
@@ -17,7 +16,7 @@
     errors      errors of this project, each with a stable code, an HTTP status and an exit code
     lineage     how alike two organs or two models are, by their fingerprints
     measure     measuring, pure: an organ's bytes in, numbers out
-    measures    the table of measures: what each is called and means, and its range
+    measures    the table of measures
     names       model names: `namespace/name`, with `@version` where it matters
     notebook    values as small pieces of HTML, for notebooks
     sandbox     programs that read untrusted data run in confined processes
@@ -27,6 +26,7 @@
     upkeep      keeping a registry sound
     validation  validation: a chimera is run in a real runtime beside its base
     entities    entities: the values that cross a border, each defined once
+    assembly    from plans to bytes: what a file consists of, the stream that makes it
 
 An *organ* is one tensor taken out of a model; a *placement* is an organ at its place in a model; a *blob* is immutable
 bytes named by the SHA-256 of the plain bytes. `docs/words.md` has the whole glossary.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from organs.registry.catalog.clock import now
+from organs.registry.assembly import check_readable
 from organs.registry.catalog.engine import (
     OWN_FILES,
     Catalog,
@@ -22,9 +22,14 @@ from organs.registry.catalog.engine import (
     settle,
     write_snapshot,
 )
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_after, blobs_by_digest, known_files
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_after,
+    blobs_by_digest,
+    known_files,
+)
 from organs.registry.catalog.register.submissions import leave_out_uploads
-from organs.registry.chimera.plan import check_readable
+from organs.registry.catalog.tables import now
 from organs.registry.errors import BadInput, CorruptBlob, MissingBlob, NotAllowed, StoreError
 from organs.registry.settings import Settings
 from organs.registry.store import BlobStore

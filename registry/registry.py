@@ -156,8 +156,7 @@ class Registry:
 
         `limit` is from 1 to 1,000; no more models are looked through. Raises what `model` does, BadQuery.
         """
-        from organs.registry.catalog.queries.composing import model_by_text
-        from organs.registry.catalog.queries.fitting import fitting_models
+        from organs.registry.catalog.queries.composing import fitting_models, model_by_text
 
         with self.catalog.reading() as session:
             return fitting_models(session, model_by_text(session, base), limit)
@@ -221,9 +220,8 @@ class Registry:
         It is the file that came in, byte for byte; of a model that came in shards, one file of all of them. Raises what
         `model` does, NotAssemblable, StoreError, DiskFull; then `path` is as it was.
         """
+        from organs.registry.assembly import place_file, plan_merged
         from organs.registry.catalog.queries.composing import model_by_text
-        from organs.registry.chimera.layout import plan_merged
-        from organs.registry.chimera.place import place_file
 
         target = Path(path)
         with self.catalog.reading() as session:

@@ -16,9 +16,8 @@ from datetime import UTC, datetime, timedelta
 
 from threadpoolctl import threadpool_limits
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.blobs import (
+from organs.registry.catalog.queries.organs import (
     BlobRow,
     blobs_after,
     blobs_by_digest,
@@ -26,20 +25,28 @@ from organs.registry.catalog.queries.blobs import (
     known_files,
     names_of_blob,
     oldest_living_ingest,
+    partly_measured_organs,
+    uncounted_organs,
     unneeded_blobs,
 )
-from organs.registry.catalog.queries.organs import partly_measured_organs, uncounted_organs
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
 )
-from organs.registry.catalog.register.blobs import doom_blobs, mark_corrupt, mark_present, reclaim_blob
 from organs.registry.catalog.register.facets import (
     differences,
     repair_totals,
 )
-from organs.registry.catalog.register.organs import count_nonfinite_tensors, record_measures, record_nonfinite
-from organs.registry.catalog.tables import Organ
+from organs.registry.catalog.register.organs import (
+    count_nonfinite_tensors,
+    doom_blobs,
+    mark_corrupt,
+    mark_present,
+    reclaim_blob,
+    record_measures,
+    record_nonfinite,
+)
+from organs.registry.catalog.tables import Organ, now
 from organs.registry.digest import Digest
 from organs.registry.errors import CorruptBlob, MissingBlob, OrganError, StoreError
 from organs.registry.gguf.types import dtype_by_name

@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from organs.registry.backup import DATABASE, FRESH, MARK, NO_SQLITE, BackupReport, back_up
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.register.submissions import NOT_COPIED
-from organs.registry.catalog.tables import Submission, Upload
+from organs.registry.catalog.tables import Submission, Upload, now
 from organs.registry.errors import Busy, DiskFull, NotAllowed, StoreError
 from organs.registry.registry import Registry
 from organs.registry.store.files import Files

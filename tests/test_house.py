@@ -51,7 +51,7 @@ FRAGMENTS: dict[str, str] = {
     "ingest/jobs/report.py": "Each kind of job is a module of its own.",
     "ingest/jobs/submissions.py": "Each kind of job is a module of its own.",
     "ingest/jobs/validate.py": "Each kind of job is a module of its own.",
-    "registry/catalog/queries/ranking.py": "Ranked pages are read by a plan, apart from what a search is.",
+    "registry/catalog/queries/planning.py": "How a search is planned, apart from the rows and counts that it gives.",
     "registry/store/codec/entropy.py": "The checks of a Zstandard frame are a subject of their own.",
     "registry/validation/probe.py": "A program of its own, started by its name.",
     "web/api/downloads.py": "The description of the download routes in the document of the API.",

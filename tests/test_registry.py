@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from organs.registry import Registry
+from organs.registry.assembly import place_file, plan_shards
 from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.chimera.layout import plan_shards
-from organs.registry.chimera.place import place_file
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, StoreError
 from organs.registry.gguf import MemorySource, read_header

@@ -13,8 +13,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.queries.blobs import blobs_by_digest
-from organs.registry.catalog.register.blobs import begin_ingest, lease_blobs
+from organs.registry.catalog.queries.organs import blobs_by_digest
+from organs.registry.catalog.register.organs import (
+    begin_ingest,
+    lease_blobs,
+)
 from organs.registry.catalog.tables import Blob, InlineBlob, Organ
 from organs.registry.digest import digest_of
 from organs.registry.registry import Registry

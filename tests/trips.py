@@ -10,10 +10,9 @@ from sqlalchemy import func, select
 
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import find_sources
+from organs.registry.assembly import place_file, plan_model
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Base
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import plan_model
 from organs.registry.gguf import KeyValue, RawKeyValue, TensorSpec, ValueType, dtype_by_name
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

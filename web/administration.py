@@ -12,10 +12,13 @@ from organs.ingest.contributions.submissions import (
     refuse_submission,
 )
 from organs.registry.catalog.queries.accounts import contributor_account, contributor_by_name
-from organs.registry.catalog.queries.administration import submission_review
-from organs.registry.catalog.queries.removing import model_in_any_state, removal_of
+from organs.registry.catalog.queries.administration import (
+    model_in_any_state,
+    removal_of,
+    submission_review,
+)
 from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state, set_quota
-from organs.registry.catalog.register.states import remove_model
+from organs.registry.catalog.register.models import remove_model
 from organs.registry.entities.account import ContributorAccount, ContributorChangeRequest
 from organs.registry.entities.administration import Removal
 from organs.registry.entities.submission import Decision

@@ -24,7 +24,6 @@ from organs.web.downloads import downloads, made
 from organs.web.errors import answer_errors
 from organs.web.forms import form_token
 from organs.web.hub import hub
-from organs.web.links import twin_address
 from organs.web.memory import hide_headers, remember_answers
 from organs.web.metrics import count_requests, health, metrics
 from organs.web.pages import pages
@@ -35,6 +34,7 @@ from organs.web.responses import (
     REGISTRY_KEY,
     SETTINGS_KEY,
     settings,
+    twin_address,
 )
 from organs.web.security import secure
 from organs.web.settings import WebSettings

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 from flask import Flask, Response, g, request
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import EndedToken, KnownToken, account_by_session, known_token
 from organs.registry.catalog.register.accounts import LOCAL, is_use_due, note_use
+from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import MANAGE_TOKENS
 from organs.registry.errors import BadToken, NotAllowed, OrganError
 from organs.registry.tokens import parse_token, secret_sha256

@@ -31,8 +31,8 @@ WITHOUT_TURN = frozenset(
 )
 """Endpoints of these blueprints that take no turn before their view runs. Reports are computed once for all requests
 that wait for them, and must not wait inside of a turn. Bodies of uploads and submissions come as slowly as their
-clients send them, and have a limit of their own (`web.receiving`); a submission takes its turn when its body has come
-(`take_turn`)."""
+clients send them, and have a limit of their own (`web.contributions`); a submission takes its turn when its body has
+come (`take_turn`)."""
 PATIENCE_SECONDS = 0.25
 SECOND_TURNS = 2
 """Requests that may work beside one that takes longer than PATIENCE_SECONDS."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NoReturn, cast
 import httptools
 
 from organs.registry.entities.problem import MEDIA_TYPE, encoded, plain_problem
-from organs.registry.entities.upload import CHUNK_MOST_BYTES
+from organs.registry.entities.submission import CHUNK_MOST_BYTES
 from organs.web.concurrency import client_address, network_of
 from organs.web.gateway import Answer, BodyPipe, BodyTooSlow, Request, split_target
 from organs.web.responses import API_PREFIX

@@ -13,26 +13,31 @@ from sqlalchemy.orm import Session
 from werkzeug.exceptions import HTTPException
 
 from organs.registry.catalog.queries.accounts import contributor_name
-from organs.registry.catalog.queries.blobs import BlobRow
 from organs.registry.catalog.queries.models import (
+    RepositoryQuery,
+    file_names_of,
     files_of,
     removal,
     removed_versions,
-)
-from organs.registry.catalog.queries.published import (
-    RepositoryQuery,
-    file_names_of,
     repositories_page,
     versions_of,
 )
+from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.card import CARD_VERSION, card
-from organs.registry.compose.chimeras import chimera_of_model
+from organs.registry.compose.chimeras import (
+    CARD_VERSION,
+    card,
+    chimera_of_model,
+)
 from organs.registry.entities.problem import INTERNAL
 from organs.registry.errors import BadName, BadQuery, NotFound, OrganError, Removed
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.values import Values
-from organs.web.contents import model_file, public_names, told_in_words
+from organs.web.downloads import (
+    model_file,
+    public_names,
+    told_in_words,
+)
 from organs.web.errors import HIDDEN, logged_status
 from organs.web.responses import (
     reading,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from flask import request
 
+from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.search import Query, Vocabulary, parse_query
-from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.errors import BadQuery, NotFound
 from organs.web.responses import wants_csv
 

@@ -7,10 +7,9 @@ from urllib.parse import urlsplit
 from flask import abort, request
 from sqlalchemy.orm import Session
 
-from organs.ingest.jobs.queue import ask_for
+from organs.ingest.jobs.runner import ask_for
 from organs.registry.catalog.queries.events import yanked_by
-from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.published import own_model
+from organs.registry.catalog.queries.models import model_by_name, own_model
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.tables import Model
 from organs.registry.errors import Conflict, NotAllowed

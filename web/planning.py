@@ -18,9 +18,15 @@ from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from organs.ingest.jobs.compose import PLAN_COST_MAX
-from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.queries.fitting import fitting_models
-from organs.registry.compose.candidates import ALIKE, Cell, adapters_for, candidates_for, cells_of, types_of
+from organs.registry.catalog.queries.composing import fitting_models, model_by_text
+from organs.registry.compose.compatibility import (
+    ALIKE,
+    Cell,
+    adapters_for,
+    candidates_for,
+    cells_of,
+    types_of,
+)
 from organs.registry.compose.cost import Budget, check_pair, check_recipe
 from organs.registry.compose.models import Parent, RegisteredLibrary
 from organs.registry.compose.plan import Plan, planned_recipe

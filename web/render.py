@@ -15,18 +15,22 @@ from markdown_it.token import Token
 from markupsafe import Markup, escape
 from msgspec import structs
 
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.anatomy import OrganType
 from organs.registry.entities.organ import Organ, PlacedOrgan
 from organs.registry.entities.published import DESCRIPTION_MAX
 from organs.registry.entities.report import Cell
 from organs.registry.measures import MEASURE_NAMES
-from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from organs.registry.reports.words import (
     COARSE,
     FEW,
     caution,
 )
-from organs.web.links import model_address, organ_address, outside_link
+from organs.web.responses import (
+    model_address,
+    organ_address,
+    outside_link,
+)
 
 THETA_TONES = (
     *("#56697f", "#5e7084", "#66778a", "#6e7e8f", "#768694", "#7e8d9a", "#87949f", "#8f9ca3"),

@@ -1,30 +1,70 @@
-"""Responses: pages as HTML, lists as CSV, entities as JSON.
-
-    /organs?q=type:organ         the page
-    /organs.csv?q=type:organ     the list of a page that has one
-    /organs.json?q=type:organ    redirects to the resource of the API, `/api/v1/organs?q=type:organ`
-    /jobs.json                   the same entity as the resource of the API, for the session of a browser
-
-HTML and JSON carry a strong ETag of their bytes, and answer 304 to a client that has them.
-"""
+"""Responses: pages as HTML, lists as CSV, entities as JSON; and links within the catalog."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from flask import Blueprint, Response, current_app, render_template, request, url_for
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.search import Query, short_text
 from organs.registry.entities.base import Entity, encode
 from organs.registry.entities.report import Cell
 from organs.registry.registry import Registry
 from organs.registry.reports.formats import sheet
 from organs.web.settings import WebSettings
+
+LINK_MAX_LENGTH = 2000
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9._~:/?#\[\]@!$&()*+,;=%-]+", re.IGNORECASE)
+
+
+def organ_address(digest: str) -> str:
+    """The page of the organ of that digest."""
+    return f"{request.script_root}/organs/{digest}"  # `url_for` takes twenty times as long, and lists have many
+
+
+def model_address(name: str, endpoint: str = "pages.model", **more: Any) -> str:
+    """The page of the model `namespace/name` or `namespace/name@version`, or another endpoint for it."""
+    if endpoint == "pages.model" and not more:
+        return f"{request.script_root}/models/{quote(name, safe='/@')}"
+    namespace, _, rest = name.partition("/")
+    return url_for(endpoint, namespace=namespace, name=rest, **more)
+
+
+def query_address(endpoint: str, query: Query, **more: str) -> str:
+    """The list of what `query` finds."""
+    return with_parameters(url_for(endpoint), {"q": short_text(query)}, **more)
+
+
+def with_parameters(path: str, parameters: dict[str, str], **more: str) -> str:
+    """`path` with `parameters`, those of `more` replaced; empty ones are left out."""
+    kept = {name: value for name, value in {**parameters, **more}.items() if value}
+    return quote(path, safe="/@:+~") + (f"?{urlencode(kept, safe=':,/*>=<-')}" if kept else "")
+
+
+def twin_address() -> str:
+    """The JSON twin of the page that is being made."""
+    path = "/index" if request.path == "/" else request.path
+    return with_parameters(f"{request.script_root}{path}.json", request.args.to_dict())
+
+
+def outside_link(text: object) -> str | None:
+    """`text` when it is an address that a page may link to: http or https, with a host, no quotes, no password."""
+    if not isinstance(text, str) or len(text) > LINK_MAX_LENGTH or not _ADDRESS.fullmatch(text):
+        return None
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname
+    except ValueError:
+        return None
+    return text if host and parts.username is None and parts.password is None else None
+
 
 REGISTRY_KEY = "organ_registry"
 SETTINGS_KEY = "organ_settings"
@@ -140,7 +180,7 @@ def conditional(answer: Response) -> Response:
 
 def next_address(after: str) -> str:
     """This address with another `after`, as it may stand between the brackets of a `Link`."""
-    from organs.web.links import with_parameters
+    # import gone
 
     address = with_parameters(request.script_root + request.path, request.args.to_dict(), after=after)
     return address.replace("<", "%3C").replace(">", "%3E")

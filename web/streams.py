@@ -19,10 +19,10 @@ from urllib.parse import quote
 
 from flask import Flask, Response, abort, current_app, request
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.register.models import add_downloads
+from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
 from organs.registry.errors import MissingBlob, OrganError
 from organs.registry.registry import Registry

@@ -80,7 +80,7 @@ from organs.registry.catalog.queries.submissions import (
 )
 from organs.registry.catalog.records import ModelRecord, ParentRecord
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.states import withdraw_model
+from organs.registry.catalog.register.models import withdraw_model
 from organs.registry.catalog.register.submissions import change_submission, locked_submission, submissions_waiting_for
 from organs.registry.catalog.tables import Contributor, Model, Submission
 from organs.registry.catalog.vocabulary import Action
@@ -89,7 +89,7 @@ from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadInput, OrganError, UnsupportedDType
 from organs.registry.names import ModelName
 from organs.registry.registry import Registry
-from organs.registry.relatives.declared import stated_relation
+from organs.registry.relatives.resolve import stated_relation
 
 UNDER_WAY = ("checking", "publishing")
 INSPECTED_SHARE = 0.05

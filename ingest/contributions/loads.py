@@ -18,10 +18,13 @@ from organs.ingest.dissect import DissectedFile
 from organs.ingest.files import BufferPool, FileIdentity, FileSource
 from organs.ingest.hashing import FilePass, HashedPiece, Piece, Stages
 from organs.registry.digest import Digest, digest_of, parse_digest
-from organs.registry.entities.upload import PackPiece, UploadRequest
+from organs.registry.entities.submission import (
+    PackPiece,
+    UploadRequest,
+)
 from organs.registry.errors import BadDigest
 from organs.registry.gguf import ByteSource, MemorySource
-from organs.registry.gguf.pieces import Span
+from organs.registry.gguf.read import Span
 from organs.registry.store.codec import BYTES_CODEC
 
 BUFFERS = 12

@@ -1,28 +1,112 @@
-"""What a contributor asks for: the files of a model, the pieces that each is put together from, what is said of it.
-
-It comes from outside as JSON. It is bounded before anything is built of it, and everything that is wrong is told at
-once, by field.
-"""
+"""The manifest of a submission and the description of a model: read from outside, each fault by name."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from organs.ingest.contributions.description import (
-    BREAKS,
-    has_controls,
-)
 from organs.ingest.contributions.findings import MUST_ACKNOWLEDGE
+from organs.registry.catalog.records import (
+    Edits,
+)
 from organs.registry.catalog.vocabulary import checked_text
 from organs.registry.compose.licences import wrong_with_licence
 from organs.registry.digest import Digest
 from organs.registry.entities.published import BASE_MAX, DESCRIPTION_MAX, LICENSE_MAX, TAG_MAX, TAGS_MAX, TITLE_MAX
 from organs.registry.errors import BadInput, BadValue, field_errors
 from organs.registry.gguf.types import SIZE_MAX
+
+FIELDS = ("title", "description", "license", "base", "tags")
+
+BREAKS = "\n\t"
+"""Control characters that a description may have."""
+_HARMLESS = "\u00a0\u200c\u200d"
+"""Blanks that break no line, and what holds signs together: Python takes them for control characters."""
+
+Wrong = tuple[str, str]
+"""A field and a sentence."""
+
+
+def read_edits(given: Mapping[str, object]) -> tuple[Edits, list[Wrong]]:
+    """The edits that the members of `given` among `FIELDS` mean, and all that is wrong with them.
+
+    What is absent stays as it is; null, an empty text and an empty list say that nothing is said any more. Where
+    anything is wrong the edits are not to be used.
+    """
+    wrong: list[Wrong] = []
+    read: dict[str, Any] = {}
+    for name, reader in _READERS.items():
+        if name in given:
+            try:
+                read[name] = reader("" if given[name] is None else given[name])
+            except BadValue as error:
+                wrong.append((name, _sentence(str(error))))
+    return (Edits() if wrong else Edits(**read)), wrong
+
+
+def has_controls(text: str, breaks: str = "") -> bool:
+    """Whether `text` has control characters, line breaks or the like, other than `breaks`."""
+    return any(not (sign.isprintable() or sign in breaks or sign in _HARMLESS) for sign in text)
+
+
+def _line(what: str, limit: int) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        text = _text(value, what, limit)
+        if has_controls(text):
+            raise BadValue(f"{what} is one line of plain text, without control characters")
+        return text
+
+    return read
+
+
+def _description(value: object) -> str:
+    text = _text(value, "the description", DESCRIPTION_MAX)
+    if has_controls(text, BREAKS):
+        raise BadValue("the description has control characters; line breaks and tabs are the ones that may be there")
+    return text
+
+
+def _licence(value: object) -> str:
+    text = " ".join(_text(value, "the licence", TITLE_MAX).split())
+    wrong = wrong_with_licence(text) if text else None
+    if wrong is not None:
+        raise BadValue(wrong)
+    return text
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    if value == "":
+        return ()
+    if not isinstance(value, list):
+        raise BadValue("the tags are to be a list of texts")
+    if len(value) > TAGS_MAX:
+        raise BadValue(f"{len(value)} tags were given; {TAGS_MAX} are allowed")
+    tags = [_line("a tag", TAG_MAX)(tag) for tag in value]
+    return tuple(dict.fromkeys(tag for tag in tags if tag))
+
+
+def _text(value: object, what: str, limit: int) -> str:
+    if not isinstance(value, str):
+        raise BadValue(f"{what} is to be a text")
+    text = value.replace("\r\n", "\n").replace("\r", "\n").strip()
+    return checked_text(text, what, limit)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+_READERS: dict[str, Callable[[object], object]] = {
+    "title": _line("the title", TITLE_MAX),
+    "description": _description,
+    "license": _licence,
+    "base": _line("the base", BASE_MAX),
+    "tags": _tags,
+}
+
 
 BODY_MAX_BYTES = 8 * 1024 * 1024
 FILES_MAX = 4096
@@ -274,17 +358,19 @@ def _stated(values: Any, reasons: _Reasons) -> StatedMetadata:
     reasons.check_members(values, METADATA_MEMBERS, "metadata.")
     limits = {"title": TITLE_MAX, "description": DESCRIPTION_MAX, "license": LICENSE_MAX, "base": BASE_MAX}
     texts = {
-        name: _text(values.get(name), limit, f"metadata.{name}", reasons, BREAKS if name == "description" else "")
+        name: _manifest_text(
+            values.get(name), limit, f"metadata.{name}", reasons, BREAKS if name == "description" else ""
+        )
         for name, limit in limits.items()
     }
-    tags = _tags(values.get("tags"), reasons)
+    tags = _manifest_tags(values.get("tags"), reasons)
     wrong = wrong_with_licence(texts["license"]) if texts["license"] else None
     if wrong is not None:
         reasons.add("metadata.license", wrong.rstrip("."))
     return StatedMetadata(texts["title"], texts["description"], texts["license"], texts["base"], tags)
 
 
-def _text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:
+def _manifest_text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "") -> str | None:
     """A text without the blanks around it, of one line but for `breaks`; None for one that is absent or empty."""
     if value is None:
         return None
@@ -302,7 +388,7 @@ def _text(value: Any, limit: int, where: str, reasons: _Reasons, breaks: str = "
     return text or None
 
 
-def _tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
+def _manifest_tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > TAGS_MAX:
@@ -311,7 +397,7 @@ def _tags(value: Any, reasons: _Reasons) -> tuple[str, ...] | None:
     for number, one in enumerate(value):
         if one is None:  # which elsewhere means that nothing is said
             reasons.add(f"metadata.tags[{number}]", "this is a text")
-    found = [_text(one, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, one in enumerate(value)]
+    found = [_manifest_text(one, TAG_MAX, f"metadata.tags[{number}]", reasons) for number, one in enumerate(value)]
     return tuple(dict.fromkeys(one for one in found if one))
 
 

@@ -35,8 +35,7 @@ from organs.registry.errors import OrganError, UnsupportedDType
 from organs.registry.gguf import ByteSource, DType, Header, TensorInfo, ValueType, dtype_by_id, padded
 from organs.registry.gguf import Field as MetadataField
 from organs.registry.gguf.header import Scalar
-from organs.registry.gguf.pieces import TAGS_MAX_BYTES
-from organs.registry.gguf.read import EAGER_TOTAL_MAX_BYTES, FIELDS_MAX, TENSOR_INFO_MIN_BYTES
+from organs.registry.gguf.read import EAGER_TOTAL_MAX_BYTES, FIELDS_MAX, TAGS_MAX_BYTES, TENSOR_INFO_MIN_BYTES
 from organs.registry.gguf.types import (
     ALIGNMENT_DEFAULT,
     ALIGNMENT_KEY,

@@ -28,14 +28,17 @@ from organs.ingest.files import (
     FileSource,
     Section,
 )
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.blobs import blob_sizes, blobs_by_digest
+from organs.registry.catalog.queries.organs import (
+    blob_sizes,
+    blobs_by_digest,
+)
 from organs.registry.catalog.queries.submissions import (
     SentPiece,
     finished_upload,
     known_digests,
     pieces_of,
 )
+from organs.registry.catalog.tables import now
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, Conflict, CorruptBlob, MissingBlob, NotFound
 from organs.registry.registry import Registry

@@ -22,33 +22,33 @@ from organs.registry.catalog.queries.models import (
     model_by_name,
     newest_reachable,
     next_version,
+    removed_with_digest,
     visible_model_with_digest,
+    yanked_with_digest,
 )
-from organs.registry.catalog.queries.published import removed_with_digest, yanked_with_digest
+from organs.registry.catalog.queries.organs import models_with_most_organs_of
 from organs.registry.catalog.queries.relatives import parents_of
-from organs.registry.catalog.queries.shared_organs import models_with_most_organs_of
 from organs.registry.catalog.queries.submissions import refused_with_digest
 from organs.registry.catalog.tables import Model
 from organs.registry.compose.findings import listed
 from organs.registry.compose.licences import AND, differing_licence, terms_of
 from organs.registry.compose.lock import LOCK_KEY
-from organs.registry.compose.models import parts_of
-from organs.registry.compose.partial import why_unfit
+from organs.registry.compose.models import parts_of, why_unfit
 from organs.registry.digest import Digest
 from organs.registry.entities.submission import SubmissionFinding
 from organs.registry.errors import BadName, NotFound
 from organs.registry.gguf import Header, TensorInfo, TensorSpec
 from organs.registry.measure import count_nonfinite_in
 from organs.registry.names import ModelName, parse_model_name
-from organs.registry.relatives.declared import (
+from organs.registry.relatives.resolve import (
     IDENTITY_KEYS,
     DeclaredParent,
     Identity,
     folded,
+    models_meant,
     numbered_parents,
     parent_in_words,
 )
-from organs.registry.relatives.resolve import models_meant
 
 MUCH = 0.5
 """From this share of organs on, a model is much the same as another."""

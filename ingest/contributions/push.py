@@ -48,13 +48,15 @@ from organs.registry.entities.base import Digest, Entity, ModelText
 from organs.registry.entities.submission import (
     FILES_MAX,
     FilePiece,
+    KnownDigests,
     Submission,
     SubmissionFile,
     SubmissionFinding,
     SubmissionMetadata,
     SubmissionRequest,
+    Upload,
+    UploadPage,
 )
-from organs.registry.entities.upload import KnownDigests, Upload, UploadPage
 from organs.registry.errors import (
     BadInput,
     BadName,

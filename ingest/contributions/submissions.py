@@ -38,7 +38,10 @@ from organs.registry.catalog.queries.submissions import (
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id, record_event
 from organs.registry.catalog.register.jobs import cancel_job, enqueue_job
-from organs.registry.catalog.register.states import remove_model, withdraw_model
+from organs.registry.catalog.register.models import (
+    remove_model,
+    withdraw_model,
+)
 from organs.registry.catalog.register.submissions import (
     add_submission,
     change_submission,

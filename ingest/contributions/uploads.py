@@ -16,7 +16,6 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.submissions import (
     expired_uploads,
     open_uploads,
@@ -34,9 +33,13 @@ from organs.registry.catalog.register.submissions import (
     remove_expired_upload,
     remove_upload,
 )
-from organs.registry.catalog.tables import Upload
+from organs.registry.catalog.tables import Upload, now
 from organs.registry.digest import Digest
-from organs.registry.entities.upload import PACK_MAX_BYTES, PACK_PIECE_MAX_BYTES, PACK_PIECES_MAX
+from organs.registry.entities.submission import (
+    PACK_MAX_BYTES,
+    PACK_PIECE_MAX_BYTES,
+    PACK_PIECES_MAX,
+)
 from organs.registry.errors import BadInput, Conflict, Count, DiskFull, NotFound
 from organs.registry.registry import Registry
 from organs.registry.store.files import Files, make_durable_folder, translated

@@ -44,9 +44,12 @@ from organs.ingest.directory.opening import HEADERS_MAX_BYTES
 from organs.ingest.dissect import DissectedFile
 from organs.ingest.files import BUFFER_BYTES
 from organs.registry.anatomy import OrganType
+from organs.registry.assembly import (
+    FilePlan,
+    FileStream,
+    plan_model,
+)
 from organs.registry.catalog.queries.models import files_of, model_by_name, placements_of
-from organs.registry.chimera.plan import FilePlan, plan_model
-from organs.registry.chimera.stream import FileStream
 from organs.registry.digest import Digest
 from organs.registry.errors import BadSource, CorruptBlob
 from organs.registry.gguf import ByteSource, Header, HeaderSource, TensorInfo, read_header

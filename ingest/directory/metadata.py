@@ -14,8 +14,8 @@ import struct
 from typing import Any, NoReturn
 
 from organs.registry.gguf import ByteSource, Field, Header, KeyValue, ValueType, read_array
-from organs.registry.gguf.pieces import shown_type
 from organs.registry.gguf.quants import FLOAT32_MAX
+from organs.registry.gguf.read import shown_type
 from organs.registry.gguf.types import KEY_MAX_BYTES, SCALAR_FORMATS, VALUE_MAX
 
 Entry = dict[str, Any]

@@ -5,9 +5,8 @@
     validate     the kind `validate`: a chimera run in llama.cpp beside its base
     measure      the kind `measure`: a registered model measured anew from its stored bytes
     extract      the kind `extract`: a registered model as an organ directory
-    report       the kind `report`: the report on the registry, or on one model, kept as it was made
-    runner       the loop that takes jobs
-    queue        all kinds of jobs, and adding one to the queue
+    report       the kind of job `report`
+    runner       add jobs to the queue, and run them
     submissions  the job kinds `inspect` and `publish`: a submission is inspected, or made a model of
 
 A job may run twice, when its runner was killed, so what it does must be safe to repeat.

@@ -15,10 +15,13 @@ from organs.ingest.jobs.kind import (
     check_members,
     text_or_none,
 )
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
+from organs.registry.assembly import naming
 from organs.registry.catalog.queries.models import model_by_name, placements_of
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+)
 from organs.registry.catalog.tables import Placement
-from organs.registry.chimera.plan import naming
 from organs.registry.digest import Digest
 from organs.registry.errors import BadInput, MissingBlob
 from organs.registry.gguf import dtype_by_name

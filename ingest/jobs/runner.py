@@ -1,4 +1,4 @@
-"""The loop that takes jobs: a thread for each lane, one job at a time, with a lease that is renewed."""
+"""Add jobs to the queue, and run them: a thread for each lane, one job at a time, with a lease that is renewed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,22 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from organs.ingest.contributions.uploads import tidy_uploads
-from organs.ingest.jobs.extract import remove_old_packs
-from organs.ingest.jobs.kind import ALONE, LANES, Cancelled, JobKind
-from organs.ingest.jobs.queue import KINDS
+from organs.ingest.jobs.compose import COMPOSE, GRAFT, PURIFY
+from organs.ingest.jobs.extract import EXTRACT, remove_old_packs
+from organs.ingest.jobs.kind import ALONE, LANES, Cancelled, JobKind, Values
+from organs.ingest.jobs.measure import MEASURE
+from organs.ingest.jobs.report import REPORT
+from organs.ingest.jobs.submissions import (
+    INSPECT,
+    PUBLISH,
+)
+from organs.ingest.jobs.validate import VALIDATE
 from organs.registry.catalog.queries.jobs import is_anything_due, is_to_be_done
+from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.jobs import (
     Claim,
     claim_job,
+    enqueue_job,
     fail_job,
     finish_job,
     forget_jobs,
@@ -27,8 +36,32 @@ from organs.registry.catalog.register.jobs import (
     renew_job,
     tell_progress,
 )
-from organs.registry.errors import OrganError
+from organs.registry.errors import BadInput, OrganError
 from organs.registry.registry import Registry
+
+KINDS: Mapping[str, JobKind] = {
+    kind.name: kind for kind in (COMPOSE, GRAFT, PURIFY, VALIDATE, MEASURE, EXTRACT, REPORT, INSPECT, PUBLISH)
+}
+
+
+def ask_for(
+    registry: Registry,
+    kind: str,
+    arguments: Values,
+    contributor: str = LOCAL,
+    kinds: Mapping[str, JobKind] = KINDS,
+) -> int:
+    """Put a job of that kind at the end of the queue, with arguments from outside; its id.
+
+    Raises BadInput for a kind that there is not and for arguments that it does not take, QueueFull when too many wait,
+    TooMany when too many of the contributor's do, and what the kind finds that speaks against it.
+    """
+    if kind not in kinds:
+        raise BadInput(f"there is no job of the kind {kind[:80]!r}: there is {', '.join(kinds)}")
+    checked = kinds[kind].settle(registry, kinds[kind].check(arguments), contributor)
+    with registry.catalog.writing() as session:
+        return enqueue_job(session, kind, checked, contributor)
+
 
 RENEWED_SECONDS = 15.0
 """A quarter of the lease: three may fail before the job counts as left."""

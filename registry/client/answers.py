@@ -85,7 +85,7 @@ MODEL: Members = {
 def partial_recipe(values: Values) -> Recipe | None:
     """Of a checked model that has only some organs, its base with these; None of any other.
 
-    As `registry.compose.partial` has it; raises NotAssemblable where no base of it is registered.
+    As `registry.compose.models` has it; raises NotAssemblable where no base of it is registered.
     """
     edges = [one for one in values["lineage"] if (one["direction"], one["evidence"]) == ("parent", "declared")]
     if values["complete"] or not edges:

@@ -9,12 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from organs.registry.client import answers
-from organs.registry.client.checking import check_lock, own_file
+from organs.registry.client.address import told_name
 from organs.registry.client.connection import API, Connection, Reply
-from organs.registry.client.fetching import CHUNK_BYTES, CUTS_MAX, TRIES, FileToFetch, Progress, backoff, fetch
-from organs.registry.client.heads import fetch_head
-from organs.registry.client.names import told_name
-from organs.registry.client.partial import PartialFile, partial_file
+from organs.registry.client.fetching import (
+    CUTS_MAX,
+    FILE_CHUNK_BYTES,
+    TRIES,
+    FileToFetch,
+    PartialFile,
+    Progress,
+    backoff,
+    fetch,
+    fetch_head,
+    partial_file,
+)
+from organs.registry.client.files import (
+    check_lock,
+    own_file,
+)
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.shape import Each, Members, check, digest
 from organs.registry.compose.lock import Lock, LockedTensor, sound_header
@@ -183,7 +195,7 @@ class _Making:
 
 
 def _chunks(reply: Reply) -> Iterator[bytes]:
-    with closing(reply.stream(CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
+    with closing(reply.stream(FILE_CHUNK_BYTES)) as chunks:  # type: ignore[type-var]  # a generator has `close`
         yield from chunks
 
 

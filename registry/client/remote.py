@@ -11,12 +11,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from organs.registry.catalog.cursor import (
+    PAGE_MAX,
+    check_limit,
+)
 from organs.registry.catalog.search import MODELS, parse_query
-from organs.registry.catalog.search.cursor import PAGE_MAX, check_limit
 from organs.registry.client import answers
+from organs.registry.client.address import (
+    file_path,
+    gguf_path,
+    model_path,
+    told_file,
+    told_name,
+    whole_file_name,
+)
 from organs.registry.client.connection import API, Connection
 from organs.registry.client.fetching import FileToFetch, Progress, fetch
-from organs.registry.client.names import file_path, gguf_path, model_path, told_file, told_name, whole_file_name
 from organs.registry.client.shape import Maybe, Members, Values, check, digest, text, whole
 from organs.registry.client.tokens import kept_token
 from organs.registry.digest import Digest, looks_like_prefix, parse_digest, parse_prefix
@@ -215,7 +225,7 @@ class RemoteRegistry:
         path = gguf_path(values["model"])
         if values["sha256"] is not None:
             return FileToFetch(path, values["size_bytes"], Digest(values["sha256"]))
-        from organs.registry.client.checking import check_organs
+        from organs.registry.client.files import check_organs
 
         organs = {one.name: one.digest for one in self.organs_of(told_name(values["model"]))}
         return FileToFetch(path, values["size_bytes"], None, check_organs(organs))

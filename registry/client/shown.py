@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from organs.registry.client.address import model_path
+from organs.registry.client.composing import (
+    Tell,
+    converted,
+    done,
+)
 from organs.registry.client.connection import API, Connection
-from organs.registry.client.jobs import Tell, converted, done
-from organs.registry.client.names import model_path
 from organs.registry.client.shape import Values
 from organs.registry.compose.lock import LOCK_MAX_BYTES
 from organs.registry.digest import Digest, digest_of

@@ -9,16 +9,15 @@
     api            composing from Python: build a recipe step by step, plan it, and make the chimera
     build          make a plan or a lock
     cost           what planning costs, estimated before it is spent
-    findings       findings: everything worth knowing about a composition before a byte moves
-    fitting        whether organs fit the places that they are to take
+    findings       the codes of warnings, and what texts and lists of findings have in common
+    fitting        whether organs and low-rank adapters (LoRA) fit a base
     licences       licences: SPDX expressions
-    lora           low-rank adapters (LoRA)
     metadata       the header of a chimera where it differs from its base's
     models         parents: models as composing sees them, from the registry or from files
-    partial        a model that has only some organs: what it is with its base
     planner        from a recipe to a plan
     recipe_io      reading and writing recipes as text: YAML, or JSON where the text begins with `{`
     document       reading a document as a tree of plain values
+    chimeras       registered chimeras: in pages, one with all that is known about it
 
 A *base* receives, a *donor* gives; a *graft* is one replacement; a *chimera* is what comes of it.
 """

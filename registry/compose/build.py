@@ -14,10 +14,22 @@ from typing import IO, Any
 from sqlalchemy.orm import Session
 from threadpoolctl import threadpool_limits
 
+from organs.registry.assembly import (
+    FilePlan,
+    FileStream,
+    check_readable,
+    first_header,
+    naming,
+    place_file,
+    plan_new_file,
+)
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.composing import chimera_of, computed_organs, model_with_header
 from organs.registry.catalog.queries.models import check_model_name
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+)
 from organs.registry.catalog.records import (
     ChimeraRecord,
     ComputationRecord,
@@ -28,22 +40,18 @@ from organs.registry.catalog.records import (
     PlacementRecord,
 )
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.register.blobs import (
+from organs.registry.catalog.register.chimeras import register_chimera
+from organs.registry.catalog.register.models import Registered, register_model
+from organs.registry.catalog.register.organs import (
     begin_ingest,
     end_ingest,
     lease_blobs,
     record_blobs,
     renew_lease,
+    shape_text,
 )
-from organs.registry.catalog.register.chimeras import register_chimera
-from organs.registry.catalog.register.models import Registered, register_model
-from organs.registry.catalog.register.organs import shape_text
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.chimera.layout import first_header, plan_new_file
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import FilePlan, check_readable, naming
-from organs.registry.chimera.stream import FileStream
 from organs.registry.compose.lock import Lock, lock_of, sound_header
 from organs.registry.compose.models import parts_of
 from organs.registry.compose.plan import (
@@ -67,7 +75,13 @@ from organs.registry.errors import (
     StoreUnwritable,
 )
 from organs.registry.gguf import Header, HeaderSource, read_header
-from organs.registry.gguf.pieces import around, large_values, shown_type, shown_value, tags_of
+from organs.registry.gguf.read import (
+    around,
+    large_values,
+    shown_type,
+    shown_value,
+    tags_of,
+)
 from organs.registry.measure import Measurement, count_nonfinite_in, measure
 from organs.registry.names import ModelName
 from organs.registry.relatives import record_relatives

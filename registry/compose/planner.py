@@ -10,16 +10,15 @@ from itertools import islice
 import msgspec
 
 from organs.registry.anatomy import OrganType, Place
-from organs.registry.catalog.search import parse_query
-from organs.registry.catalog.search.parse import nearest
+from organs.registry.catalog.search import nearest, parse_query
 from organs.registry.compose.compatibility import check_adapter, check_replacements, check_yanked
 from organs.registry.compose.cost import Budget, steps_cost
 from organs.registry.compose.findings import runs
-from organs.registry.compose.licences import combined_licence, licence_expression
-from organs.registry.compose.lora import (
+from organs.registry.compose.fitting import (
     additions_of,
     is_token_embedding,
 )
+from organs.registry.compose.licences import combined_licence, licence_expression
 from organs.registry.compose.metadata import (
     LICENCE_KEY,
     dropped_keys,

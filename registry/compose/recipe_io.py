@@ -17,9 +17,13 @@ import msgspec
 import yaml
 
 from organs.registry.anatomy import BLOCK_DIGITS_MAX, place_of
-from organs.registry.catalog.search import Query, parse_query
-from organs.registry.catalog.search.fields import SYNONYMS
-from organs.registry.catalog.search.parse import QUERY_MAX_LENGTH, nearest
+from organs.registry.catalog.search import (
+    QUERY_MAX_LENGTH,
+    SYNONYMS,
+    Query,
+    nearest,
+    parse_query,
+)
 from organs.registry.catalog.vocabulary import GRAFTED_TYPES
 from organs.registry.compose.document import NUMBER_PATTERN, Listing, Node, Scalar, Table, read_document
 from organs.registry.compose.findings import WARNINGS
@@ -35,7 +39,7 @@ from organs.registry.compose.recipe import (
     Selection,
 )
 from organs.registry.entities.finding import Finding, Severity
-from organs.registry.entities.recipe import RecipeFile
+from organs.registry.entities.plan import RecipeFile
 from organs.registry.errors import BadName, BadQuery, BadRecipe
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, parse_model_name
 

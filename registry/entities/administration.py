@@ -1,4 +1,4 @@
-"""What administrators see: the registry in numbers, and what the removal of a model takes away."""
+"""What administrators see: events, the registry in numbers, and what the removal of a model takes away."""
 
 from __future__ import annotations
 
@@ -6,9 +6,36 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from organs.registry.entities.base import Bytes, Count, Counts, Entity, ModelText, Request, Text, Texts, Word
-from organs.registry.entities.event import Event
+from organs.registry.entities.base import (
+    WHOLE_MAX,
+    Bytes,
+    Count,
+    Counts,
+    Entity,
+    ModelText,
+    Page,
+    Request,
+    Text,
+    Texts,
+    Time,
+    Word,
+)
 from organs.registry.entities.published import VERSION_MAX, Reason
+
+
+class Event(Entity, frozen=True, kw_only=True):
+    """Something that was done."""
+
+    id: Annotated[int, Meta(ge=1, le=WHOLE_MAX)]
+    at: Annotated[Time, Meta(description="In UTC.")]
+    contributor: Annotated[Word, Meta(description="Who did it; `local` is a person at the registry's machine.")]
+    action: Annotated[Word, Meta(description="A few words: `yank`.")]
+    model: ModelText | None
+    text: Annotated[Text, Meta(description="The object of the action, and the reason. Never a token or an address.")]
+
+
+class EventPage(Page[Event], frozen=True, kw_only=True):
+    """A page of the event log, newest first."""
 
 
 class RegistryNumbers(Entity, frozen=True, kw_only=True):

@@ -24,8 +24,15 @@ from organs.registry.entities.base import (
 )
 from organs.registry.entities.finding import Findings
 from organs.registry.entities.organ import MadeOrgan
-from organs.registry.entities.plan import Block, ParentModel, PlanChange, PlannedRecipe, PlanPart, Prediction
-from organs.registry.entities.recipe import RecipeFile
+from organs.registry.entities.plan import (
+    Block,
+    ParentModel,
+    PlanChange,
+    PlannedRecipe,
+    PlanPart,
+    Prediction,
+    RecipeFile,
+)
 from organs.registry.entities.verdict import Verdict, VerdictSummary
 
 

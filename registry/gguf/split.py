@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from organs.registry.errors import BadSplit, NotAssemblable
-from organs.registry.gguf.header import Header, TensorSpec, padded
-from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.header import ByteSource, Header, TensorSpec, padded
 from organs.registry.gguf.types import ValueType
 from organs.registry.gguf.write import KeyValue, Metadata, carry_over, encode_header
 

@@ -9,9 +9,8 @@ import re
 
 import numpy as np
 
-from organs.registry.gguf.header import Field, Header
+from organs.registry.gguf.header import ByteSource, Field, Header
 from organs.registry.gguf.read import read_array
-from organs.registry.gguf.source import ByteSource
 from organs.registry.gguf.types import ValueType
 
 TOKENS_KEY = "tokenizer.ggml.tokens"

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from organs.registry.gguf.header import Field, TensorSpec, padded
-from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.header import ByteSource, Field, TensorSpec, padded
 from organs.registry.gguf.types import (
     ALIGNMENT_DEFAULT,
     ALIGNMENT_KEY,

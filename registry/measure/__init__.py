@@ -2,8 +2,7 @@
 
     measurement  one organ, measured: the entry point, the record
     sample       which values of a tensor are looked at
-    summary      a sample in order: sorted once, with its moments
-    zmeasure     the Z-measure, method "z1": Z = dI/d(log s) · exp(iθ), read off a sorted sample
+    zmeasure     the Z-measure, method "z1"
     spectral     the spectral reading, method "mp1"
     nonfinite    how many values of a tensor are NaN or infinite
 
@@ -21,8 +20,12 @@ from organs.registry.measure.measurement import (
 from organs.registry.measure.nonfinite import count_nonfinite, count_nonfinite_in
 from organs.registry.measure.sample import Read
 from organs.registry.measure.spectral import SpectralReading, spectral_reading
-from organs.registry.measure.summary import Summary, summarise
-from organs.registry.measure.zmeasure import ZReading, zmeasure
+from organs.registry.measure.zmeasure import (
+    Summary,
+    ZReading,
+    summarise,
+    zmeasure,
+)
 
 __all__ = [
     "FINGERPRINT_BYTES",

@@ -13,7 +13,10 @@ from organs.registry.gguf.types import DType
 from organs.registry.measure import spectral, zmeasure
 from organs.registry.measure.sample import Patches, Read, read_values, run_span, sample_runs, spectral_patches, spread
 from organs.registry.measure.spectral import SpectralReading, mean_reading, spectral_reading
-from organs.registry.measure.summary import scaled, summarise
+from organs.registry.measure.zmeasure import (
+    scaled,
+    summarise,
+)
 
 FINGERPRINT_BYTES = 256
 STEPS_PER_DEVIATION = 32

@@ -14,7 +14,7 @@ from organs.registry.amounts import count_text, share_text, size_text, theta_tex
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import shown_kind
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.search.parse import nearest
+from organs.registry.catalog.search import nearest
 from organs.registry.catalog.tables import Model
 from organs.registry.digest import Digest
 from organs.registry.entities.organ import PlacedOrgan, organs_html

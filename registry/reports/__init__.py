@@ -3,7 +3,7 @@
     words       what the numbers of a report mean, in words for a first reader
     overview    the report on a whole registry
     dissection  the report on one model: what it is made of, what it shares, how its organs read
-    formats     reports as text for people, as Markdown and as CSV; `registry.entities.report` has their shape
+    formats     write reports: cells as text, tables as Markdown that names cannot change
     sections    the sections that reports are made of
     statistics  quartiles, a line through points by least squares
 

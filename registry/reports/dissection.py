@@ -7,6 +7,7 @@ import json
 from sqlalchemy.orm import Session
 
 from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.organs import shared_of
 from organs.registry.catalog.queries.reports import (
     BlockMeans,
     Stored,
@@ -17,7 +18,6 @@ from organs.registry.catalog.queries.reports import (
     methods_of,
     stored_of,
 )
-from organs.registry.catalog.queries.shared_organs import shared_of
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.report import (
     ORGANS_DEFAULT,

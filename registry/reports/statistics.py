@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 from organs.registry.lineage import Groups
-from organs.registry.relatives.declared import folded
+from organs.registry.relatives.resolve import folded
 
 QUARTILES = (0.25, 0.5, 0.75)
 

@@ -1,16 +1,19 @@
 """Transforming, pure: organs' bytes in, a new organ's bytes out, in order and in bounded memory.
 
-    compute   a computed organ, as bytes in order: adapters added, then purified, then encoded
-    adapters  low-rank adapters (LoRA)
-    purify    purification: weak frequencies or details without a parent are removed; mean and
-    values    the values of an organ, window by window, and writing computed values as a tensor type
+    compute  compute an organ as bytes in order: adapters (LoRA) added, then purified, then encoded
+    purify   purification: weak frequencies or details without a parent are removed; mean and
+    values   the values of an organ, window by window, and writing computed values as a tensor type
 
 A *window* is up to 2^20 consecutive values of an organ, the unit of all work here. Every result is equal to the last
 byte on every x86 processor with one numpy; `docs/design/purification.md` tells how.
 """
 
-from organs.registry.transform.adapters import Adapter, misfit
-from organs.registry.transform.compute import Computation, computed
+from organs.registry.transform.compute import (
+    Adapter,
+    Computation,
+    computed,
+    misfit,
+)
 from organs.registry.transform.purify import Purification, PurifyMethod, purified
 from organs.registry.transform.values import Plain, encoded_dtype
 

@@ -1,19 +1,161 @@
-"""A computed organ, as bytes in order: adapters added, then purified, then encoded. The one entry of this package."""
+"""Compute an organ as bytes in order: adapters (LoRA) added, then purified, then encoded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from organs.registry.errors import BadOrgan
+from organs.registry.gguf.quants import Floats
 from organs.registry.gguf.types import DType
-from organs.registry.transform.adapters import Adapter, merged_rows
 from organs.registry.transform.purify import Purification, purified_and_encoded
 from organs.registry.transform.values import (
+    WINDOW_ELEMENTS,
     Plain,
     Window,
     encoded,
     in_windows,
 )
+
+RANK_MAX = 4096
+ROW_MAX_ELEMENTS = 1 << 22
+FACTOR_MAX_ELEMENTS = 1 << 26
+"""Of the factor that is held in memory whole (for a stack, of one of its matrices): 256 MiB in float32."""
+
+TILE_ELEMENTS = 1 << 15
+"""Cells to which all ranks are added before the next ones: sum and product stay in a processor's near cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """Two factors of one tensor, with the adapter's own alpha and the person's scale."""
+
+    a: Plain
+    b: Plain
+    alpha: float
+    scale: float = 1.0
+
+    @property
+    def rank(self) -> int:
+        """The number of rank-one products that it adds."""
+        return self.b.shape[0]
+
+    @property
+    def factor(self) -> float:
+        """What B·A is multiplied with. Raises BadOrgan where that is no finite number."""
+        factor = self.scale * (self.alpha / self.rank if self.alpha else 1.0)
+        if not math.isfinite(factor):
+            raise BadOrgan(f"an adapter of alpha {self.alpha} at the scale {self.scale} has no finite factor")
+        return factor
+
+
+def misfit(base: Sequence[int], a: Sequence[int], b: Sequence[int], is_token_embedding: bool = False) -> str | None:
+    """Why the factors `a` and `b` do not fit a tensor of shape `base`, in a few words; None where they do.
+
+    For a base of [n_in, n_out]: a is [n_in, r], b is [r, n_out]. For the token embedding, [n_embd, n_vocab]: a is
+    [r, n_vocab], b is [r, n_embd]. A stack of experts has a third dimension, the same in all three. Trailing
+    dimensions of 1 do not count.
+    """
+    if len(base) < 2 or max(len(base), len(a), len(b)) > 3:
+        return "only a matrix or a stack of matrices takes an adapter"
+    (row, rows, stack), full_a, full_b = (_in_three_dimensions(shape) for shape in (base, a, b))
+    rank = full_b[0]
+    inner = (rank, rows, stack) if is_token_embedding else (row, rank, stack)
+    outer = (rank, row, stack) if is_token_embedding else (rank, rows, stack)
+    if is_token_embedding and stack != 1:
+        return "a token embedding is one matrix"
+    if full_a != inner or full_b != outer:
+        return f"factors of {_shape(a)} and {_shape(b)} do not multiply to {_shape(base)}"
+    if not 1 <= rank <= RANK_MAX:
+        return f"its rank is {rank:,}; 1 to {RANK_MAX:,} is merged here"
+    if row > ROW_MAX_ELEMENTS or rank * row > FACTOR_MAX_ELEMENTS:
+        return f"its rank of {rank:,} over rows of {row:,} is more than is merged here"
+    return None
+
+
+def merged_rows(base: Plain, adapters: Sequence[Adapter], is_token_embedding: bool = False) -> Iterator[Window]:
+    """The values of `base` with all adapters added, in order, in bands of whole rows.
+
+    Everything is summed in float64, adapter after adapter and rank after rank, and no matrix product is taken: that
+    would differ between processors. Raises BadOrgan where an adapter does not fit or is not finite.
+    """
+    for adapter in adapters:
+        reason = misfit(base.shape, adapter.a.shape, adapter.b.shape, is_token_embedding)
+        if reason is not None:
+            raise BadOrgan(f"the adapter does not fit: {reason}")
+    row, rows, stack = _in_three_dimensions(base.shape)
+    band_rows = max(1, WINDOW_ELEMENTS // row)
+    for expert in range(stack):
+        pairs = [_Pair.of(adapter, expert, is_token_embedding) for adapter in adapters]
+        for first in range(0, rows, band_rows):
+            count = min(band_rows, rows - first)
+            band = base.values((expert * rows + first) * row, count * row)
+            _add(band.reshape(count, row), [(pair, pair.left(first, count)) for pair in pairs])
+            yield band
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """One adapter's factors of one matrix: `right` whole, rank by row length; of the other, rows as they are needed."""
+
+    right: Floats
+    rows: Plain
+    start: int
+    """Where this matrix begins in `rows`, in values."""
+    rank: int
+    factor: float
+
+    @classmethod
+    def of(cls, adapter: Adapter, expert: int, is_token_embedding: bool) -> _Pair:
+        rank = adapter.rank
+        whole, rows = (adapter.b, adapter.a) if is_token_embedding else (adapter.a, adapter.b)
+        size = whole.shape[0] * whole.shape[1]
+        values = _narrow(whole, expert * size, size)
+        right: Floats = values.reshape(-1, rank).T.copy() if is_token_embedding else values.reshape(rank, -1)
+        return cls(right, rows, expert * rows.shape[0] * rows.shape[1], rank, adapter.factor)
+
+    def left(self, first: int, count: int) -> NDArray[np.float64]:
+        """The other factor of `count` rows, times the adapter's factor."""
+        values = self.rows.values(self.start + first * self.rank, count * self.rank).reshape(count, self.rank)
+        return values * self.factor
+
+
+def _narrow(factor: Plain, start: int, count: int) -> Floats:
+    """A factor's values in float32 where that holds them exactly, for half of the memory."""
+    parts = [
+        factor.values(start + begin, min(WINDOW_ELEMENTS, count - begin)) for begin in range(0, count, WINDOW_ELEMENTS)
+    ]
+    kept = np.float64 if factor.dtype.name in ("F64", "I32", "I64") else np.float32
+    values: Floats = np.concatenate([part.astype(kept) for part in parts])
+    return values
+
+
+def _add(band: NDArray[np.float64], pairs: Sequence[tuple[_Pair, NDArray[np.float64]]]) -> None:
+    """Add all pairs to `band` (rows by row length) in place: first summed among themselves, then added once."""
+    tile_rows = max(1, TILE_ELEMENTS // band.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused when it is written
+        for first in range(0, band.shape[0], tile_rows):
+            tile = band[first : first + tile_rows]
+            change, product = np.zeros_like(tile), np.empty_like(tile)
+            for pair, left in pairs:
+                for rank in range(pair.rank):
+                    column = left[first : first + tile_rows, rank, np.newaxis]
+                    np.multiply(column, pair.right[rank].astype(np.float64, copy=False), out=product)
+                    change += product
+            tile += change
+
+
+def _in_three_dimensions(shape: Sequence[int]) -> tuple[int, int, int]:
+    first, second, third = (*shape, 1, 1, 1)[:3]
+    return first, second, third
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,11 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from organs.registry.assembly import (
+    FilePlan,
+    place_file,
+    plan_model,
+)
 from organs.registry.catalog.engine import Catalog
 from organs.registry.catalog.queries.chimeras import kept_score
 from organs.registry.catalog.queries.composing import chimera_of, is_digest, model_by_digest
@@ -22,8 +27,6 @@ from organs.registry.catalog.register.chimeras import (
 )
 from organs.registry.catalog.tables import Chimera, Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import FilePlan, plan_model
 from organs.registry.digest import Digest
 from organs.registry.entities.base import encode
 from organs.registry.entities.verdict import RunFailure, RunReport, TextScore, TextVerdict, VerdictReport

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import (
     KnownToken,
     account_by_session,
@@ -32,7 +31,7 @@ from organs.registry.catalog.register.accounts import (
     set_quota,
 )
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession
+from organs.registry.catalog.tables import Event, Model, PageToken, Token, Upload, WebSession, now
 from organs.registry.errors import BadInput, BadName, NotAllowed, NotFound
 from organs.registry.registry import Registry
 from organs.registry.tokens import NewToken, parse_token, secret_sha256

@@ -9,11 +9,14 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.description import read_edits
+from organs.ingest.contributions.manifest import read_edits
 from organs.registry.catalog.queries.search import search_models, search_organs
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register.editing import edit_model
-from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.register.models import (
+    edit_model,
+    hide_model,
+    remove_model,
+)
 from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.tables import Event, Lineage, Model
 from organs.registry.compose.licences import wrong_with_licence

@@ -14,11 +14,10 @@ import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import OperationalError
 
-from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, translated
+from organs.registry.catalog.engine import BUSY_TIMEOUT_MS, insert_or_add, translated
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.facets import FacetKey, facet_ids
 from organs.registry.catalog.tables import Contributor, FacetCount, Organ
-from organs.registry.catalog.upsert import insert_or_add
 from organs.registry.errors import Busy, CatalogError, DiskFull, OrganError, StoreUnwritable
 from organs.registry.registry import Registry
 from organs.registry.settings import Settings

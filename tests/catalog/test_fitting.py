@@ -13,10 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.catalog.queries import fitting, planning
-from organs.registry.catalog.queries.fitting import base_of, fitting_models
+from organs.registry.catalog.cursor import PAGE_MAX
+from organs.registry.catalog.queries import (
+    composing,
+    planning,
+)
+from organs.registry.catalog.queries.composing import (
+    base_of,
+    fitting_models,
+)
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.organ import OrganPage
 from organs.registry.entities.plan import FitCount, FittingModels
@@ -322,7 +328,7 @@ def test_what_fits_is_what_the_definition_says_of_every_row(
 ) -> None:
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         shutil.copy(migrated_database, folder)
-        patch.setattr(fitting, "SAMPLED_MAX", sampled)
+        patch.setattr(composing, "SAMPLED_MAX", sampled)
         patch.setattr(planning, "GATHER_MAX", gathered)
         with Registry.open(folder) as registry:
             placed = place(registry, models)
@@ -383,20 +389,20 @@ def test_models_are_looked_through_in_batches_that_are_worth_reading_the_base_fo
 ) -> None:
     others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
     place(registry, [BASE, *others])
-    monkeypatch.setattr(fitting, "_AT_ONCE", 2)
+    monkeypatch.setattr(composing, "_AT_ONCE", 2)
     with registry.catalog.reading() as session:
         base = base_of(session, model_by_name(session, parse_model_name("acme/base")).id)
         assert base is not None
         assert base.tensors == len(BASE.rows)
         for size, batches in ((1, [2, 2, 2]), (4, [4, 2]), (1000, [6])):
-            found = fitting._batches(range(6), dict.fromkeys(range(6), 1), replace(base, tensors=size))
+            found = composing._batches(range(6), dict.fromkeys(range(6), 1), replace(base, tensors=size))
             assert [len(batch) for batch in found] == batches
 
 
 def test_no_more_models_are_looked_at_than_a_limit_says(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [replace(BASE, name=f"n{number}", rows=(Row(slot="ffn_up", organ=number),)) for number in range(10, 16)]
     place(registry, [BASE, *others])
-    monkeypatch.setattr(fitting, "EXAMINED_MAX", 3)
+    monkeypatch.setattr(composing, "EXAMINED_MAX", 3)
     told = models_fitting(registry, "acme/base")
     assert (len(told.items), told.more) == (3, True)
 

@@ -13,7 +13,6 @@ import pytest
 from sqlalchemy import event, select, update
 from sqlalchemy.orm import undefer
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.jobs import has_jobs, is_anything_due, is_to_be_done, newest_jobs
 from organs.registry.catalog.register.jobs import (
     DIED,
@@ -34,7 +33,7 @@ from organs.registry.catalog.register.jobs import (
     renew_job,
     tell_progress,
 )
-from organs.registry.catalog.tables import Job
+from organs.registry.catalog.tables import Job, now
 from organs.registry.catalog.vocabulary import TEXT_MAX
 from organs.registry.errors import BadInput, BadQuery, Busy, NotFound, QueueFull
 from organs.registry.registry import Registry

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from organs.registry.catalog.search import ORGANS, parse_query
-from organs.registry.catalog.search.fields import ALIASES
+from organs.registry.catalog.search import ALIASES, ORGANS, parse_query
 from organs.registry.catalog.tables import Measurement, Placement
 from organs.registry.entities.base import schemas
 from organs.registry.entities.organ import PlacedOrgan

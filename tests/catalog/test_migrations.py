@@ -21,7 +21,6 @@ from sqlalchemy.exc import DatabaseError
 from sqlalchemy.orm import Session
 
 from organs import migrations
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.engine import open_catalog
 from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.queries.reports import (
@@ -29,7 +28,7 @@ from organs.registry.catalog.queries.reports import (
     running_totals,
 )
 from organs.registry.catalog.register.accounts import create_child_token, revoke_by_token
-from organs.registry.catalog.tables import Base, Contributor, Model
+from organs.registry.catalog.tables import Base, Contributor, Model, now
 from organs.registry.errors import CatalogError, NotAllowed, SchemaTooNew
 from organs.registry.registry import Registry
 from organs.registry.tokens import new_token, parse_token
@@ -252,7 +251,7 @@ def test_line_75_four_processes_may_open_the_same_new_registry_at_once_and_write
         "import sys\n"
         "from organs.registry.catalog.tables import FacetCount\n"
         "from organs.registry.catalog.register.facets import FacetKey, facet_ids\n"
-        "from organs.registry.catalog.upsert import insert_or_add\n"
+        "from organs.registry.catalog.engine import insert_or_add\n"
         "from organs.registry.registry import Registry\n"
         "with Registry.open(sys.argv[1]) as registry:\n"
         "    for _ in range(25):\n"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, update
 
-from organs.registry.catalog.queries.blobs import blobs_by_digest, names_of_blob, reachable_digests
 from organs.registry.catalog.queries.models import (
     count_models,
     ingest_of,
@@ -17,7 +16,13 @@ from organs.registry.catalog.queries.models import (
     visible_model_with_digest,
     visible_models,
 )
-from organs.registry.catalog.queries.organs import organs_by_prefix, reachable_organs
+from organs.registry.catalog.queries.organs import (
+    blobs_by_digest,
+    names_of_blob,
+    organs_by_prefix,
+    reachable_digests,
+    reachable_organs,
+)
 from organs.registry.catalog.queries.reports import (
     Totals,
     running_totals,

@@ -17,7 +17,7 @@ from sqlalchemy.sql import visitors
 from bench.populated import populate
 from bench.search import COUNTED, QUERIES
 from organs.registry.catalog.queries import planning
-from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.catalog.queries.composing import fitting_models
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.search import MODELS, parse_query

@@ -10,15 +10,18 @@ import pytest
 from sqlalchemy import select
 
 from organs.registry.anatomy import place_of
-from organs.registry.catalog.queries.blobs import blobs_by_digest, unneeded_blobs
+from organs.registry.catalog.queries.organs import (
+    blobs_by_digest,
+    unneeded_blobs,
+)
 from organs.registry.catalog.records import FileRecord, ModelRecord, ParentRecord, PartRecord, PlacementRecord
-from organs.registry.catalog.register.blobs import (
+from organs.registry.catalog.register.models import Registered, register_model
+from organs.registry.catalog.register.organs import (
     begin_ingest,
     end_ingest,
     mark_corrupt,
     record_blobs,
 )
-from organs.registry.catalog.register.models import Registered, register_model
 from organs.registry.catalog.tables import BlobLease, Event, Ingest, Lineage, Model, ModelMetadata, Organ
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadValue, CatalogError, MissingBlob

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
+from organs.registry.catalog.cursor import PAGE_MAX
 from organs.registry.catalog.queries import (
     planning,
     search,
 )
 from organs.registry.catalog.register.facets import count_placements
 from organs.registry.catalog.search import parse_query
-from organs.registry.catalog.search.cursor import PAGE_MAX
 from organs.registry.catalog.tables import Model, Placement
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.errors import Ambiguous, BadQuery, NotFound

@@ -13,17 +13,18 @@ from sqlalchemy.orm import Session
 
 from organs.ingest.service import publish_model
 from organs.registry.anatomy import OrganType, Place, Tower
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.blobs import unneeded
 from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.queries.models import files_of, parts_of, placements_of
-from organs.registry.catalog.queries.published import removed_with_digest
+from organs.registry.catalog.queries.models import files_of, parts_of, placements_of, removed_with_digest
+from organs.registry.catalog.queries.organs import unneeded
 from organs.registry.catalog.queries.search import search_models
 from organs.registry.catalog.records import FileRecord, ModelRecord, PartRecord, PlacementRecord
-from organs.registry.catalog.register.models import register_model
-from organs.registry.catalog.register.states import hide_model, remove_model, show_model
-from organs.registry.catalog.search import parse_query
-from organs.registry.catalog.search.fields import MODELS
+from organs.registry.catalog.register.models import (
+    hide_model,
+    register_model,
+    remove_model,
+    show_model,
+)
+from organs.registry.catalog.search import MODELS, parse_query
 from organs.registry.catalog.tables import (
     Base,
     Blob,
@@ -32,6 +33,7 @@ from organs.registry.catalog.tables import (
     Model,
     Organ,
     Placement,
+    now,
 )
 from organs.registry.compose.chimeras import chimera_of_model
 from organs.registry.digest import Digest

@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 
 from bench.populated import populate
-from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.catalog.queries.reports import (
     Totals,
     counted_totals,
     running_totals,
 )
-from organs.registry.catalog.register.blobs import begin_ingest, lease_blobs, mark_corrupt, record_blobs
 from organs.registry.catalog.register.facets import add_to_totals
+from organs.registry.catalog.register.organs import (
+    begin_ingest,
+    lease_blobs,
+    mark_corrupt,
+    record_blobs,
+)
 from organs.registry.present.models import figures
 from organs.registry.registry import Registry
 from organs.registry.upkeep import verify

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from organs.registry.catalog.register.blobs import begin_ingest
 from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.register.organs import begin_ingest
 from organs.registry.catalog.tables import Contributor, Ingest
 from organs.registry.catalog.vocabulary import TEXT_MAX, checked_text, shown_text
 from organs.registry.errors import BadInput, BadValue

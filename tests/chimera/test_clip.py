@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from organs.registry.assembly import (
+    FilePlan,
+    FileStream,
+    PlannedSlice,
+    clipped,
+    plan_digest,
+    plan_file,
+)
 from organs.registry.catalog.queries.models import files_of, model_by_name
-from organs.registry.chimera.plan import FilePlan, PlannedSlice, clipped, plan_digest, plan_file
-from organs.registry.chimera.stream import FileStream
 from organs.registry.errors import CorruptBlob
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from organs.registry.assembly import (
+    FilePlan,
+    place_file,
+    plan_merged,
+    plan_shards,
+)
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Model
-from organs.registry.chimera.layout import plan_merged, plan_shards
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import FilePlan
 from organs.registry.digest import digest_of
 from organs.registry.errors import NotAssemblable
 from organs.registry.gguf import (

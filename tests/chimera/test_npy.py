@@ -8,8 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from organs.registry.chimera.npy import NpyPlan, NpyStream, npy_head, plan_npy
+from organs.registry.assembly import (
+    NpyPlan,
+    NpyStream,
+    npy_head,
+    plan_npy,
+)
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+)
 from organs.registry.digest import digest_of
 from organs.registry.errors import UnsupportedDType
 from organs.registry.gguf import TensorSpec, dtype_by_name

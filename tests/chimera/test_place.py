@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from organs.registry.assembly import (
+    FilePlan,
+    place_file,
+    plan_model,
+)
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import FilePlan, plan_model
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import CorruptBlob, DiskFull, MissingBlob, OrganError, StoreError, StoreUnwritable
 from organs.registry.names import parse_model_name

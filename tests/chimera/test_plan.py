@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
+from organs.registry.assembly import (
+    FilePlan,
+    plan_model,
+)
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.tables import Model
-from organs.registry.chimera.plan import FilePlan, plan_model
 from organs.registry.digest import digest_of
 from organs.registry.errors import MissingBlob, NotAssemblable
 from organs.registry.gguf import ValueType

@@ -10,9 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from organs.registry.assembly import (
+    FilePlan,
+    FileStream,
+    PlannedSlice,
+    plan_model,
+)
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.chimera.plan import FilePlan, PlannedSlice, plan_model
-from organs.registry.chimera.stream import FileStream
 from organs.registry.errors import CorruptBlob, MissingBlob
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name

@@ -9,12 +9,11 @@ import pytest
 from sqlalchemy import select
 
 from organs.cli import admin as admin_commands
-from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.administration import removal_of
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.queries.removing import removal_of
 from organs.registry.catalog.register.accounts import add_contributor
-from organs.registry.catalog.register.states import hide_model
-from organs.registry.catalog.tables import Model, Submission
+from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.tables import Model, Submission, now
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 from organs.registry.sandbox.protections import Kernel

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from organs.cli.console import hint_for, plain, print_json, print_json_line
+from organs.registry.amounts import count_text, share_text, size_text, theta_text
 from organs.registry.errors import (
     BadName,
     CatalogError,
@@ -21,7 +22,6 @@ from organs.registry.errors import (
     SchemaTooNew,
     StoreUnwritable,
 )
-from organs.registry.present.text import count_text, share_text, size_text, theta_text
 from tests.strategies import PATIENT
 
 HOSTILE = [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import account_by_token
+from organs.registry.catalog.tables import now
 from organs.registry.client.tokens import KeptToken, keep_token
 from organs.registry.errors import BadToken
 from organs.registry.registry import Registry

@@ -9,7 +9,7 @@ import pytest
 
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.records import Edits
-from organs.registry.catalog.register.editing import edit_model
+from organs.registry.catalog.register.models import edit_model
 from organs.registry.digest import digest_of
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

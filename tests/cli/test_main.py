@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.cli import purify
+from organs.cli import compose
 from organs.registry.compose.recipe_io import METHODS
 from organs.registry.registry import Registry
 from tests.cli.running import Organ
@@ -237,4 +237,4 @@ def test_help_of_every_command_loads_neither_the_database_nor_the_server() -> No
 
 
 def test_methods_of_purification_are_those_that_there_are() -> None:
-    assert purify._METHODS == METHODS
+    assert compose._METHODS == METHODS

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from organs.ingest.jobs.queue import ask_for
+from organs.ingest.jobs.runner import ask_for
 from organs.registry.registry import Registry
 from tests.cli.running import Organ
 

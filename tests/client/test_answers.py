@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 
 from organs.registry.client import answers
+from organs.registry.client.address import (
+    told_file,
+    told_name,
+)
 from organs.registry.client.connection import API
-from organs.registry.client.names import told_file, told_name
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.shape import Shape, check
 from organs.registry.entities.base import Entity, decode, encode

@@ -12,7 +12,7 @@ import pytest
 
 from organs.cli.arguments import INSTEAD
 from organs.cli.composing import Asked
-from organs.cli.fetching import fetch_files
+from organs.cli.remote import fetch_files
 from organs.registry.catalog.register.accounts import add_contributor, create_token, revoke_token
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.client.tokens import kept_token
@@ -269,7 +269,7 @@ def test_a_search_of_a_folder_loads_neither_numpy_nor_the_codecs_nor_http(local:
         [sys.executable, "-c", script, str(local.home)], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    assert "organs.cli.search" in loaded
+    assert "organs.cli.show" in loaded
     assert loaded & {"numpy", "zstandard", "urllib3", "organs.registry.client.remote"} == set()
 
 

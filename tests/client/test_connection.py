@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from organs.registry.client.connection import ANSWER_MAX_BYTES, CHUNK_BYTES, Connection
-from organs.registry.entities.upload import KnownDigests
+from organs.registry.entities.submission import KnownDigests
 from organs.registry.errors import (
     BadInput,
     BadReply,

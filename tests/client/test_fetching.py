@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.client.checking import check_lock, check_organs
-from organs.registry.client.fetching import TRIES, FileToFetch, fetch
-from organs.registry.client.partial import partial_path
+from organs.registry.client.fetching import TRIES, FileToFetch, fetch, partial_path
+from organs.registry.client.files import (
+    check_lock,
+    check_organs,
+)
 from organs.registry.digest import Digest, digest_of
 from organs.registry.errors import BadReply, Busy, NotFound, StoreUnwritable, Unreachable
 from organs.registry.registry import Registry

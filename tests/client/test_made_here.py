@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from organs.registry.client import locked
-from organs.registry.client.cutting import fetch_in_shards, file_in_shards
-from organs.registry.client.fetching import TRIES, FileToFetch
+from organs.registry.client.fetching import TRIES, FileToFetch, partial_path
+from organs.registry.client.files import (
+    fetch_in_shards,
+    file_in_shards,
+)
 from organs.registry.client.locked import LockedFile, fetch_locked, file_of_parts
-from organs.registry.client.partial import partial_path
 from organs.registry.client.remote import RemoteRegistry
 from organs.registry.compose.api import Composition
 from organs.registry.compose.lock import Lock

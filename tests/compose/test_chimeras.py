@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.tables import Verdict
-from organs.registry.compose.card import Usage
-from organs.registry.compose.chimeras import chimera_of_model
+from organs.registry.catalog.tables import Verdict, now
+from organs.registry.compose.chimeras import Usage, chimera_of_model
 from organs.registry.entities.base import decode, encode
 from organs.registry.entities.chimera import Chimera
 from organs.registry.registry import Registry

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, update
 
-from organs.registry.catalog.search import parse
-from organs.registry.catalog.search.parse import LIKELY_MAX, nearest
+from organs.registry.catalog.search import (
+    LIKELY_MAX,
+    nearest,
+    parse,
+)
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
 from organs.registry.compose.models import RegisteredLibrary

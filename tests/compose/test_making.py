@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from organs.registry.catalog.queries.blobs import BlobRow
+from organs.registry.catalog.queries.organs import BlobRow
 from organs.registry.catalog.tables import Ingest
 from organs.registry.compose import build
 from organs.registry.compose.api import ChimeraPlan

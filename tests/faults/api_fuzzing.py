@@ -26,14 +26,13 @@ from werkzeug.serving import WSGIRequestHandler, make_server
 
 from organs.ingest.contributions.submissions import withdraw
 from organs.ingest.contributions.uploads import cancel
-from organs.ingest.jobs.queue import KINDS
-from organs.registry.catalog.clock import now
+from organs.ingest.jobs.runner import KINDS
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.queries.submissions import open_submissions, open_uploads
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.tables import Contributor, Submission, Token
+from organs.registry.catalog.tables import Contributor, Submission, Token, now
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.registry import Registry
 from organs.registry.tokens import new_token, parse_token

@@ -19,12 +19,15 @@ from sqlalchemy.orm import Session
 from organs.ingest.service import IngestReport, always, ingest_model
 from organs.ingest.sources import ModelSource
 from organs.registry.catalog.engine import Catalog
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_after
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_after,
+)
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
 )
-from organs.registry.catalog.register.blobs import (
+from organs.registry.catalog.register.organs import (
     begin_ingest,
     end_ingest,
     record_blobs,

@@ -27,8 +27,7 @@ from typing import Any
 import psutil
 from sqlalchemy import select, update
 
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.tables import BlobLease, Model, Upload
+from organs.registry.catalog.tables import BlobLease, Model, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.gguf import MemorySource, read_header
 from organs.registry.registry import Registry

@@ -22,9 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from organs.ingest import pipeline
+from organs.registry.assembly import place_file, plan_model
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import plan_model
 from organs.registry.errors import OrganError
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.registry import Registry

@@ -24,8 +24,14 @@ from sqlalchemy import delete, select, update
 
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
-from organs.registry.catalog.queries.blobs import BlobRow, reachable_digests
-from organs.registry.catalog.register.blobs import begin_ingest, record_blobs
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    reachable_digests,
+)
+from organs.registry.catalog.register.organs import (
+    begin_ingest,
+    record_blobs,
+)
 from organs.registry.catalog.tables import Blob, InlineBlob, Model, Placement
 from organs.registry.digest import digest_of, parse_digest
 from organs.registry.errors import BadDigest, DiskFull, StoreError, StoreUnwritable

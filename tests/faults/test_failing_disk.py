@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from organs.registry.assembly import place_file, plan_model
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.chimera.place import place_file
-from organs.registry.chimera.plan import plan_model
 from organs.registry.errors import DiskFull, OrganError, StoreError, StoreUnwritable
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.registry import Registry

@@ -17,11 +17,14 @@ import pytest
 from sqlalchemy import select, update
 
 from organs.registry import upkeep
+from organs.registry.assembly import first_header
 from organs.registry.backup import back_up
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
 from organs.registry.catalog.queries.composing import model_by_text
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+)
 from organs.registry.catalog.tables import Blob, Event
-from organs.registry.chimera.layout import first_header
 from organs.registry.compose.build import plan_lock
 from organs.registry.compose.lock import Lock, LockedTensor
 from organs.registry.digest import Digest, digest_of

@@ -20,13 +20,19 @@ import numpy as np
 import pytest
 from sqlalchemy import Column, Engine, String, event, func, literal_column, or_, select, text
 
+from organs.registry.catalog.cursor import (
+    Cursor,
+    cursor_text,
+)
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.register.blobs import begin_ingest, lease_blobs, record_blobs
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.search import MODELS, ORGANS, parse_query
-from organs.registry.catalog.search.cursor import Cursor, cursor_text
-from organs.registry.catalog.search.fields import Kind
+from organs.registry.catalog.register.organs import (
+    begin_ingest,
+    lease_blobs,
+    record_blobs,
+)
+from organs.registry.catalog.search import MODELS, ORGANS, Kind, parse_query
 from organs.registry.catalog.tables import Base, BlobLease, Contributor, Event, Lineage, Model, Organ, Placement
 from organs.registry.errors import Ambiguous, BadInput, BadName, BadQuery, BadValue, NotFound
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name

@@ -12,8 +12,16 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select, update
 
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest, unneeded_blobs
-from organs.registry.catalog.register.blobs import (
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+    unneeded_blobs,
+)
+from organs.registry.catalog.register.facets import (
+    add_to_totals,
+    blob_changes,
+)
+from organs.registry.catalog.register.organs import (
     begin_ingest,
     doom_blobs,
     end_ingest,
@@ -22,10 +30,6 @@ from organs.registry.catalog.register.blobs import (
     reclaim_blob,
     record_blobs,
     renew_lease,
-)
-from organs.registry.catalog.register.facets import (
-    add_to_totals,
-    blob_changes,
 )
 from organs.registry.catalog.tables import Blob, Ingest, Organ
 from organs.registry.digest import digest_of

@@ -37,27 +37,29 @@ from sqlalchemy import event, insert, select, text
 from sqlalchemy.orm import Session
 
 from organs.ingest import dissect
-from organs.ingest.jobs.queue import ask_for
-from organs.ingest.jobs.runner import Runner
+from organs.ingest.jobs.runner import Runner, ask_for
 from organs.ingest.service import Intake, ingest_files, publish_model
 from organs.ingest.sources import find_sources, open_files
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.blobs import names_of_blob, reachable_digests
+from organs.registry.catalog.queries.administration import removal_of
 from organs.registry.catalog.queries.models import files_of, model_by_name
-from organs.registry.catalog.queries.organs import reachable_organs
-from organs.registry.catalog.queries.removing import removal_of
-from organs.registry.catalog.queries.shared_organs import (
+from organs.registry.catalog.queries.organs import (
     models_in_common,
     models_with_most_organs_of,
+    names_of_blob,
     organ_counts,
+    reachable_digests,
+    reachable_organs,
     shared_of,
 )
 from organs.registry.catalog.queries.submissions import known_digests
 from organs.registry.catalog.records import Edits, ModelRecord, ParentRecord
-from organs.registry.catalog.register.editing import edit_model
-from organs.registry.catalog.register.models import register_model
-from organs.registry.catalog.register.states import hide_model, remove_model
-from organs.registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Placement
+from organs.registry.catalog.register.models import (
+    edit_model,
+    hide_model,
+    register_model,
+    remove_model,
+)
+from organs.registry.catalog.tables import Blob, Job, Lineage, Model, Organ, Placement, now
 from organs.registry.compose.lock import LOCK_KEY
 from organs.registry.digest import Digest, digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name

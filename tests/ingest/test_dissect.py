@@ -13,7 +13,11 @@ from organs.ingest.dissect import DissectedFile, dissect
 from organs.ingest.files import FileSource
 from organs.registry.errors import BadGguf
 from organs.registry.gguf import KeyValue, TensorSpec, ValueType, dtype_by_name, padded
-from organs.registry.gguf.pieces import ARRAY_BLOB_MIN_BYTES, shown_type, shown_value
+from organs.registry.gguf.read import (
+    ARRAY_BLOB_MIN_BYTES,
+    shown_type,
+    shown_value,
+)
 from tests.builders import array, every_value_type, file_bytes, raw_field, raw_file, tensor, text, unsigned, vocabulary
 from tests.strategies import PATIENT, files
 from tests.trips import little_model

@@ -27,8 +27,11 @@ from organs.ingest.jobs.extract import (
 )
 from organs.ingest.jobs.kind import Cancelled, Values
 from organs.ingest.jobs.measure import MEASURE
-from organs.ingest.jobs.queue import KINDS, ask_for
-from organs.ingest.jobs.runner import Runner
+from organs.ingest.jobs.runner import (
+    KINDS,
+    Runner,
+    ask_for,
+)
 from organs.ingest.service import ingest_model
 from organs.ingest.sources import find_sources
 from organs.registry.catalog.queries.chimeras import verdicts_of

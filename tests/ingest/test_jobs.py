@@ -18,12 +18,17 @@ import pytest
 from sqlalchemy import update
 
 from organs.ingest.jobs.kind import LANES, VALIDATE, WORK, Cancelled, JobKind, Tell, Values
-from organs.ingest.jobs.queue import KINDS, ask_for
-from organs.ingest.jobs.runner import Held, Runner, Told
+from organs.ingest.jobs.runner import (
+    KINDS,
+    Held,
+    Runner,
+    Told,
+    ask_for,
+)
 from organs.registry.catalog import tables
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.jobs import job_by_id
 from organs.registry.catalog.register.jobs import DIED_TWICE, cancel_job, claim_job, enqueue_job
+from organs.registry.catalog.tables import now
 from organs.registry.entities.job import Job
 from organs.registry.errors import BadInput, BadName, NotFound
 from organs.registry.registry import Registry

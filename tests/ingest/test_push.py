@@ -17,10 +17,10 @@ from organs.ingest.contributions.loads import (
 from organs.ingest.dissect import dissect
 from organs.ingest.files import FileSource
 from organs.registry.catalog.queries.accounts import PIECE_ROW_BYTES
-from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadInput, BadName, BadReply, NotAllowed, OverQuota
-from organs.registry.gguf.pieces import Span
+from organs.registry.gguf.read import Span
 from organs.registry.registry import Registry
 from tests.builders import file_bytes, text, unsigned
 from tests.client.scripted import as_problem

@@ -13,7 +13,7 @@ from organs.registry.catalog.tables import FilePart, Lineage, Model, ModelFile, 
 from organs.registry.digest import digest_of
 from organs.registry.gguf import KeyValue, ValueType
 from organs.registry.registry import Registry
-from organs.registry.relatives.declared import PARENTS_MAX
+from organs.registry.relatives.resolve import PARENTS_MAX
 from tests.builders import array, every_value_type, file_bytes, tensor, text, unsigned, vocabulary
 from tests.trips import block_metadata, block_tensors, ingest_file, little_model, weights
 

@@ -15,7 +15,7 @@ from sqlalchemy import select, update
 
 from organs.ingest.service import IngestReport, always, ingest_all, ingest_model, total_bytes
 from organs.ingest.sources import find_sources
-from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.catalog.tables import Blob, BlobLease, Fingerprint, Ingest, Measurement, Model, Organ, Placement
 from organs.registry.digest import digest_of
 from organs.registry.errors import BadGguf, BadName, NameTaken

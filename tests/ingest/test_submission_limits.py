@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import update
 
-from organs.ingest.contributions.description import read_edits
 from organs.ingest.contributions.manifest import (
     BadManifest,
     parse_stated_metadata,
+    read_edits,
 )
 from organs.ingest.contributions.submissions import withdraw
 from organs.ingest.contributions.uploads import (
@@ -20,7 +20,6 @@ from organs.ingest.contributions.uploads import (
     tidy_uploads,
 )
 from organs.ingest.jobs.compose import COMPOSE
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
     used_bytes,
@@ -35,7 +34,7 @@ from organs.registry.catalog.register.submissions import (
     remove_expired_upload,
     renew_uploads,
 )
-from organs.registry.catalog.tables import Contributor, Submission, Upload
+from organs.registry.catalog.tables import Contributor, Submission, Upload, now
 from organs.registry.digest import digest_of
 from organs.registry.errors import OverQuota
 from organs.registry.gguf import MemorySource, read_header

@@ -21,7 +21,10 @@ from organs.ingest.contributions.submissions import manifest_of, refuse_submissi
 from organs.registry.catalog.queries.submissions import known_contributor_id, open_submissions
 from organs.registry.catalog.register.accounts import add_contributor, set_contributor_state
 from organs.registry.catalog.register.jobs import cancel_job
-from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.register.models import (
+    hide_model,
+    remove_model,
+)
 from organs.registry.catalog.tables import Model
 from organs.registry.registry import Registry
 from tests.submitting import asked_for, attended, found, of_pieces, put_upload, whole

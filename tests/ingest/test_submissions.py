@@ -36,8 +36,8 @@ from organs.ingest.contributions.submissions import (
     withdraw,
 )
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.queries.blobs import reachable_digests
 from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.catalog.queries.organs import reachable_digests
 from organs.registry.catalog.queries.reports import (
     counted_totals,
     running_totals,
@@ -45,7 +45,7 @@ from organs.registry.catalog.queries.reports import (
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.catalog.tables import Model
-from organs.registry.compose.partial import partial_recipe
+from organs.registry.compose.models import partial_recipe
 from organs.registry.digest import digest_of
 from organs.registry.errors import Conflict, DiskFull, NotAssemblable, NotFound
 from organs.registry.gguf import MemorySource, ValueType, read_header

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select, update
 
-from organs.cli.maintenance import sweep
+from organs.cli.admin import sweep
 from organs.ingest.contributions.uploads import (
     STRAY_AFTER_SECONDS,
     BytesLost,
@@ -41,7 +41,6 @@ from organs.ingest.contributions.uploads import (
     tidy_uploads,
 )
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.queries.submissions import (
     SentPiece,
@@ -55,9 +54,9 @@ from organs.registry.catalog.register.submissions import (
     KEPT,
     renew_uploads,
 )
-from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload
+from organs.registry.catalog.tables import Blob, Contributor, FilePart, Model, Upload, now
 from organs.registry.digest import Digest, digest_of
-from organs.registry.entities.upload import PACK_PIECES_MAX
+from organs.registry.entities.submission import PACK_PIECES_MAX
 from organs.registry.errors import BadInput, Conflict, DiskFull, NotFound, OverQuota, StoreError, TooMany
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from organs.registry.errors import BadOrgan
 from organs.registry.gguf import DType
 from organs.registry.transform import Adapter, Computation, misfit
-from organs.registry.transform.adapters import FACTOR_MAX_ELEMENTS, RANK_MAX, ROW_MAX_ELEMENTS, merged_rows
+from organs.registry.transform.compute import (
+    FACTOR_MAX_ELEMENTS,
+    RANK_MAX,
+    ROW_MAX_ELEMENTS,
+    merged_rows,
+)
 from organs.registry.transform.values import WINDOW_ELEMENTS
 from tests.transform.organs import BF16, F16, F32, Q4_0, Q8_0, Values, organ, result, values_in, values_of
 

@@ -11,15 +11,17 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from organs.ingest.jobs.extract import packs_folder
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import account_by_token, contributor_by_name
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, open_session
 from organs.registry.catalog.register.jobs import enqueue_job
-from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.register.models import (
+    hide_model,
+    remove_model,
+)
 from organs.registry.catalog.register.submissions import add_submission, add_upload
-from organs.registry.catalog.tables import Job, Model
+from organs.registry.catalog.tables import Job, Model, now
 from organs.registry.digest import digest_of
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

@@ -14,8 +14,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 from jinja2.bccache import Bucket, BytecodeCache
 
-from organs.ingest.jobs.queue import ask_for
-from organs.ingest.jobs.runner import Runner
+from organs.ingest.jobs.runner import Runner, ask_for
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.chimeras import add_verdict
 from organs.registry.catalog.register.jobs import claim_job, enqueue_job, fail_job, finish_job, job_json

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from flask import Flask
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import contributor_by_name
-from organs.registry.catalog.tables import Model, Submission, Upload
+from organs.registry.catalog.tables import Model, Submission, Upload, now
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.registry import Registry
 from organs.web.app import create_app

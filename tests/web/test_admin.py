@@ -17,13 +17,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor
 from organs.registry.catalog.register.events import record_event
-from organs.registry.catalog.register.states import hide_model
-from organs.registry.catalog.tables import Event, Lineage, Model, Placement, Submission
+from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.tables import Event, Lineage, Model, Placement, Submission, now
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

@@ -15,13 +15,13 @@ from flask.testing import FlaskClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from organs.registry.catalog.queries.blobs import blobs_by_digest
+from organs.registry.catalog.queries.organs import blobs_by_digest
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.measure.sample import read_values, sample_runs
 from organs.registry.registry import Registry
 from organs.registry.store import BlobReader
 from organs.web.app import create_app
-from organs.web.charts import sampling
+from organs.web.charts import weights as sampling
 from organs.web.charts.depth import DepthLine, DepthPoint, depth_chart
 from organs.web.charts.drawing import (
     POLICY,
@@ -33,10 +33,9 @@ from organs.web.charts.drawing import (
     drawn,
     printable,
 )
-from organs.web.charts.sampling import sampled_values
 from organs.web.charts.scale import FittedLine, SizedPoint, scale_chart
 from organs.web.charts.types import TypeSpread, types_chart
-from organs.web.charts.weights import Weights, ticks_between, weights_chart, weights_of
+from organs.web.charts.weights import Weights, sampled_values, ticks_between, weights_chart, weights_of
 from organs.web.render import (
     CHANGE_TONES,
     DARK,

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
-from organs.ingest.jobs.queue import ask_for
-from organs.ingest.jobs.runner import Runner
+from organs.ingest.jobs.runner import Runner, ask_for
 from organs.registry.catalog.queries.chimeras import chimeras_by_lock
 from organs.registry.catalog.queries.jobs import active_jobs
 from organs.registry.catalog.register.chimeras import add_verdict

@@ -10,9 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 from sqlalchemy import select
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.register.models import add_downloads
-from organs.registry.catalog.tables import DailyDownloads, Model
+from organs.registry.catalog.tables import DailyDownloads, Model, now
 from organs.registry.errors import Busy
 from organs.registry.registry import Registry
 from organs.web.app import create_app

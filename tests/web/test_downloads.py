@@ -16,10 +16,9 @@ from sqlalchemy import update
 from werkzeug.test import TestResponse
 
 from organs.ingest.directory.layout import parse_head
+from organs.registry.assembly import place_file, plan_shards
 from organs.registry.catalog.queries.models import model_by_name, placements_of
 from organs.registry.catalog.tables import Model, Placement
-from organs.registry.chimera.layout import plan_shards
-from organs.registry.chimera.place import place_file
 from organs.registry.digest import digest_of
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name

@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from organs.web.contents import public_names, whole_name
+from organs.web.downloads import (
+    public_names,
+    whole_name,
+)
 from organs.web.streams import (
     NAME_MAX_LENGTH,
     attachment,

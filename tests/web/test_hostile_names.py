@@ -21,7 +21,10 @@ from werkzeug.test import TestResponse
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import add_contributor, create_token
 from organs.registry.catalog.register.events import contributor_id, record_event
-from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.register.models import (
+    hide_model,
+    remove_model,
+)
 from organs.registry.catalog.register.submissions import add_submission, add_upload
 from organs.registry.catalog.vocabulary import Action
 from organs.registry.entities.problem import MEDIA_TYPE

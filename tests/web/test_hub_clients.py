@@ -14,9 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from organs.registry.assembly import place_file, plan_shards
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.chimera.layout import plan_shards
-from organs.registry.chimera.place import place_file
 from organs.registry.gguf import TensorSpec, dtype_by_name
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry

@@ -31,7 +31,7 @@ from organs.registry.errors import QueueFull
 from organs.registry.registry import Registry
 from organs.registry.settings import Settings
 from organs.web import server
-from organs.web.api.writing import queued
+from organs.web.api.operation import queued
 from organs.web.app import create_app
 from organs.web.downloads import downloads
 from organs.web.pages import pages

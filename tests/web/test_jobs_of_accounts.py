@@ -16,15 +16,17 @@ from werkzeug.test import TestResponse
 
 from organs.ingest.jobs.compose import COMPOSE
 from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.queries.composing import chimera_of
 from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor, create_token, open_session
 from organs.registry.catalog.register.jobs import QUEUED_MAX, WAITING_MAX, enqueue_job
-from organs.registry.catalog.register.states import hide_model, show_model
-from organs.registry.catalog.tables import Contributor, Model
+from organs.registry.catalog.register.models import (
+    hide_model,
+    show_model,
+)
+from organs.registry.catalog.tables import Contributor, Model, now
 from organs.registry.entities.job import Job
 from organs.registry.errors import NotFound
 from organs.registry.names import parse_model_name

@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.tables import Lineage, Model
+from organs.registry.catalog.tables import Lineage, Model, now
 from organs.registry.entities.base import decode
 from organs.registry.entities.lineage import Family, FamilyEdge, FamilyMember, FamilyPage, MissingParent
 from organs.registry.registry import Registry
 from organs.registry.relatives import families as relatives_families
 from organs.web.app import create_app
-from organs.web.charts.kin import (
+from organs.web.charts.families import (
     BOX_HEIGHT,
     BOX_WIDTH,
     LINE_CHARACTERS,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 from flask import Flask
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import account_by_token
 from organs.registry.catalog.register.accounts import open_page_token, open_session, revoke_token, set_contributor_state
+from organs.registry.catalog.tables import now
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token
 from organs.web.app import create_app

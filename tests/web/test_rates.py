@@ -17,9 +17,9 @@ from flask import Flask
 from limits import RateLimitItemPerMinute
 from sqlalchemy import event
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import contributor_by_name, token_by_public_id
 from organs.registry.catalog.register.accounts import revoke_token, set_contributor_state
+from organs.registry.catalog.tables import now
 from organs.registry.registry import Registry
 from organs.registry.tokens import _checksum
 from organs.registry.tokens import new_token as unknown_token

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import account_by_session, account_by_token
 from organs.registry.catalog.register.accounts import open_page_token, open_session
+from organs.registry.catalog.tables import now
 from organs.registry.registry import Registry
 from organs.registry.tokens import parse_token, secret_sha256
 from organs.web.auth import COOKIE

@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 
 from organs.registry.registry import Registry
 from organs.web.app import create_app
-from organs.web.links import outside_link
+from organs.web.responses import outside_link
 from organs.web.security import ADDRESS_MAX_LENGTH, BODY_MAX_BYTES
 from organs.web.settings import WebSettings
 

@@ -12,10 +12,9 @@ import pytest
 from flask import Flask
 from werkzeug.test import TestResponse
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import account_by_token, descendants_of, token_by_public_id
 from organs.registry.catalog.register.accounts import create_child_token, open_session, revoke_by_token, revoke_token
-from organs.registry.catalog.tables import Event
+from organs.registry.catalog.tables import Event, now
 from organs.registry.catalog.vocabulary import SCOPES
 from organs.registry.errors import BadToken, NotAllowed
 from organs.registry.registry import Registry

@@ -13,7 +13,10 @@ from flask.testing import FlaskClient
 from organs.cli.show import print_chimera, print_lineage
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.models import model_by_name
-from organs.registry.catalog.register.states import hide_model, remove_model
+from organs.registry.catalog.register.models import (
+    hide_model,
+    remove_model,
+)
 from organs.registry.catalog.tables import Model
 from organs.registry.entities.base import decode
 from organs.registry.entities.chimera import Chimera

@@ -1,8 +1,7 @@
 """The API below `/api/v1`, described by the OpenAPI document that is made from its routes.
 
 blueprint    the blueprint of the API
-operation    a route of the API together with its description
-writing      a route of the API that writes or runs something, together with its description
+operation    a route of the API with its description
 submissions  submissions: a model of pieces that were sent or are here, looked at, published
 admin        administration: what waits for review, models removed, the event log, contributors
 downloads    downloads in the OpenAPI document
@@ -13,7 +12,6 @@ chimeras     chimeras: a list, one by its lock; made, grafted, purified, validat
 jobs         jobs: listed, looked up, cancelled
 models       models: one, lists, files, comparison, lineage; and editing
 organs       organs: search and its counts, one by digest, many by their digests
-params       the parameters and bodies of requests: bounded, strict JSON, checked field by field
 plans        plans: what a recipe comes to, and whether two models fit, before anything is made
 reports      reports: on the registry, whole or one section, and on one model
 uploads      uploads: which pieces need not be sent, and sessions in which the rest comes

@@ -20,13 +20,14 @@ from organs.registry.entities.account import (
 from organs.registry.errors import BadRequest
 from organs.web.accounts import create_own_token, own_account, own_overview, own_tokens, revoke_own_token
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import Parameter, operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
     AFTER,
     LIMIT,
+    Parameter,
+    operation,
     read_body,
+    writing_operation,
 )
-from organs.web.api.writing import writing_operation
 from organs.web.auth import (
     ANY,
     TOKENS,

@@ -16,21 +16,21 @@ from organs.registry.entities.account import (
     ContributorChangeRequest,
     NewContributorRequest,
 )
-from organs.registry.entities.administration import AdminOverview, Removal, RemovalRequest
-from organs.registry.entities.event import EventPage
+from organs.registry.entities.administration import AdminOverview, EventPage, Removal, RemovalRequest
 from organs.registry.entities.submission import Decision, RefusalRequest, SubmissionReviewPage
 from organs.registry.errors import BadRequest
 from organs.registry.names import parse_model_name
 from organs.web import administration
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import Parameter, operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
     AFTER,
     LIMIT,
     NAMESPACE,
+    Parameter,
+    operation,
     read_body,
+    writing_operation,
 )
-from organs.web.api.writing import writing_operation
 from organs.web.auth import ADMIN
 from organs.web.params import (
     asked_after,

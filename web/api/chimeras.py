@@ -8,27 +8,29 @@ from organs.registry.compose.chimeras import chimera_by_lock, chimera_page
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.chimera import Assembly, AssemblyRequest, Chimera, ChimeraPage
 from organs.registry.entities.job import GraftRequest, Job, PurificationRequest, ValidationRequest
-from organs.registry.entities.recipe import RecipeRequest
+from organs.registry.entities.plan import RecipeRequest
 from organs.registry.errors import BadDigest, BadName, BadRequest
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH, ModelName, parse_model_name
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
+    ACCEPTED,
     AFTER,
     LIMIT,
     LOCK,
     asked_recipe,
     json_body,
+    operation,
+    queued,
+    writing_operation,
 )
 from organs.web.api.plans import GROUP, RECIPE_EXAMPLE
-from organs.web.api.writing import ACCEPTED, queued, writing_operation
-from organs.web.contents import whole_model
-from organs.web.links import model_address
+from organs.web.downloads import whole_model
 from organs.web.params import (
     asked_after,
     asked_limit,
 )
 from organs.web.responses import (
+    model_address,
     reading,
     settings,
 )

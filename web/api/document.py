@@ -16,8 +16,7 @@ from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
 from organs.web.api.downloads import DOWNLOADS, Download
 from organs.web.api.downloads import GROUP as DOWNLOADS_GROUP
-from organs.web.api.operation import Operation, Parameter, entities, operation, operations
-from organs.web.api.params import NAMESPACE
+from organs.web.api.operation import NAMESPACE, Operation, Parameter, entities, operation, operations
 from organs.web.api.schemas import SCHEMAS, Schema
 from organs.web.api.schemas.values import ref
 from organs.web.responses import (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from organs.web.api.operation import Parameter
-from organs.web.api.params import (
+from organs.web.api.operation import (
     DIGEST,
     NAME,
     NAMESPACE,
+    Parameter,
 )
 from organs.web.api.schemas.values import SHAPE_PATTERN, Schema
 

@@ -6,13 +6,13 @@ from organs.registry.catalog.queries.jobs import job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.entities.job import Job, JobPage
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
     AFTER,
     JOB,
     LIMIT,
+    operation,
+    writing_operation,
 )
-from organs.web.api.writing import writing_operation
 from organs.web.auth import ANY
 from organs.web.params import (
     asked_after,

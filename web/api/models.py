@@ -5,23 +5,22 @@ from __future__ import annotations
 from flask import request
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.description import (
-    read_edits,
-)
+from organs.ingest.contributions.manifest import read_edits
 from organs.ingest.service import publish_model
 from organs.registry.catalog.queries.composing import model_by_digest, model_with_header
-from organs.registry.catalog.queries.models import composed_among, model_by_name, model_summary
-from organs.registry.catalog.queries.organs import organ_page_of_model
-from organs.registry.catalog.queries.published import (
+from organs.registry.catalog.queries.models import (
     OWN_STATES,
     VERSIONS_MAX,
+    composed_among,
     descendants_page,
+    model_by_name,
+    model_summary,
     published_model,
     versions,
 )
+from organs.registry.catalog.queries.organs import organ_page_of_model
 from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.register.editing import edit_model
-from organs.registry.catalog.register.states import hide_model
+from organs.registry.catalog.register.models import edit_model, hide_model
 from organs.registry.catalog.search import MODELS
 from organs.registry.catalog.tables import Model
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
@@ -49,8 +48,8 @@ from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_model
 from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX, families, family_of
 from organs.registry.relatives.lineage import lineage_of
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
+    ACCEPTED,
     AFTER,
     FAMILIES,
     FIRST,
@@ -65,9 +64,11 @@ from organs.web.api.params import (
     RANKED,
     SECOND,
     json_body,
+    operation,
+    queued,
     read_body,
+    writing_operation,
 )
-from organs.web.api.writing import ACCEPTED, queued, writing_operation
 from organs.web.auth import (
     ANY,
     identity,

@@ -1,38 +1,49 @@
-"""A route of the API together with its description: what it takes, what it answers, what it refuses.
-
-    @operation("/organs/{digest}", group="Organs", answer="Organ", parameters=(DIGEST,), refusals=(404, 409), ...)
-    def organ(digest: str) -> Values: ...
-
-The view gives plain values; the wrapper checks what all requests have in common, and makes JSON, `Link` and ETag. The
-OpenAPI document is made from what is said here, so that neither can say something else.
-"""
+"""A route of the API with its description: parameters and body, which are checked, answers, and rights."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 from urllib.parse import unquote_to_bytes
 
-from flask import Response, request
+import msgspec
+from flask import Response, abort, request
+from msgspec import structs
+from msgspec.inspect import Metadata, Type, UnionType, VarTupleType, type_info
 from werkzeug.exceptions import MethodNotAllowed
 
-from organs.registry.catalog.search.parse import nearest
-from organs.registry.entities.base import Entity, schema_name
+from organs.registry.catalog.cursor import (
+    CURSOR_MAX_LENGTH,
+    PAGE_MAX,
+)
+from organs.registry.catalog.queries.jobs import job_by_id
+from organs.registry.catalog.search import MODELS, ORGANS, QUERY_MAX_LENGTH, Vocabulary, nearest
+from organs.registry.entities.base import Entity, Request, schema_name
+from organs.registry.entities.job import Details, Job
+from organs.registry.entities.report import ORGANS_DEFAULT, ROWS_DEFAULT
 from organs.registry.errors import BadRequest
 from organs.registry.present.values import Values
+from organs.registry.relatives.families import FAMILIES_DEFAULT, FAMILIES_MAX
 from organs.web.api.blueprint import ROOT, api
 from organs.web.api.schemas.values import Schema
 from organs.web.auth import (
+    ANY,
+    UPLOAD,
     identity,
     need,
 )
+from organs.web.params import LIMIT_DEFAULT
+from organs.web.permissions import ask, check_writing
 from organs.web.responses import (
     conditional,
     declare_parameters,
     json_answer,
     next_address,
+    reading,
 )
 
 COMMON_REFUSALS = (400, 401, 413, 414, 415, 421, 429, 503)
@@ -84,7 +95,7 @@ class Operation:
     status: int = 200
     """Of an answer that is no refusal."""
     writes: bool = False
-    """Whether it writes or runs something (`web.api.writing`)."""
+    """Whether it writes or runs something (`web.api.operation`)."""
     scope: str | None = None
     """What the token of who asks must be good for; None where anybody may ask."""
 
@@ -231,3 +242,353 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     meant = f"; did you mean {close}?" if close else "."
     takes = f"It takes {', '.join(known)}" if known else "It takes none"
     return f"There is no parameter {name[:80]!r} here{meant} {takes}."
+
+
+R = TypeVar("R", bound=Request)
+DEPTH_MAX = 8
+"""Lists and objects inside each other; what is asked here has five at most."""
+BRACKETS_MAX = 250_000
+"""Lists and objects in all: of the empty ones, a body of some megabytes would fill hundreds of them in memory."""
+
+_BRACKETS = re.compile(r"[\[\]{}]")
+
+
+def json_body(members: type[Request] | Sequence[str] | None = None) -> Values:
+    """Return the body, an object with some of `members` and no others; with None the caller checks its members.
+
+    With a class, `members` are those of that request; their values are for the caller to check. Raises BadRequest;
+    answers 415 for a body that is packed or not JSON by its type, 413 for one that is too large.
+    """
+    if isinstance(members, type):
+        members = members.__struct_encode_fields__
+    check_json()
+    value = _parsed(request.get_data(cache=False))
+    if not isinstance(value, dict):
+        raise BadRequest(None, "The body is to be a JSON object.")
+    strange = [name for name in value if members is not None and name not in members]
+    if strange:
+        takes = ", ".join(members or ())
+        errors = [(name[:80], f"There is no member {name[:80]!r} here. The body has {takes}.") for name in strange]
+        raise BadRequest(*errors[0], more=errors[1:])
+    return value
+
+
+def read_body(kind: type[R]) -> R:
+    """Return the body as a request of that class; raises BadRequest with each member that is not valid, as
+    `json_body`."""
+    values = json_body(kind)
+    found: Values = {}
+    wrong: list[tuple[str | None, str]] = []
+    for member in structs.fields(kind):
+        name = member.encode_name
+        if name in values:
+            try:
+                found[member.name] = msgspec.convert(values[name], member.type)
+            except msgspec.ValidationError as error:
+                place = _place(values[name], member.type)
+                wrong.append((f"{name}{place}", f"{name}{place} is not valid: {error}."))
+        elif member.required:
+            wrong.append((name, f"{name} is missing."))
+    if wrong:
+        raise BadRequest(*wrong[0], more=wrong[1:])
+    return kind(**found)
+
+
+def _place(value: object, kind: object) -> str:
+    """Return the place of the first item of a list that is not valid, as `[2]`; empty for what is no list."""
+    if not isinstance(value, list) or not _takes_lists(type_info(kind)):
+        return ""
+    for index, item in enumerate(value):
+        try:
+            msgspec.convert([item], kind)
+        except msgspec.ValidationError:
+            return f"[{index}]"
+    return ""
+
+
+def _takes_lists(kind: Type) -> bool:
+    kinds = kind.types if isinstance(kind, UnionType) else (kind,)
+    return any(isinstance(one.type if isinstance(one, Metadata) else one, VarTupleType) for one in kinds)
+
+
+def check_json() -> None:
+    """Answer 415 to a body that is no JSON by its type, or is packed. No form of a page can send such a type."""
+    if request.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
+        abort(415, "A packed body is not accepted here: send it plain.")
+    if request.mimetype != "application/json":
+        abort(415, "The body is to be JSON: send it with Content-Type: application/json.")
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        text = body.decode("utf-8")
+        brackets = text.count("[") + text.count("{")
+        if brackets > BRACKETS_MAX:
+            raise BadRequest(None, f"The body has more than {BRACKETS_MAX:,} lists and objects.")
+        if brackets > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+            raise BadRequest(None, f"The body is nested deeper than {DEPTH_MAX} levels.")
+        return json.loads(text, object_pairs_hook=_members, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise BadRequest(None, "The body is no UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise BadRequest(None, f"The body is no JSON: {error.msg} at character {error.pos}.") from error
+    except ValueError as error:  # a number of more digits than Python reads
+        raise BadRequest(None, "The body has a number that is too long.") from error
+
+
+def _depth(text: str) -> int:
+    """At least how deep the brackets go: those inside of texts count too, which no sensible body has."""
+    depth = deepest = 0
+    for sign in _BRACKETS.findall(text):
+        if sign in "[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        else:
+            depth -= 1
+    return deepest
+
+
+def _members(pairs: list[tuple[str, Any]]) -> Values:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise BadRequest(None, "The body has a member twice; which one is meant cannot be told.")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise BadRequest(None, f"The body has {name}, which is no JSON.")
+
+
+_EXAMPLE = "Zoo-A-2M-v1.0-Q8_0"
+_SWITCH: Schema = {"type": "string", "enum": ["0", "1"], "default": "0"}
+_QUERY: Schema = {"type": "string", "maxLength": QUERY_MAX_LENGTH}
+_NAME: Schema = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", "maxLength": 96}
+_VERSIONED: Schema = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(@[1-9][0-9]{0,8})?$",
+    "maxLength": 106,
+}
+_FULL_NAME: Schema = {
+    "type": "string",
+    "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(@[1-9][0-9]{0,8})?$",
+    "maxLength": 203,
+}
+
+
+def _fields(vocabulary: Vocabulary) -> str:
+    fields = "; ".join(f"`{field.name}:` {field.meaning}" for field in vocabulary.fields.values())
+    sorts = ", ".join(f"`sort:{name}`" for name in vocabulary.sorts)
+    return f"{fields}. {sorts}, the highest first with `sort:-theta`. Other words are looked for in names and texts."
+
+
+def _limit(default: int, what: str) -> Parameter:
+    schema: Schema = {"type": "integer", "minimum": 1, "maximum": PAGE_MAX, "default": default}
+    return Parameter("limit", f"{what}, from 1 to {PAGE_MAX:,}.", schema, "2")
+
+
+ORGAN_QUERY = Parameter("q", f"The query. {_fields(ORGANS)}", _QUERY, "type:organ sort:-spectral")
+MODEL_QUERY = Parameter("q", f"The query. {_fields(MODELS)}", _QUERY, "kind:model sort:-theta")
+LIMIT = _limit(LIMIT_DEFAULT, "Results on a page")
+ROWS = _limit(ROWS_DEFAULT, "Rows of a table of models")
+ORGAN_ROWS = _limit(ORGANS_DEFAULT, "Rows of a list of single organs")
+AFTER = Parameter(
+    "after",
+    "Where the page before ended: its `next`. It is bound to the query that it came from.",
+    {"type": "string", "maxLength": CURSOR_MAX_LENGTH},
+    "",
+)
+PLACE = Parameter(
+    "after",
+    "How many items precede the page: the `next` of the previous one.",
+    {"type": "string", "pattern": "^[0-9]{1,7}$"},
+    "",
+)
+FAMILIES = Parameter(
+    "limit",
+    f"Families on a page, from 1 to {FAMILIES_MAX}.",
+    {"type": "integer", "minimum": 1, "maximum": FAMILIES_MAX, "default": FAMILIES_DEFAULT},
+    "2",
+)
+COUNTS = Parameter("counts", "1 to have the facets beside the page.", _SWITCH, "1")
+EVERY_PART = Parameter(
+    "every_part", "1 to have every organ of the result among `parts`, also those that stay.", _SWITCH, "0"
+)
+LOCK_TOO = Parameter(
+    "lock", "1 to have the lock beside the plan, where it can be made and nothing is to be computed.", _SWITCH, "0"
+)
+RANKED = Parameter("ranked", "1 for complete models alone, by falling mean θ unless the query sorts.", _SWITCH, "1")
+DIGEST = Parameter(
+    "digest",
+    "The organ's digest, or 8 and more characters from its beginning.",
+    {"type": "string", "pattern": "^[0-9a-f]{8,64}$"},
+    "aadb682ed7753b5f",
+    where="path",
+    required=True,
+)
+JOB = Parameter(
+    "job", "The number of the job.", {"type": "string", "pattern": "^[0-9]{1,19}$"}, "1", where="path", required=True
+)
+NAMESPACE = Parameter("namespace", "The model's namespace.", _NAME, "local", where="path", required=True)
+NAME = Parameter(
+    "name",
+    "The model's name; `name@3` for a version, else the newest.",
+    _VERSIONED,
+    _EXAMPLE,
+    where="path",
+    required=True,
+)
+FIRST = Parameter(
+    "first", "A model, `namespace/name` or `namespace/name@version`.", _FULL_NAME, f"local/{_EXAMPLE}", required=True
+)
+SECOND = Parameter(
+    "second", "The model that it is compared with.", _FULL_NAME, "local/Zoo-B-2M-v1.0-Q8_0", required=True
+)
+OF_MODEL = Parameter("model", "A model: only its family is returned.", _FULL_NAME, "")
+MODEL_DIGEST = Parameter(
+    "digest",
+    "What the digest of a model, of its file or of its lock begins with, with or without `sha256:`.",
+    {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
+    "679541f31fd5790a",
+    required=True,
+)
+HEADER = Parameter(
+    "header",
+    "The SHA-256 of a file's header, from its first byte to the last tensor info, as locks name it.",
+    {"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    "d517a753c035f3e0e718e07860437468c6bb95c4c74b68a7937177925b8e3bd3",
+    where="path",
+    required=True,
+)
+LOCK = Parameter(
+    "lock",
+    "The digest of the chimera's lock, or 8 and more characters from its beginning.",
+    {"type": "string", "pattern": "^(sha256:)?[0-9a-fA-F]{8,64}$"},
+    "679541f31fd5790a",
+    where="path",
+    required=True,
+)
+BASE = Parameter(
+    "base",
+    "The model that receives: its name, or `sha256:` and a digest of its file.",
+    {"type": "string", "maxLength": 203},
+    "local/Zoo-A-2M-v1.0-F16",
+    required=True,
+)
+DONOR = Parameter(
+    "donor",
+    "The model whose organs are held against it; an adapter is checked as one.",
+    {"type": "string", "maxLength": 203},
+    "local/Zoo-B-2M-v1.0-Q8_0",
+    required=True,
+)
+
+
+YAML = "yaml"
+
+
+def asked_recipe() -> Values:
+    """The body as arguments of the job `compose`: `recipe`, or `recipe_text` where it is `{"yaml": TEXT}`."""
+    body = json_body()
+    if YAML not in body:
+        return {"recipe": body}
+    if len(body) > 1:
+        raise BadRequest(YAML, f"{YAML} holds the whole recipe, so nothing stands beside it.")
+    if not isinstance(body[YAML], str) or not body[YAML]:
+        raise BadRequest(YAML, f"{YAML} is to be a text: the recipe.")
+    return {"recipe_text": body[YAML]}
+
+
+ACCEPTED = 202
+_PLACES = {"Job": "jobs", "Upload": "uploads", "Submission": "submissions"}
+"""Where what is answered with 202 can be asked for again, by the name of its schema."""
+_NEEDS = "It needs a token with the scope `{}`."
+_NEEDS_ANY = "It needs a token, of whatever scope."
+
+
+def writing_operation(
+    path: str,
+    *,
+    group: str,
+    summary: str,
+    answer: Answer,
+    example: str,
+    method: str = "post",
+    parameters: Sequence[Parameter] = (),
+    refusals: Sequence[int] = (),
+    body: Answer | None = None,
+    bytes_example: str | None = None,
+    status: int = 200,
+    scope: str = UPLOAD,
+    is_shadowed: bool = False,
+) -> Callable[[View], View]:
+    """Serve a view at `path` below the root of the API by `method`: post, put, patch or delete. Its docstring
+    describes it. `example` is the body of an example request, or without a body its address. At an address that could
+    be read as another operation's (`is_shadowed`), nothing else is answered.
+    """
+
+    def register(view: View) -> View:
+        needs = _NEEDS_ANY if scope == ANY else _NEEDS.format(scope)
+        told = Operation(
+            method=method,
+            path=ROOT + path,
+            name=view.__name__,
+            group=group,
+            summary=summary,
+            description=f"{' '.join((view.__doc__ or '').split())} {needs}",
+            answer=named(answer),
+            parameters=tuple(parameters),
+            refusals=(403, 429, *refusals),
+            is_list=False,
+            example=example,
+            body=None if body is None else named(body),
+            bytes_example=bytes_example,
+            status=status,
+            writes=True,
+            scope=scope,
+        )
+        declare(told)
+        rule = told.path.replace("{", "<").replace("}", ">")
+        if is_shadowed:
+            answer_post = only_post(_serve_writing(told, view))
+            api.add_url_rule(
+                rule, told.name, answer_post, methods=METHODS, provide_automatic_options=False, merge_slashes=False
+            )
+        else:
+            api.add_url_rule(rule, told.name, _serve_writing(told, view), methods=[method.upper()], merge_slashes=False)
+        return view
+
+    return register
+
+
+def queued(kind: str, arguments: Details) -> Job:
+    """Put a job of that kind into the queue, with arguments from outside, and return it.
+
+    Raises BadInput for what the kind does not take, QueueFull (503) when too many wait, TooMany (429) when too many of
+    the asker's do.
+    """
+    job_id = ask(kind, arguments)
+    with reading() as session:
+        return job_by_id(session, job_id)
+
+
+def _serve_writing(told: Operation, view: View) -> Callable[..., Response]:
+    known = tuple(parameter.name for parameter in told.parameters if parameter.where == "query")
+
+    @wraps(view)
+    def answer(**arguments: Any) -> Response:
+        check_writing(told.scope or UPLOAD)
+        check_address(known)
+        if told.body is not None:
+            check_json()
+        values = view(**arguments)
+        made = json_answer(values, told.status)
+        made.headers["Cache-Control"] = "no-store"
+        if told.answer in _PLACES and told.status == ACCEPTED:
+            made.headers["Location"] = f"{ROOT}/{_PLACES[told.answer]}/{_id(values)}"
+        return made
+
+    return answer
+
+
+def _id(value: Entity | Values) -> object:
+    return value["id"] if isinstance(value, dict) else value.id  # type: ignore[attr-defined]

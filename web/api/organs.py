@@ -12,14 +12,14 @@ from organs.registry.digest import Digest, parse_digest
 from organs.registry.entities.organ import Digests, FacetCounts, KnownOrgans, Organ, OrganPage
 from organs.registry.errors import BadDigest, BadRequest
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
     AFTER,
     COUNTS,
     DIGEST,
     LIMIT,
     ORGAN_QUERY,
     json_body,
+    operation,
 )
 from organs.web.params import (
     asked_after,

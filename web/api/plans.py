@@ -7,8 +7,7 @@ import json
 from flask import request
 from msgspec.structs import replace
 
-from organs.registry.catalog.queries.composing import model_by_text
-from organs.registry.catalog.queries.fitting import fitting_models
+from organs.registry.catalog.queries.composing import fitting_models, model_by_text
 from organs.registry.compose.compatibility import check_compatibility
 from organs.registry.compose.plan import planned_recipe
 from organs.registry.compose.recipe_io import (
@@ -18,19 +17,19 @@ from organs.registry.compose.recipe_io import (
 from organs.registry.compose.steps import PARAMETERS, TEXT_MAX_LENGTH, read_steps
 from organs.registry.entities.base import Schema
 from organs.registry.entities.finding import Finding, Severity, in_order
-from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe
-from organs.registry.entities.recipe import RecipeRequest
+from organs.registry.entities.plan import Compatibility, CompositionState, FittingModels, PlannedRecipe, RecipeRequest
 from organs.registry.errors import Ambiguous, BadDigest, BadName, BadRecipe, BadRequest, NotFound
 from organs.registry.present.values import Values
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import Parameter, operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
     BASE,
     DONOR,
     EVERY_PART,
     LIMIT,
     LOCK_TOO,
+    Parameter,
     asked_recipe,
+    operation,
 )
 from organs.web.params import (
     asked_limit,

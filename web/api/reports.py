@@ -11,15 +11,18 @@ from organs.registry.reports.dissection import model_report
 from organs.registry.reports.overview import current_report, registry_report
 from organs.web.api.blueprint import ROOT
 from organs.web.api.models import EXAMPLE
-from organs.web.api.operation import Parameter, operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
+    ACCEPTED,
     NAME,
     NAMESPACE,
     ORGAN_ROWS,
     ROWS,
+    Parameter,
     json_body,
+    operation,
+    queued,
+    writing_operation,
 )
-from organs.web.api.writing import ACCEPTED, queued, writing_operation
 from organs.web.params import asked_limit
 from organs.web.responses import reading
 

@@ -11,24 +11,26 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.registry.entities.submission import PublicationRequest, Submission, SubmissionPage, SubmissionRequest
-from organs.web import submissions as submitting
+from organs.web import contributions as submitting
 from organs.web.api.blueprint import ROOT
-from organs.web.api.operation import Parameter, operation
-from organs.web.api.params import (
+from organs.web.api.operation import (
+    ACCEPTED,
     AFTER,
     LIMIT,
     NAMESPACE,
+    Parameter,
     json_body,
+    operation,
+    writing_operation,
 )
 from organs.web.api.uploads import asker_id
-from organs.web.api.writing import ACCEPTED, writing_operation
 from organs.web.auth import UPLOAD
 from organs.web.concurrency import take_turn
+from organs.web.contributions import receiving
 from organs.web.params import (
     asked_after,
     asked_limit,
 )
-from organs.web.receiving import receiving
 
 GROUP = "Submissions"
 EXAMPLES = {"shown": "101", "ready": "102", "withdrawn": "103"}

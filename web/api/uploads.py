@@ -14,7 +14,6 @@ from organs.ingest.contributions.uploads import (
     WrongOffset,
     is_received,
 )
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.accounts import contributor_by_name
 from organs.registry.catalog.queries.submissions import (
     known_digests,
@@ -23,20 +22,38 @@ from organs.registry.catalog.queries.submissions import (
 )
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
+from organs.registry.catalog.tables import now
 from organs.registry.digest import parse_digest
-from organs.registry.entities.upload import NAME_MAX_LENGTH, KnownDigests, Upload, UploadPage, UploadRequest
+from organs.registry.entities.submission import (
+    NAME_MAX_LENGTH,
+    KnownDigests,
+    Upload,
+    UploadPage,
+    UploadRequest,
+)
 from organs.registry.errors import BadInput, BadRequest, Busy, DiskFull, NotFound
 from organs.web.api.blueprint import ROOT, api
-from organs.web.api.operation import Parameter, operation
+from organs.web.api.operation import (
+    ACCEPTED,
+    Parameter,
+    json_body,
+    operation,
+    read_body,
+    writing_operation,
+)
 from organs.web.api.organs import asked_digests
-from organs.web.api.params import json_body, read_body
-from organs.web.api.writing import ACCEPTED, writing_operation
 from organs.web.auth import (
     UPLOAD,
     identity,
 )
+from organs.web.contributions import (
+    DIGEST_HEADER,
+    RANGE_HEADER,
+    asked_chunk,
+    portions,
+    receiving,
+)
 from organs.web.errors import refused
-from organs.web.receiving import DIGEST_HEADER, RANGE_HEADER, asked_chunk, portions, receiving
 from organs.web.responses import (
     reading,
     registry,

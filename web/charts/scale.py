@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from organs.registry.present.text import count_text
+from organs.registry.amounts import count_text
 from organs.web.charts.drawing import Axis, Chart, Dot, Line, drawn
 from organs.web.charts.weights import ticks_between
 from organs.web.render import theta_class

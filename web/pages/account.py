@@ -1,4 +1,4 @@
-"""Logging in and out, and one's own account: models in every state, uploads under way, quota, tokens."""
+"""Log-in and log-out, the reader's own account, and contributors as everybody sees them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ from urllib.parse import urlsplit
 
 from flask import Response, abort, after_this_request, redirect, request, url_for
 
-from organs.registry.catalog.clock import now
+from organs.registry.catalog.queries.accounts import (
+    MODELS_MAX,
+    contributors_page,
+    visible_models_of,
+    works_of,
+)
+from organs.registry.catalog.queries.models import composed_among, model_summary
 from organs.registry.catalog.register.accounts import (
     PAGE_TOKEN,
     SESSION,
@@ -18,14 +24,18 @@ from organs.registry.catalog.register.accounts import (
     open_page_token,
     open_session,
 )
+from organs.registry.catalog.tables import now
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, SCOPES
 from organs.registry.entities.account import (
     TOKEN_DAYS_DEFAULT,
     TOKEN_DAYS_MAX,
     AccountOverview,
     AccountToken,
+    Contributor,
+    ContributorPage,
     TokenRequest,
 )
+from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput, BadToken, NotAllowed
 from organs.registry.present.values import Values
 from organs.web.accounts import create_own_token, own_overview, revoke_own_token
@@ -41,15 +51,22 @@ from organs.web.auth import (
 from organs.web.forms import writing_form
 from organs.web.memory import reveal_headers
 from organs.web.pages.blueprint import pages
+from organs.web.params import (
+    asked_after,
+    asked_limit,
+)
 from organs.web.permissions import ONLY_READS
 from organs.web.rates import LOG_INS, PAGE_TOKENS, rates
 from organs.web.responses import (
     Page,
+    Sheet,
     json_answer,
     paged,
     plain_page,
+    reading,
     registry,
     settings,
+    with_parameters,
 )
 
 NEXT_MAX_LENGTH = 2000
@@ -96,7 +113,7 @@ def account() -> Page:
     """What is here of who is logged in; anybody else is asked to log in."""
     _ask_to_log_in()
     overview = own_overview()
-    return Page("account.html", {"account": overview}, extra=lambda: _around(overview), entity=overview)
+    return Page("account.html", {"account": overview}, extra=lambda: _account_context(overview), entity=overview)
 
 
 @writing_form(pages, "/account/tokens", scope=TOKENS)
@@ -145,7 +162,7 @@ def _earlier(first: datetime, second: datetime | None) -> datetime:
     return first if second is None else min(first, second)
 
 
-def _around(account: AccountOverview) -> Values:
+def _account_context(account: AccountOverview) -> Values:
     own, manages = account.token, TOKENS in account.scopes
     return {
         "reachable": REACHABLE_STATES,
@@ -248,3 +265,51 @@ def _with_session(answer: Response, secret: str) -> Response:
 def _without_session(answer: Response) -> Response:
     answer.delete_cookie(cookie_name(), path="/", secure=request.is_secure, httponly=True, samesite="Lax")
     return answer
+
+
+COLUMNS = ("name", "since", "models", "chimeras", "downloads", "grafts")
+"""Of the list as CSV."""
+
+
+@paged(pages, "/contributors", csv=True, api="contributors")
+def contributors() -> Page:
+    """The contributors with visible models, newest first."""
+    limit, after = asked_limit(), asked_after()
+    with reading(settings().search_seconds) as session:
+        page = contributors_page(session, limit, after)
+    return Page(
+        "contributors.html",
+        {"items": page.items},
+        extra=lambda: _contributor_context(page),
+        sheet=lambda: Sheet(COLUMNS, [_row(one) for one in page]),
+        next=page.next,
+    )
+
+
+@paged(pages, "/contributors/<contributor>", api="contributor")
+def contributor(contributor: str) -> Page:
+    """One contributor, with the newest models."""
+    with reading(settings().search_seconds) as session:
+        found = works_of(session, contributor)
+        models = visible_models_of(session, found.name)
+        composed = composed_among(session, [model.id for model in models])
+        newest = [model_summary(model, composed=model.id in composed) for model in models]
+    return Page("contributor.html", {"contributor": found, "newest": newest}, extra=lambda: _links(found))
+
+
+def _row(one: Contributor) -> list[Cell]:
+    return [one.name, one.since.isoformat(), one.models, one.chimeras, one.downloads, one.grafts]
+
+
+def _contributor_context(page: ContributorPage) -> Values:
+    path, limit = url_for("pages.contributors"), request.args.get("limit", "")
+    return {
+        "following": page.next and with_parameters(path, {"after": page.next}, limit=limit),
+        "first": with_parameters(path, {}, limit=limit) if request.args.get("after") else None,
+        "csv": with_parameters(url_for("pages.contributors_csv"), {}, limit="1000"),
+    }
+
+
+def _links(contributor: Contributor) -> Values:
+    query = url_for("pages.models", q=f'by:"{contributor.name}"')
+    return {"all_models": query if contributor.models > MODELS_MAX else None}

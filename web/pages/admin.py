@@ -13,7 +13,7 @@ from organs.registry.catalog.queries.administration import (
 from organs.registry.catalog.queries.events import newest_events
 from organs.registry.catalog.vocabulary import CONTRIBUTOR_STATES, Action
 from organs.registry.entities.account import ContributorChangeRequest
-from organs.registry.entities.event import Event
+from organs.registry.entities.administration import Event
 from organs.registry.entities.report import Cell
 from organs.registry.errors import BadInput
 from organs.registry.present.values import Values
@@ -22,7 +22,6 @@ from organs.web.administration import admitted
 from organs.web.api.admin import EVENTS_SHOWN
 from organs.web.auth import ADMIN
 from organs.web.forms import writing_form
-from organs.web.links import with_parameters
 from organs.web.pages.blueprint import pages
 from organs.web.params import (
     asked_after,
@@ -35,6 +34,7 @@ from organs.web.responses import (
     reading,
     registry,
     settings,
+    with_parameters,
 )
 
 EVENT_COLUMNS = ("id", "at", "contributor", "action", "model", "text")

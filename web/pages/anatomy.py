@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_uppercase
 
+from organs.registry.amounts import share_text, size_text, theta_text
 from organs.registry.anatomy import is_behind_blocks, reading_order
 from organs.registry.entities.comparison import OrganChange
 from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.plan import CellTotals, PlanChange, PlanPart
-from organs.registry.present.text import share_text, size_text, theta_text
 from organs.registry.present.values import Values
 from organs.web.render import (
     caution_of,

@@ -20,15 +20,21 @@ from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX
 from organs.web.charts import depth, weights
 from organs.web.charts.drawing import POLICY
-from organs.web.charts.sampling import can_be_sampled, sampled_values
-from organs.web.contents import ChosenOrgan, chosen_organ
-from organs.web.links import model_address
+from organs.web.charts.weights import (
+    can_be_sampled,
+    sampled_values,
+)
+from organs.web.downloads import (
+    ChosenOrgan,
+    chosen_organ,
+)
 from organs.web.pages.blueprint import pages
 from organs.web.render import glyph
 from organs.web.responses import (
     Page,
     Sheet,
     conditional,
+    model_address,
     paged,
     reading,
     registry,

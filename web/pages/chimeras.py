@@ -18,7 +18,6 @@ from organs.registry.entities.organ import PlacedOrgan
 from organs.registry.entities.report import Cell
 from organs.registry.present.values import Values
 from organs.web.forms import writing_form
-from organs.web.links import model_address, with_parameters
 from organs.web.pages.anatomy import (
     READINGS,
     acts_text,
@@ -49,9 +48,11 @@ from organs.web.permissions import ask
 from organs.web.responses import (
     Page,
     Sheet,
+    model_address,
     paged,
     reading,
     settings,
+    with_parameters,
 )
 
 READINGS_HERE = ("theta", "spectral", "size", "change")

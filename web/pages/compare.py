@@ -18,7 +18,6 @@ from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, compare_models, organ_changes, registered_model
 from organs.web.errors import status_of
-from organs.web.links import with_parameters
 from organs.web.pages.anatomy import anatomy
 from organs.web.pages.blueprint import pages
 from organs.web.pages.lineage import offered_names
@@ -30,6 +29,7 @@ from organs.web.responses import (
     reading,
     settings,
     wants_csv,
+    with_parameters,
 )
 
 SIDES = ("first", "second")

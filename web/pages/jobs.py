@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from flask import g, request, url_for
 
 from organs.ingest.jobs.extract import pack_file
+from organs.registry.amounts import size_text
 from organs.registry.catalog.queries.jobs import JobFile, file_of_job, job_by_id, newest_jobs
 from organs.registry.catalog.register.jobs import cancel_job
 from organs.registry.compose.chimeras import lock_of_name
 from organs.registry.entities.job import Details, Job, JobPage
 from organs.registry.names import MODEL_TEXT_MAX_LENGTH
-from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
 from organs.web.auth import ANY
 from organs.web.forms import writing_form
-from organs.web.links import model_address, organ_address, with_parameters
 from organs.web.pages.blueprint import pages
 from organs.web.pages.verdicts import MEANINGS
 from organs.web.params import (
@@ -28,10 +27,13 @@ from organs.web.params import (
 from organs.web.permissions import whose_jobs
 from organs.web.responses import (
     Page,
+    model_address,
+    organ_address,
     paged,
     reading,
     registry,
     settings,
+    with_parameters,
 )
 
 LINKS_MAX = 100

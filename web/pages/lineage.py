@@ -12,7 +12,7 @@ from organs.registry.errors import BadName, NotFound
 from organs.registry.names import parse_model_name
 from organs.registry.present.values import Values
 from organs.registry.relatives.families import FAMILIES_DEFAULT, families, family_of
-from organs.web.charts.kin import (
+from organs.web.charts.families import (
     BOX_HEIGHT,
     BOX_WIDTH,
     MEASURED,
@@ -27,7 +27,6 @@ from organs.web.charts.kin import (
     walk,
 )
 from organs.web.errors import status_of
-from organs.web.links import with_parameters
 from organs.web.pages.blueprint import pages
 from organs.web.params import requested_place
 from organs.web.responses import (
@@ -37,6 +36,7 @@ from organs.web.responses import (
     plain_page,
     reading,
     settings,
+    with_parameters,
 )
 
 COLUMNS = ("child", "parent", "relation", "evidence", "likeness")

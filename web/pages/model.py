@@ -10,20 +10,27 @@ import msgspec
 from flask import abort, redirect, request, url_for
 from sqlalchemy.orm import Session
 
-from organs.ingest.contributions.description import (
+from organs.ingest.contributions.manifest import (
     FIELDS,
     read_edits,
 )
 from organs.ingest.service import publish_model
-from organs.registry.catalog.queries.models import model_by_name
+from organs.registry.amounts import size_text
+from organs.registry.catalog.queries.models import (
+    count_descendants,
+    descendants_page,
+    model_by_name,
+    published_model,
+    versions,
+)
 from organs.registry.catalog.queries.organs import organs_of_model
-from organs.registry.catalog.queries.published import count_descendants, descendants_page, published_model, versions
 from organs.registry.catalog.queries.search import search_models
-from organs.registry.catalog.register.editing import edit_model
-from organs.registry.catalog.register.states import hide_model
-from organs.registry.catalog.search import MODELS, Query
-from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
-from organs.registry.catalog.search.parse import (
+from organs.registry.catalog.register.models import edit_model, hide_model
+from organs.registry.catalog.search import (
+    CHIMERA,
+    MODELS,
+    PARTIAL,
+    Query,
     short_text,
     sorted_by,
 )
@@ -40,7 +47,6 @@ from organs.registry.errors import BadQuery, Conflict
 from organs.registry.lineage import Slot
 from organs.registry.names import ModelName, parse_model_name
 from organs.registry.present.models import model_page
-from organs.registry.present.text import size_text
 from organs.registry.present.values import Values
 from organs.registry.relatives import resolve_declared
 from organs.registry.relatives.comparison import PAGE_TENSORS_MAX, organ_changes, registered_model
@@ -49,9 +55,11 @@ from organs.web.auth import (
     identity,
     need,
 )
-from organs.web.contents import public_names, whole_name
+from organs.web.downloads import (
+    public_names,
+    whole_name,
+)
 from organs.web.forms import writing_form
-from organs.web.links import model_address, with_parameters
 from organs.web.pages.anatomy import COMPARED, READINGS, acts_text, anatomy
 from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import depth_shown
@@ -77,11 +85,13 @@ from organs.web.render import ORGAN_COLUMNS, organ_rows
 from organs.web.responses import (
     Page,
     Sheet,
+    model_address,
     paged,
     plain_page,
     reading,
     registry,
     settings,
+    with_parameters,
 )
 
 READING_DEFAULT = "theta"

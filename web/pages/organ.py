@@ -11,10 +11,12 @@ from organs.registry.amounts import share_text
 from organs.registry.anatomy import EXAMPLE_SLOTS
 from organs.registry.catalog.queries.organs import organ_detail
 from organs.registry.catalog.queries.search import search_organs
-from organs.registry.catalog.search import ORGANS, Query, parse_query
-from organs.registry.catalog.search.parse import (
+from organs.registry.catalog.search import (
+    ORGANS,
+    Query,
     bounded,
     has_choice,
+    parse_query,
     short_text,
     sorted_by,
     toggled_texts,
@@ -37,7 +39,6 @@ from organs.registry.measure.zmeasure import (
     KURTOSIS_SIGNAL,
 )
 from organs.registry.measures import MEASURES, Measure
-from organs.web.links import query_address, with_parameters
 from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import weights_shown
 from organs.web.pages.compose import graft_address
@@ -53,9 +54,11 @@ from organs.web.responses import (
     Sheet,
     paged,
     plain_page,
+    query_address,
     reading,
     registry,
     settings,
+    with_parameters,
 )
 
 ALIKE_SHOWN = 8

@@ -22,7 +22,6 @@ from organs.registry.reports.formats import TEXT_KINDS, cell_text, grid, markdow
 from organs.registry.reports.overview import current_report
 from organs.registry.reports.sections import scale_tables
 from organs.web.charts import scale, types
-from organs.web.links import model_address, with_parameters
 from organs.web.pages.blueprint import pages
 from organs.web.pages.charts import svg_answer
 from organs.web.render import glyph
@@ -30,9 +29,11 @@ from organs.web.responses import (
     Page,
     Sheet,
     conditional,
+    model_address,
     paged,
     plain_page,
     reading,
+    with_parameters,
 )
 
 ROWS_SHOWN = 100

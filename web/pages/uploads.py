@@ -17,7 +17,6 @@ from organs.ingest.contributions.manifest import (
     parse_stated_metadata,
 )
 from organs.ingest.contributions.submissions import manifest_of
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.administration import submission_review
 from organs.registry.catalog.queries.submissions import (
     UNDER_WAY,
@@ -27,11 +26,11 @@ from organs.registry.catalog.queries.submissions import (
     open_uploads,
     upload_entity,
 )
-from organs.registry.catalog.tables import Upload
+from organs.registry.catalog.tables import Upload, now
 from organs.registry.entities.submission import Submission
 from organs.registry.errors import BadInput, BadName, NotComposable
 from organs.registry.present.values import Values
-from organs.web import submissions
+from organs.web import contributions
 from organs.web.accounts import own_account
 from organs.web.api.blueprint import ROOT
 from organs.web.api.uploads import asker_id
@@ -64,7 +63,7 @@ def upload() -> Page:
     with reading() as session:
         under_way = [one for one in open_uploads(session, owner_id, now()) if one.kind == "file"]
         uploads, finished = ([upload_entity(row) for row in some] for some in (under_way, _unused(session, owner_id)))
-    waiting = submissions.own_submissions(SHOWN, None).items
+    waiting = contributions.own_submissions(SHOWN, None).items
     values = {"namespace": who.name, "uploads": uploads, "finished": finished, "waiting": waiting}
     quota = None if who.is_local else own_account().quota  # no quota holds for work on this machine
     return Page("upload.html", values, lambda: _around() | {"quota": quota, "is_local": who.is_local})
@@ -73,7 +72,7 @@ def upload() -> Page:
 @paged(pages, "/submissions/<submission>")
 def submission(submission: str) -> Page:
     """One's own submission: how far it is, what was found, what remains to be said. Administrators see all."""
-    found = submissions.shown_submission(submissions.parsed_submission(submission))
+    found = contributions.shown_submission(contributions.parsed_submission(submission))
     shown = found.entity()
     return Page(
         "submission.html",
@@ -86,11 +85,11 @@ def submission(submission: str) -> Page:
 @writing_form(pages, "/submissions/<submission>/publish")
 def publish_submission(submission: str) -> str | Page:
     """Publish it with what the form says; what is wrong with that is told beside what was typed."""
-    number = submissions.parsed_submission(submission)
+    number = contributions.parsed_submission(submission)
     try:
         name = request.form.get("name", "").strip()
         acknowledged = parse_acknowledged(request.form.getlist("acknowledge"))
-        submissions.publish(number, _given(number), name or None, acknowledged)
+        contributions.publish(number, _given(number), name or None, acknowledged)
     except BadManifest as error:
         return _again(number, [sentence for _, sentence in error.reasons])
     except (BadInput, BadName, NotComposable) as error:
@@ -101,7 +100,7 @@ def publish_submission(submission: str) -> str | Page:
 @writing_form(pages, "/submissions/<submission>/withdraw")
 def withdraw_submission(submission: str) -> str:
     """Take it back, and show it again."""
-    submissions.withdraw(submissions.parsed_submission(submission))
+    contributions.withdraw(contributions.parsed_submission(submission))
     return url_for("pages.submission", submission=submission)
 
 
@@ -135,7 +134,7 @@ def _given(number: int) -> StatedMetadata:
     """What the form says of the model. An empty field says nothing, nor does a licence that stands as it was proposed,
     for a file's header may say what it likes. Raises BadManifest."""
     values: Values = {name: request.form.get(name, "").strip() or None for name in METADATA_MEMBERS}
-    proposed = submissions.own_submission(number).entity().proposed
+    proposed = contributions.own_submission(number).entity().proposed
     if values["license"] == ((proposed and proposed.license) or "").strip():
         values["license"] = None
     if values["tags"] is not None:
@@ -146,7 +145,7 @@ def _given(number: int) -> StatedMetadata:
 
 
 def _again(number: int, problems: Sequence[str]) -> Page:
-    found = submissions.own_submission(number)
+    found = contributions.own_submission(number)
     said = {name: request.form.get(name, "") for name in ("name", *METADATA_MEMBERS)}
     return Page(
         "submission.html",

@@ -12,9 +12,14 @@ import msgspec
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog import clock
+from organs.registry.catalog import tables
+from organs.registry.catalog.cursor import (
+    Cursor,
+    check_limit,
+    cursor_text,
+    parse_cursor,
+)
 from organs.registry.catalog.queries.submissions import UNDER_WAY
-from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.tables import (
     Chimera,
     Contributor,
@@ -134,7 +139,7 @@ def token_members(session: Session, row: Token) -> dict[str, Any]:
         "id": row.public_id,
         "label": row.label,
         "scopes": tuple(row.scopes.split()),
-        "state": _token_state(row, clock.now()),
+        "state": _token_state(row, tables.now()),
         "created_by": None if parent is None else parent.public_id,
         "created_at": row.created_at,
         "expires_at": row.expires_at,

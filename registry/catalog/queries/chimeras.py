@@ -10,7 +10,13 @@ import msgspec
 from sqlalchemy import Row, and_, func, select
 from sqlalchemy.orm import Session, aliased
 
-from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import (
+    Cursor,
+    check_limit,
+    cursor_text,
+    parse_cursor,
+)
+from organs.registry.catalog.engine import batches
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -23,7 +29,6 @@ from organs.registry.catalog.tables import (
     Score,
     Verdict,
 )
-from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.digest import Digest, parse_prefix
 from organs.registry.entities.base import Digest as DigestText

@@ -8,10 +8,18 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from organs.registry.catalog import tables
-from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import (
+    Cursor,
+    check_limit,
+    cursor_text,
+    parse_cursor,
+)
 from organs.registry.catalog.tables import Contributor, Model
 from organs.registry.catalog.vocabulary import Action
-from organs.registry.entities.event import Event, EventPage
+from organs.registry.entities.administration import (
+    Event,
+    EventPage,
+)
 
 _SEEN = (Action.PUBLISH, Action.RESTORE, Action.YANK, Action.QUARANTINE)
 """Of these there is one to each model that was registered in quarantine and has left it."""

@@ -14,9 +14,13 @@ from sqlalchemy import ColumnElement, Row, and_, or_, select, true
 from sqlalchemy.orm import Session, undefer
 
 from organs.registry.catalog import tables
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
-from organs.registry.catalog.tables import Contributor
+from organs.registry.catalog.cursor import (
+    Cursor,
+    check_limit,
+    cursor_text,
+    parse_cursor,
+)
+from organs.registry.catalog.tables import Contributor, now
 from organs.registry.digest import Digest
 from organs.registry.entities.job import ACTIVE, Job, JobPage, JobSummary
 from organs.registry.errors import NoSuchJob

@@ -9,8 +9,8 @@ from functools import lru_cache
 from sqlalchemy import ColumnElement, Row, String, and_, cast, func, or_, select
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.engine import batches
 from organs.registry.catalog.tables import Blob, Fingerprint, Lineage, Model, ModelMetadata, ModelWord, Organ, Placement
-from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import REACHABLE_STATES
 from organs.registry.lineage import Organ as ComparedOrgan
 from organs.registry.lineage import Slot

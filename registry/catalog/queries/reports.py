@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session, aliased
 
 from organs.registry.anatomy import OrganType
 from organs.registry.catalog.queries.models import count_models, is_composed
-from organs.registry.catalog.search.fields import CHIMERA
+from organs.registry.catalog.search import CHIMERA
 from organs.registry.catalog.tables import (
     Blob,
     FilePart,

@@ -11,8 +11,14 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Select, and_, func, or_, select
 from sqlalchemy.orm import Session, undefer
 
+from organs.registry.catalog.cursor import (
+    Cursor,
+    check_limit,
+    cursor_text,
+    parse_cursor,
+)
+from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.events import was_done
-from organs.registry.catalog.search.cursor import Cursor, check_limit, cursor_text, parse_cursor
 from organs.registry.catalog.tables import (
     Blob,
     Chimera,
@@ -27,13 +33,18 @@ from organs.registry.catalog.tables import (
     Upload,
     UploadPiece,
 )
-from organs.registry.catalog.upsert import batches
 from organs.registry.catalog.vocabulary import REACHABLE_STATES, Action
 from organs.registry.digest import Digest
 from organs.registry.entities import submission as entities
-from organs.registry.entities import upload as upload_entities
-from organs.registry.entities.submission import ProposedModel, SubmissionFinding, SubmissionPage
-from organs.registry.entities.upload import CHUNK_LEAST_BYTES, CHUNK_MOST_BYTES, ChunkSizes
+from organs.registry.entities import submission as upload_entities
+from organs.registry.entities.submission import (
+    CHUNK_LEAST_BYTES,
+    CHUNK_MOST_BYTES,
+    ChunkSizes,
+    ProposedModel,
+    SubmissionFinding,
+    SubmissionPage,
+)
 from organs.registry.errors import Conflict, NotFound
 from organs.registry.names import ModelName
 

@@ -8,12 +8,11 @@ from datetime import datetime
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import now
+from organs.registry.catalog.engine import insert_missing
 from organs.registry.catalog.queries.composing import organ_ids
-from organs.registry.catalog.queries.published import donors_of
+from organs.registry.catalog.queries.models import donors_of
 from organs.registry.catalog.records import ChimeraRecord, ComputationRecord, OrganKey
-from organs.registry.catalog.tables import Chimera, Computation, Lineage, Model, Score, Verdict
-from organs.registry.catalog.upsert import insert_missing
+from organs.registry.catalog.tables import Chimera, Computation, Lineage, Model, Score, Verdict, now
 from organs.registry.catalog.vocabulary import shown_text
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.tables import Contributor, Event
-from organs.registry.catalog.upsert import insert_missing
+from organs.registry.catalog.engine import insert_missing
+from organs.registry.catalog.tables import Contributor, Event, now
 from organs.registry.catalog.vocabulary import Action, checked_text, shown_text
 
 

@@ -10,13 +10,17 @@ from typing import NamedTuple, Protocol
 from sqlalchemy import delete, insert, select, tuple_
 from sqlalchemy.orm import Session
 
+from organs.registry.catalog.engine import (
+    batches,
+    insert_missing,
+    insert_or_add,
+)
 from organs.registry.catalog.queries.reports import (
     Totals,
     counted_totals,
     running_totals,
 )
 from organs.registry.catalog.tables import Facet, FacetCount, Total
-from organs.registry.catalog.upsert import batches, insert_missing, insert_or_add
 from organs.registry.catalog.vocabulary import theta_bin
 
 FACETS_A_MODEL_MAX = 1000

@@ -15,10 +15,9 @@ from typing import Any
 from sqlalchemy import delete, func, or_, select, update
 from sqlalchemy.orm import Session, undefer
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.register.accounts import LOCAL
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.tables import Contributor, Job
+from organs.registry.catalog.tables import Contributor, Job, now
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.errors import BadInput, NoSuchJob, QueueFull, TooMany
 

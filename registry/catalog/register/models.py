@@ -1,28 +1,59 @@
-"""A model with all that belongs to it, in one transaction: the only point at which an ingest becomes visible."""
+"""Register a model with everything that belongs to it in one transaction; then show, hide, edit or remove it.
+
+The bytes of a model never change after it is registered.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from statistics import fmean
+from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import Delete, Update, delete, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import now
-from organs.registry.catalog.queries.blobs import BlobRow, blobs_by_digest
-from organs.registry.catalog.queries.models import check_model_name, quarantined_model, visible_model_with_digest
-from organs.registry.catalog.queries.shared_organs import count_unseen
-from organs.registry.catalog.records import FileRecord, ModelRecord, OrganKey, PlacementRecord
+from organs.registry.catalog.engine import (
+    batches,
+    insert_missing,
+    insert_or_add,
+)
+from organs.registry.catalog.queries.events import was_done
+from organs.registry.catalog.queries.models import (
+    check_model_name,
+    model_by_name,
+    quarantined_model,
+    visible_model_with_digest,
+)
+from organs.registry.catalog.queries.organs import (
+    BlobRow,
+    blobs_by_digest,
+    count_unseen,
+    organs_placed_by,
+    organs_without_place,
+)
+from organs.registry.catalog.queries.relatives import parents_of
+from organs.registry.catalog.records import (
+    Edits,
+    FileRecord,
+    ModelRecord,
+    OrganKey,
+    PlacementRecord,
+)
+from organs.registry.catalog.register.chimeras import count_grafts
 from organs.registry.catalog.register.events import contributor_id, record_event
 from organs.registry.catalog.register.facets import FacetKey, add_to_totals, bounded_keys, count_placements, facet_ids
 from organs.registry.catalog.register.organs import count_nonfinite_tensors, organ_key, record_counts, register_organs
 from organs.registry.catalog.tables import (
+    Chimera,
+    Computation,
     DailyDownloads,
+    Facet,
     FilePart,
+    Fingerprint,
     Lineage,
     Measurement,
     Model,
@@ -31,12 +62,23 @@ from organs.registry.catalog.tables import (
     ModelWord,
     Organ,
     Placement,
+    Verdict,
+    now,
 )
-from organs.registry.catalog.upsert import batches, insert_missing, insert_or_add
 from organs.registry.catalog.vocabulary import Action, checked_text, different_words, shown_text
 from organs.registry.digest import Digest
-from organs.registry.errors import MissingBlob
+from organs.registry.entities.published import (
+    BASE_MAX,
+    DESCRIPTION_MAX,
+    LICENSE_MAX,
+    REASON_MAX,
+    TAG_MAX,
+    TAGS_MAX,
+    TITLE_MAX,
+)
+from organs.registry.errors import BadName, BadValue, Conflict, MissingBlob, NotFound
 from organs.registry.measures import MEASURE_NAMES
+from organs.registry.names import parse_model_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,3 +370,318 @@ def add_downloads(session: Session, counted: Mapping[tuple[int, str], int]) -> N
     for model_id in sorted(known):
         added = Model.downloads + sums[model_id]
         session.execute(update(Model).where(Model.id == model_id).values(downloads=added))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredEdge:
+    """A likeness of two models. The parent is the one that was registered first; that says nothing about descent."""
+
+    child_id: int
+    parent_id: int
+    relation: str
+    score: float
+    """The mean correlation, -1 to 1."""
+    compared: int
+    """Of how many matrices it is the mean."""
+
+
+def record_measured(session: Session, edges: Iterable[MeasuredEdge]) -> None:
+    """Write measured edges."""
+    rows = [
+        {
+            "child_model_id": edge.child_id,
+            "parent_model_id": edge.parent_id,
+            "relation": edge.relation,
+            "evidence": "measured",
+            "score": edge.score,
+            "compared": edge.compared,
+            "created_at": now(),
+        }
+        for edge in edges
+    ]
+    if rows:
+        session.execute(insert(Lineage), rows)
+
+
+def lead_declared_edge(session: Session, edge: Lineage, parent_id: int | None) -> None:
+    """Let a declared edge lead to the model that its text is taken to mean, or to none."""
+    assert edge.evidence == "declared"
+    edge.parent_model_id = parent_id
+    session.flush()
+
+
+"""Characters of why a model is hidden or removed: it stands in a banner."""
+_ACTIONS = {"quarantined": Action.QUARANTINE, "yanked": Action.YANK}
+
+
+def show_model(session: Session, model: Model, by: str) -> None:
+    """Make a quarantined or yanked model visible; one that is visible stays as it is. `by` is a contributor's name.
+
+    Who publishes wants `ingest.service`, which also looks for its relatives. Raises Conflict for a removed model.
+    """
+    session.refresh(model, with_for_update=True)
+    check_is_here(model)
+    if model.state == "visible":
+        return
+    action = Action.RESTORE if model.state == "yanked" else Action.PUBLISH
+    _count(session, model, 1)
+    _change(session, model, "visible", None, action, by)
+
+
+def hide_model(session: Session, model: Model, state: str, reason: str, by: str) -> None:
+    """Yank a visible model, or quarantine a visible or yanked one; in that state already, only the reason is new.
+
+    A yanked model is shown to who asks for it by name and version or by digest, and nowhere else; a quarantined one to
+    nobody but its owner and administrators. Raises Conflict for a removed model and a way that there is not, BadValue
+    for a reason that is empty or longer than 1,000 characters.
+    """
+    assert state in _ACTIONS
+    session.refresh(model, with_for_update=True)
+    check_is_here(model)
+    reason = _checked_reason(reason)
+    if model.state == "quarantined" and state == "yanked":
+        raise Conflict(f"{model.full_name} is not published yet, so there is nothing to yank")
+    if model.state == "visible":
+        _count(session, model, -1)
+    if state == "quarantined":
+        _lead_nowhere(session, model)
+    _change(session, model, state, reason, _ACTIONS[state], by)
+
+
+def withdraw_model(session: Session, model: Model, reason: str, by: str) -> None:
+    """Take a quarantined model away because its contributor no longer wants it. Where an administrator had a say in its
+    state before, that is no withdrawal: it stays known as removed. Raises as `remove_model`.
+    """
+    hidden = session.scalar(select(Model.id).where(Model.id == model.id, was_done(*_ACTIONS.values())))
+    action = Action.REMOVE_WITHDRAWN if hidden is None else Action.REMOVE
+    remove_model(session, model, reason, by, action)
+
+
+def remove_model(session: Session, model: Model, reason: str, by: str, action: Action = Action.REMOVE) -> None:
+    """Take everything of a model away but its name, version, digest, sizes and the reason, for good.
+
+    Bytes that no other model has are free for the sweep afterwards. A chimera keeps the organs that it has of the
+    model, and that it came from it; that an organ was computed from one that goes is only known by its digest then.
+    Raises Conflict for a model that is removed already, BadValue for a reason that is empty or too long.
+    """
+    session.refresh(model, with_for_update=True)
+    check_is_here(model)
+    reason = _checked_reason(reason)
+    if model.state == "visible":
+        _count(session, model, -1)
+    organ_ids = organs_placed_by(session, model.id)
+    _lead_nowhere(session, model)
+    _forget(session, model)
+    _forget_organs(session, organs_without_place(session, organ_ids))
+    _dissected_elsewhere(session, model)
+    for name in ("title", "description", "license"):
+        setattr(model, name, None)
+    model.tags = model.flags = model.unassemblable = "[]"
+    _change(session, model, "removed", reason, action, by)
+    session.expire_all()  # what was loaded of it is gone
+
+
+def check_is_here(model: Model) -> None:
+    """Raise Conflict for a model that was removed."""
+    if model.state == "removed":
+        raise Conflict(f"{model.full_name} was removed: it cannot be changed any more")
+
+
+def _checked_reason(reason: str) -> str:
+    if not reason.strip():
+        raise BadValue("say why: people who use the model will read it")
+    return checked_text(reason.strip(), "the reason", REASON_MAX)
+
+
+def _change(session: Session, model: Model, state: str, reason: str | None, action: Action, by: str) -> None:
+    model.state, model.state_reason, model.changed_at = state, reason, now()
+    record_event(session, by, action, model.full_name, reason or "", model_id=model.id)
+    session.flush()
+
+
+def _count(session: Session, model: Model, sign: int) -> None:
+    """Let everything that counts visible models count `model` from now on, or with `sign` -1 no longer."""
+    organ_ids = organs_placed_by(session, model.id)
+    places = session.execute(select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)).all()
+    seen_first = count_unseen(session, organ_ids) if sign > 0 else 0
+    _execute(session, update(Placement).where(Placement.model_id == model.id).values(visible=sign > 0))
+    seen_no_more = 0 if sign > 0 else count_unseen(session, organ_ids)
+    count_placements(session, places, sign)
+    organs = seen_first - seen_no_more
+    add_to_totals(session, {"models": sign, "placements": sign * len(places), "organs": organs})
+    count_grafts(session, model, sign)
+
+
+def _lead_nowhere(session: Session, model: Model) -> None:
+    """Let the models that declare it as their parent name a model that is not here; they are led when one comes."""
+    edges = update(Lineage).where(Lineage.parent_model_id == model.id, Lineage.evidence == "declared")
+    _execute(session, edges.values(parent_model_id=None))
+
+
+def _forget(session: Session, model: Model) -> None:
+    """Delete the rows that belong to a model. What was recorded of those that were made of it stays."""
+    files = select(ModelFile.id).where(ModelFile.model_id == model.id)
+    child, parent = Lineage.child_model_id == model.id, Lineage.parent_model_id == model.id
+    for statement in (
+        delete(Placement).where(Placement.model_id == model.id),
+        delete(FilePart).where(FilePart.file_id.in_(files)),
+        delete(ModelFile).where(ModelFile.model_id == model.id),
+        delete(ModelMetadata).where(ModelMetadata.model_id == model.id),
+        delete(ModelWord).where(ModelWord.model_id == model.id),
+        delete(Lineage).where(or_(child, parent & (Lineage.evidence == "measured"))),
+        delete(Verdict).where(Verdict.model_id == model.id),
+        delete(Chimera).where(Chimera.model_id == model.id),
+    ):
+        _execute(session, statement)
+
+
+def _forget_organs(session: Session, organ_ids: list[int]) -> None:
+    """Delete organs that no model has, with how they were computed and what was measured of them."""
+    for batch in batches(organ_ids):
+        for statement in (
+            delete(Lineage).where(or_(Lineage.child_organ_id.in_(batch), Lineage.parent_organ_id.in_(batch))),
+            delete(Computation).where(Computation.organ_id.in_(batch)),
+            delete(Measurement).where(Measurement.organ_id.in_(batch)),
+            delete(Fingerprint).where(Fingerprint.organ_id.in_(batch)),
+            delete(Organ).where(Organ.id.in_(batch)),
+        ):
+            _execute(session, statement)
+
+
+def _dissected_elsewhere(session: Session, model: Model) -> None:
+    """Say of the organs that came with it first, and are still here, that they came with the oldest that is left."""
+    oldest = select(func.min(Placement.model_id)).where(Placement.organ_id == Lineage.child_organ_id)
+    edges = update(Lineage).where(Lineage.parent_model_id == model.id, Lineage.child_organ_id.is_not(None))
+    _execute(session, edges.values(parent_model_id=oldest.scalar_subquery()))
+
+
+def _execute(session: Session, statement: Delete | Update) -> None:
+    # Rows by the ten thousand: the session need not look which of them it holds.
+    options: dict[str, Any] = {"synchronize_session": False}
+    session.execute(statement, execution_options=options)
+
+
+SHOWN_MAX = 80
+"""Characters of a value in the event."""
+
+
+def edit_model(session: Session, model: Model, edits: Edits, by: str) -> list[str]:
+    """Change what is said of `model` and what it is found by; what was changed, a few words each.
+
+    Nothing is written where all is as it should be. A base is led to the registered model of that name, if there is
+    one, and replaces what the file declares. Raises Conflict for a removed model and for one that would be its own
+    base, BadValue for what is too long or no text.
+    """
+    session.refresh(model, with_for_update=True)
+    check_is_here(model)
+    _check(edits)
+    changed = list(_changed(session, model, edits))
+    if not changed:
+        return []
+    if edits.license is not None and (edits.license or None) != model.license:
+        _move_facets(session, model, edits.license)
+        model.license = edits.license or None
+    if edits.title is not None:
+        model.title = edits.title or None
+    if edits.description is not None:
+        model.description = edits.description or None
+    if edits.tags is not None:
+        model.tags = json.dumps(edits.tags)
+    if edits.base is not None and edits.base != declared_base(session, model):
+        _replace_base(session, model, edits.base)
+    session.execute(delete(ModelWord).where(ModelWord.model_id == model.id))
+    insert_words(session, model, json.loads(model.tags))
+    model.changed_at = now()
+    record_event(session, by, Action.EDIT, model.full_name, "; ".join(changed), model_id=model.id)
+    session.flush()
+    return changed
+
+
+def declared_base(session: Session, model: Model) -> str:
+    """The parent that `model` declares first, in its words; empty where it declares none."""
+    edges = parents_of(session, [model.id], ("declared",))
+    return (edges[0].parent_text or "") if edges else ""
+
+
+def _check(edits: Edits) -> None:
+    for text, what, limit in (
+        (edits.title, "the title", TITLE_MAX),
+        (edits.description, "the description", DESCRIPTION_MAX),
+        (edits.license, "the licence", LICENSE_MAX),
+        (edits.base, "the base", BASE_MAX),
+        *((tag, "a tag", TAG_MAX) for tag in edits.tags or ()),
+    ):
+        checked_text(text or "", what, limit)
+    if len(edits.tags or ()) > TAGS_MAX:
+        raise BadValue(f"{len(edits.tags or ())} tags were given; {TAGS_MAX} are allowed")
+
+
+def _changed(session: Session, model: Model, edits: Edits) -> Iterator[str]:
+    """Before and after, shortened, of what is not as it was."""
+    before = {
+        "title": model.title,
+        "description": model.description,
+        "license": model.license,
+        "tags": ", ".join(json.loads(model.tags)),
+        "base": declared_base(session, model),
+    }
+    for name, old in before.items():
+        new = getattr(edits, name)
+        text = ", ".join(new) if isinstance(new, tuple) else new
+        if text is not None and text != (old or ""):
+            yield f"{name} {_short(old)} -> {_short(text)}"
+
+
+def _short(text: str | None) -> str:
+    if not text:
+        return "(nothing)"
+    return repr(text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 1] + "…")
+
+
+def _move_facets(session: Session, model: Model, licence: str) -> None:
+    """Give the placements of `model` the facets that have `licence`, and move the counts."""
+    rows = select(Placement.facet_id, Placement.theta).where(Placement.model_id == model.id)
+    if model.state == "visible":
+        count_placements(session, session.execute(rows).all(), -1)
+    columns = [getattr(Facet, name) for name in FacetKey._fields]
+    own = select(Placement.facet_id).where(Placement.model_id == model.id)
+    held = {
+        facet_id: FacetKey(*key)
+        for facet_id, *key in session.execute(select(Facet.id, *columns).where(Facet.id.in_(own)))
+    }
+    ids = facet_ids(session, [key._replace(license=licence) for key in held.values()])
+    places = select(Placement.id, Placement.facet_id).where(Placement.model_id == model.id)
+    moved = [
+        {"id": row_id, "facet_id": ids[held[facet_id]._replace(license=licence)]}
+        for row_id, facet_id in session.execute(places)
+    ]
+    if moved:
+        session.execute(update(Placement), moved)  # row by row: a statement a facet would read the model for each
+    if model.state == "visible":
+        count_placements(session, session.execute(rows).all())
+
+
+def _replace_base(session: Session, model: Model, base: str) -> None:
+    """Declare `base`, or nothing, instead of what is declared now."""
+    declared = parents_of(session, [model.id], ("declared",))
+    relation = declared[0].relation if declared else "adapter" if model.kind == "adapter" else "finetune"
+    parent = _registered(session, base) if base else None
+    if parent is not None and parent.id == model.id:
+        raise Conflict(f"{model.full_name} cannot be its own base")
+    for edge in declared:
+        session.delete(edge)
+    if base:
+        parent_id = None if parent is None else parent.id
+        edge = Lineage(child_model_id=model.id, parent_model_id=parent_id, parent_text=base, relation=relation)
+        edge.evidence, edge.created_at = "declared", now()
+        session.add(edge)
+    session.flush()
+
+
+def _registered(session: Session, base: str) -> Model | None:
+    if "/" not in base:
+        return None  # a bare name is a name elsewhere, not one in `local`
+    try:
+        return model_by_name(session, parse_model_name(base))
+    except (BadName, NotFound):
+        return None

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
-from organs.registry.catalog.clock import now
+from organs.registry.catalog.engine import batches
 from organs.registry.catalog.queries.accounts import (
     PIECE_ROW_BYTES,
     contributor_by_name,
@@ -18,8 +18,7 @@ from organs.registry.catalog.queries.accounts import (
 )
 from organs.registry.catalog.queries.submissions import counted_uploads
 from organs.registry.catalog.register.accounts import LOCAL
-from organs.registry.catalog.tables import Contributor, PageToken, Submission, Upload, UploadPiece, WebSession
-from organs.registry.catalog.upsert import batches
+from organs.registry.catalog.tables import Contributor, PageToken, Submission, Upload, UploadPiece, WebSession, now
 from organs.registry.catalog.vocabulary import shown_text
 from organs.registry.digest import Digest
 from organs.registry.errors import NotFound, OverQuota, TooMany

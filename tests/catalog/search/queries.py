@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from organs.registry.catalog.search.fields import MODELS, ORGANS, Field, Kind, Vocabulary
+from organs.registry.catalog.search import (
+    MODELS,
+    ORGANS,
+    Field,
+    Kind,
+    Vocabulary,
+)
 
 VALUES: dict[str, tuple[str, ...]] = {
     "slot": ("ffn_up", "attn_*", "*norm", "token_embd", "nothing", '"what?is[this]*"', "*?is*", "f?n*", "FFN_UP"),

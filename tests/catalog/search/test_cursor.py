@@ -10,7 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from organs.registry.catalog.search.cursor import CURSOR_MAX_LENGTH, Cursor, cursor_text, parse_cursor
+from organs.registry.catalog.cursor import (
+    CURSOR_MAX_LENGTH,
+    Cursor,
+    cursor_text,
+    parse_cursor,
+)
 from organs.registry.errors import BadQuery
 from tests.strategies import PATIENT
 

@@ -9,25 +9,25 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from organs.registry.catalog.search import (
+    ALIASES,
+    BASES_MAX,
     MODELS,
-    ORGANS,
-    Choice,
-    Interval,
-    Numbers,
-    Query,
-    Sort,
-    Vocabulary,
-    parse_query,
-)
-from organs.registry.catalog.search.fields import ALIASES, BASES_MAX, Kind
-from organs.registry.catalog.search.parse import (
     NUMBER_MAX,
+    ORGANS,
     QUERY_MAX_LENGTH,
     TERMS_MAX,
     VALUE_MAX_LENGTH,
     VALUES_MAX,
     WORDS_MAX,
+    Choice,
+    Interval,
+    Kind,
+    Numbers,
+    Query,
+    Sort,
+    Vocabulary,
     nearest,
+    parse_query,
 )
 from organs.registry.errors import BadQuery
 from tests.catalog.search.queries import queries

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from organs.registry.catalog.search import MODELS, parse_query
-from organs.registry.catalog.search.parse import (
+from organs.registry.catalog.search import (
+    MODELS,
     bounded,
     has_choice,
+    parse_query,
     short_text,
     sorted_by,
     toggled_texts,

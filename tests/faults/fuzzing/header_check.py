@@ -13,8 +13,11 @@ from organs.registry.gguf import read as reading
 from organs.registry.gguf import split as splitting
 from organs.registry.gguf import tokenizer as vocabularies
 from organs.registry.gguf import types as vocabulary
-from organs.registry.gguf.pieces import shown_type, shown_value
-from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.header import ByteSource
+from organs.registry.gguf.read import (
+    shown_type,
+    shown_value,
+)
 from organs.registry.gguf.split import REASONS_MAX, check_split, is_shard
 from organs.registry.gguf.tokenizer import tokenizer_reasons
 from tests.builders import assert_invariants

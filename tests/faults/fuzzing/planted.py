@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from organs.registry.errors import CorruptBlob
 from organs.registry.gguf import Header, read_header
-from organs.registry.gguf.source import ByteSource
+from organs.registry.gguf.header import ByteSource
 from organs.registry.store import BlobReader
 from tests.faults.fuzzing.blob_check import BlobTarget, Open
 from tests.faults.fuzzing.header_check import HeaderTarget, Read

@@ -6,11 +6,10 @@ import json
 
 from flask.testing import FlaskClient
 
-from organs.registry.catalog.clock import now
 from organs.registry.catalog.queries.models import model_by_name
 from organs.registry.catalog.register.events import contributor_id
-from organs.registry.catalog.register.states import hide_model
-from organs.registry.catalog.tables import Submission
+from organs.registry.catalog.register.models import hide_model
+from organs.registry.catalog.tables import Submission, now
 from organs.registry.names import parse_model_name
 from organs.registry.registry import Registry
 from organs.web.api.admin import EXAMPLES

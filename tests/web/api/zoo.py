@@ -11,14 +11,12 @@ from flask.testing import FlaskClient
 from sqlalchemy import select
 from werkzeug.test import TestResponse
 
-from organs.ingest.jobs.queue import ask_for
-from organs.ingest.jobs.runner import Runner
-from organs.registry.catalog.clock import now
+from organs.ingest.jobs.runner import Runner, ask_for
 from organs.registry.catalog.queries.accounts import token_by_public_id
 from organs.registry.catalog.register.accounts import LOCAL, add_contributor
 from organs.registry.catalog.register.events import contributor_id
 from organs.registry.catalog.register.submissions import add_submission, add_upload
-from organs.registry.catalog.tables import Chimera, Model, Token
+from organs.registry.catalog.tables import Chimera, Model, Token, now
 from organs.registry.registry import Registry
 from organs.registry.tokens import PREFIX
 from organs.web import responses

@@ -1,8 +1,8 @@
 """What answers look like, as JSON Schemas: each by the name that the OpenAPI document gives it.
 
-    values       JSON Schemas of single values, and what schemas are put together with
-    models       schemas of models
-    reports      schemas of the registry as a whole: its figures and its reports
+    values   JSON Schemas of single values, and what schemas are put together with
+    models   schemas of models, their lineage, and two of them side by side
+    reports  schemas of the registry as a whole: its figures and its reports
 
 Schemas of entities, such as problem documents, are generated from their classes.
 """
@@ -11,7 +11,7 @@ import msgspec
 
 from organs.registry.entities.base import schemas
 from organs.registry.entities.problem import Problem
-from organs.registry.entities.upload import Upload
+from organs.registry.entities.submission import Upload
 from organs.web.api.schemas.models import MODEL_SCHEMAS
 from organs.web.api.schemas.reports import REPORT_SCHEMAS
 from organs.web.api.schemas.values import REF_TEMPLATE, Schema, ref

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from organs.registry.catalog.search.fields import CHIMERA, PARTIAL
+from organs.registry.catalog.search import (
+    CHIMERA,
+    PARTIAL,
+)
 from organs.registry.catalog.vocabulary import MODEL_KINDS, REACHABLE_STATES
 from organs.web.api.schemas.values import (
     BYTES,

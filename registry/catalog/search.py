@@ -1,6 +1,7 @@
-"""Text to `Query`, and queries made narrower, wider or sorted otherwise.
+"""The query language: its fields, its parser, and queries as values. Pure.
 
-Whatever is wrong is one BadQuery: the term, what is wrong with it, and the nearest that would be right.
+The search box, the command line, JSON and Python share this grammar. `parse_query(text, ORGANS)` gives a `Query`;
+`str(query)` is its text again, in one form whatever the order and spelling of the original.
 """
 
 from __future__ import annotations
@@ -8,19 +9,294 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
+from enum import StrEnum
 from heapq import nlargest
 from itertools import pairwise
 
-from organs.registry.catalog.search.fields import ALIASES, ORGANS, SORT_ALIASES, SYNONYMS, Field, Kind, Vocabulary
-from organs.registry.catalog.search.terms import Choice, Interval, Numbers, Query, Sort, Term
-from organs.registry.catalog.vocabulary import folded_words
+from organs.registry.anatomy import EXAMPLE_SLOTS
+from organs.registry.catalog.vocabulary import MODEL_KINDS, ORGAN_TYPES, TOWERS, folded_words
 from organs.registry.digest import parse_prefix
 from organs.registry.errors import BadDigest, BadName, BadQuery
+from organs.registry.measures import MEASURES
 from organs.registry.names import parse_model_name
+
+_PLAIN_VALUE = re.compile(r"[^\s\",]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`field:value,value`: one of the values, or with `negated` none of them."""
+
+    field: str
+    values: tuple[str, ...]
+    negated: bool = False
+
+    def __str__(self) -> str:
+        values = ",".join(value if _PLAIN_VALUE.fullmatch(value) else f'"{value}"' for value in self.values)
+        return f"{'-' if self.negated else ''}{self.field}:{values}"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From `low` to `high`, either of which may be missing or, when it is open, excluded."""
+
+    low: float | None = None
+    high: float | None = None
+    low_open: bool = False
+    high_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A number in one of the intervals, or no number where `absent` allows it; with `negated` all other cases."""
+
+    field: str
+    intervals: tuple[Interval, ...]
+    absent: bool = False
+    negated: bool = False
+
+    def __str__(self) -> str:
+        one = self.intervals[0] if len(self.intervals) == 1 and not self.absent and not self.negated else None
+        if one is not None and one.high is None and one.low is not None:
+            return f"{self.field}{'>' if one.low_open else '>='}{_number(one.low)}"
+        if one is not None and one.low is None and one.high is not None:
+            return f"{self.field}{'<' if one.high_open else '<='}{_number(one.high)}"
+        parts = [_range(interval) for interval in self.intervals] + (["none"] if self.absent else [])
+        return f"{'-' if self.negated else ''}{self.field}:{','.join(parts)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """By which field, and from which end."""
+
+    field: str
+    descending: bool
+
+    def __str__(self) -> str:
+        return f"{'-' if self.descending else ''}{self.field}"
+
+
+Term = Choice | Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for: all terms hold at once."""
+
+    terms: tuple[Term, ...]
+    words: tuple[str, ...]
+    """Folded; each begins a word of the model's name, title, tags or description."""
+    excluded_words: tuple[str, ...]
+    """What stood behind one minus: a word, or several with `-` between them, which a model must not have at once."""
+    like: str | None
+    """The beginning of an organ's digest: rank by likeness to it."""
+    unique: bool
+    """One result an organ, however many places it has."""
+    sort: Sort
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def text(self, *, unless_sorted: str = "") -> str:
+        """The query's text; the sort is left out where it is `unless_sorted`."""
+        return " ".join([*sorted(map(str, self.terms)), *self.behind_terms(unless_sorted)])
+
+    def behind_terms(self, unless_sorted: str = "") -> list[str]:
+        """What stands behind the terms in the query's text: its order, then its words."""
+        parts = [f"like:{self.like}"] if self.like else []
+        parts += ["unique:organ"] if self.unique else []
+        parts += [] if self.like or str(self.sort) == unless_sorted else [f"sort:{self.sort}"]
+        return [*parts, *sorted(self.words), *(f"-{word}" for word in sorted(self.excluded_words))]
+
+    def choices(self, field: str) -> list[Choice]:
+        """The terms that choose by name in `field`."""
+        return [term for term in self.terms if isinstance(term, Choice) and term.field == field]
+
+    def numbers(self, field: str) -> list[Numbers]:
+        """The terms that bound the number `field`."""
+        return [term for term in self.terms if isinstance(term, Numbers) and term.field == field]
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else f"{Decimal(repr(value)):f}"  # the language has no exponents
+
+
+def _range(interval: Interval) -> str:
+    low = "" if interval.low is None else _number(interval.low)
+    high = "" if interval.high is None else _number(interval.high)
+    return low if low == high else f"{low}-{high}"
+
+
+class Kind(StrEnum):
+    """What stands behind a field's colon."""
+
+    CHOICE = "choice"
+    """One of a few words that are always the same."""
+    NAME = "name"
+    """A word that depends on what is registered; `*` stands for any text in it."""
+    MODEL = "model"
+    """The name of one model, with a version or without."""
+    NUMBER = "number"
+    WHOLE = "whole"
+    """A whole number."""
+    SIZE = "size"
+    """Bytes, with k, M or G behind the number if need be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field, what it takes, and what it means, in a few words for people."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    choices: tuple[str, ...] = ()
+
+    example: str = ""
+    """Of a number in a query."""
+    values_max: int | None = None
+    """In one query, where each costs more than a look at an index."""
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.kind in (Kind.NUMBER, Kind.WHOLE, Kind.SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What one kind of thing can be asked for."""
+
+    what: str
+    """In the plural, for people: organs."""
+    fields: Mapping[str, Field]
+    sorts: Mapping[str, str]
+    """Words behind `sort:` and their meaning."""
+    default_sort: str
+    likeness: bool
+    """Whether `like:` and `unique:` mean something."""
+
+
+BASES_MAX = 10
+"""Models behind `fits:` in one query: what is found is compared with each."""
+
+PARTIAL = "partial"
+"""The kind that is shown of a model of which only some organs are here."""
+CHIMERA = "chimera"
+"""The kind that is shown of a model that was composed here."""
+
+ALIASES = {
+    "architecture": "arch",
+    "contributor": "by",
+    "licence": "license",
+    "parameters": "params",
+    **{alias: one.field for one in MEASURES.values() for alias in (one.name, *one.aliases) if alias != one.field},
+}
+
+SORT_ALIASES = {"created": "new"}
+"""Words behind `sort:` alone."""
+
+SYNONYMS = {
+    "attention": "skeleton",
+    "attn": "skeleton",
+    "embedding": "embed",
+    "feed-forward": "organ",
+    "feedforward": "organ",
+    "ffn": "organ",
+    "layernorm": "norm",
+    "lora": "adapter",
+    "mlp": "organ",
+}
+"""What the field calls our types: suggested, not taken."""
+
+_ARCH = Field("arch", Kind.NAME, "the model's architecture: llama, qwen2")
+_LICENSE = Field("license", Kind.NAME, "the model's licence; none where it states none")
+_BY = Field("by", Kind.NAME, "who added the model")
+_MODEL = Field("model", Kind.NAME, "the model: namespace/name, or acme/*")
+
+YES, NO, UNKNOWN = "yes", "no", "unknown"
+_NONFINITE = Field(
+    "nonfinite",
+    Kind.CHOICE,
+    "whether some weights are NaN or infinite; unknown where an older version registered them",
+    (YES, NO, UNKNOWN),
+)
+
+
+def _by_name(*fields: Field) -> dict[str, Field]:
+    return {field.name: field for field in fields}
+
+
+ORGANS = Vocabulary(
+    what="organs",
+    fields=_by_name(
+        Field("type", Kind.CHOICE, "the system that it belongs to", ORGAN_TYPES),
+        Field(
+            "slot",
+            Kind.NAME,
+            f"the place in its block: {EXAMPLE_SLOTS[0]}; {EXAMPLE_SLOTS[0][:4]}* for all that begin so",
+        ),
+        Field("block", Kind.WHOLE, "the layer's number, from 0; none outside the blocks"),
+        Field("tower", Kind.CHOICE, "the stack of blocks that it is in", TOWERS),
+        *(Field(one.field, Kind.NUMBER, one.summary, example=one.example) for one in MEASURES.values()),
+        Field("size", Kind.SIZE, "bytes in the file: size>=10M"),
+        Field("dtype", Kind.NAME, "the type of its values: F16, Q8_0"),
+        _ARCH,
+        _MODEL,
+        _LICENSE,
+        _BY,
+        Field(
+            "fits",
+            Kind.MODEL,
+            "what can be grafted into this model, by architecture, place and shape; adapters never",
+            values_max=BASES_MAX,
+        ),
+        _NONFINITE,
+    ),
+    sorts={one.field: one.summary for one in MEASURES.values()} | {"size": "bytes"},
+    default_sort="-theta",
+    likeness=True,
+)
+
+MODELS = Vocabulary(
+    what="models",
+    fields=_by_name(
+        Field(
+            "kind",
+            Kind.CHOICE,
+            "what was registered; partial where organs are missing, chimera what was composed here",
+            (*MODEL_KINDS, PARTIAL, CHIMERA),
+        ),
+        _MODEL,
+        _ARCH,
+        _LICENSE,
+        _BY,
+        Field("theta", Kind.NUMBER, "mean θ over its tensors, in degrees", example="theta>=45 or theta:35-60"),
+        Field("signal", Kind.NUMBER, "mean of sin θ over its tensors", example="signal>=0.6 or signal:0.5-0.7"),
+        Field("params", Kind.SIZE, "parameters: params>=1M"),
+        Field("tensors", Kind.WHOLE, "how many organs it has"),
+        Field("size", Kind.SIZE, "bytes of its files"),
+        Field("downloads", Kind.WHOLE, "how often it was fetched, whole or an organ of it"),
+        Field("grafts", Kind.WHOLE, "chimeras here that have organs of it"),
+        _NONFINITE,
+    ),
+    sorts={
+        "new": "when it was registered",
+        "theta": "mean θ",
+        "signal": "mean signal",
+        "params": "parameters",
+        "tensors": "organs",
+        "size": "bytes",
+        "downloads": "downloads",
+        "grafts": "chimeras that have organs of it",
+    },
+    default_sort="-new",
+    likeness=False,
+)
+
 
 NUMBER_MAX = 2**63 - 1
 """Databases hold no larger whole numbers."""
@@ -373,3 +649,17 @@ def sorted_by(query: Query, field: str) -> Query:
 
 def _chooses(term: object, field: str) -> bool:
     return isinstance(term, Choice) and term.field == field and not term.negated
+
+
+__all__ = [
+    "MODELS",
+    "ORGANS",
+    "Choice",
+    "Field",
+    "Interval",
+    "Numbers",
+    "Query",
+    "Sort",
+    "Vocabulary",
+    "parse_query",
+]

@@ -1,0 +1,828 @@
+"""The tables, with everything that must hold as a constraint, in types that SQLite and PostgreSQL both keep.
+
+They stand in this order: what all tables share; models and their organs; what answers searches; lineage and events;
+chimeras; accounts; submissions; jobs.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    REAL,
+    TEXT,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    DateTime,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy import text as sql
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
+
+from organs.registry.catalog.vocabulary import (
+    BLOB_STATES,
+    CONTRIBUTOR_STATES,
+    EVIDENCE,
+    INGEST_STATES,
+    JOB_STATES,
+    MODEL_KINDS,
+    MODEL_STATES,
+    ORGAN_TYPES,
+    RELATIONS,
+    SUBMISSION_STATES,
+    TEXT_MAX,
+    TOWERS,
+    UPLOAD_KINDS,
+    UPLOAD_STATES,
+    VERDICTS,
+    WORD_MAX,
+)
+from organs.registry.measures import RANKED_MEASURES
+
+
+def now() -> datetime:
+    """The current time in UTC."""
+    return datetime.now(UTC)
+
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+# SQLite's tables are STRICT: it takes no text where a number is due. Strict tables know five types, so each of ours
+# names the one that it is there.
+
+Big = BigInteger().with_variant(Integer(), "sqlite")
+"""A whole number of 64 bits. SQLite numbers rows by itself only in an INTEGER column."""
+Number = Float(53).with_variant(REAL(), "sqlite")
+"""A float of 64 bits."""
+
+
+def text(length: int) -> String:
+    """A text of at most `length` characters; SQLite needs `at_most` beside it."""
+    return String(length).with_variant(TEXT(), "sqlite")
+
+
+class Flag(TypeDecorator[bool]):
+    """A truth value, which SQLite keeps as 0 or 1."""
+
+    impl = Boolean
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(Integer() if dialect.name == "sqlite" else Boolean())
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> bool | None:
+        return None if value is None else bool(value)
+
+
+class Timestamp(TypeDecorator[datetime]):
+    """An aware UTC time. SQLite has none, so there it is a text that sorts like the time, to the microsecond."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(TEXT() if dialect.name == "sqlite" else DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
+        assert value is None or value.tzinfo is not None, "times are aware"
+        if value is None:
+            return None
+        universal = value.astimezone(UTC)
+        return f"{universal:%Y-%m-%d %H:%M:%S.%f}" if dialect.name == "sqlite" else universal
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:
+        return datetime.fromisoformat(value).replace(tzinfo=UTC) if isinstance(value, str) else value
+
+
+class Base(DeclarativeBase):
+    """Holds the metadata that migrations are compared with."""
+
+    metadata = MetaData(naming_convention=NAMING)
+
+    @classmethod
+    def __table_cls__(cls, *arguments: Any, **options: Any) -> Table:
+        return Table(*arguments, sqlite_strict=True, **options)
+
+
+def one_of(column: str, values: tuple[str, ...]) -> CheckConstraint:
+    """A CHECK that `column` holds one of `values`."""
+    listed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({listed})", name=f"{column}_known")
+
+
+def at_most(column: str, length: int) -> CheckConstraint:
+    """A CHECK on the length of a text: SQLite ignores the number in VARCHAR(n)."""
+    return CheckConstraint(f"length({column}) <= {length}", name=f"{column}_length")
+
+
+class Ingest(Base):
+    """One run over one model. While `running` and before `lease_expires_at`, its blobs are not swept."""
+
+    __tablename__ = "ingests"
+    __table_args__ = (one_of("state", INGEST_STATES), at_most("source", TEXT_MAX))
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    source: Mapped[str] = mapped_column(text(TEXT_MAX))
+    state: Mapped[str] = mapped_column(text(16))
+    started_at: Mapped[datetime] = mapped_column(Timestamp)
+    finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    lease_expires_at: Mapped[datetime] = mapped_column(Timestamp)
+    model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    report: Mapped[str | None] = mapped_column(Text)
+    """JSON: sizes, counts, seconds and MB/s per stage."""
+
+
+class Blob(Base):
+    """Stored bytes. `digest` and `size_bytes` are of the plain bytes; `file` is None for an inline blob."""
+
+    __tablename__ = "blobs"
+    __table_args__ = (
+        one_of("state", BLOB_STATES),
+        CheckConstraint("length(digest) = 64", name="digest_length"),
+        at_most("codec", 32),
+        at_most("file", 128),
+        CheckConstraint("size_bytes >= 0 AND stored_bytes >= 0", name="sizes_positive"),
+        Index("ix_blobs_state_touched_at", "state", "touched_at"),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    digest: Mapped[str] = mapped_column(text(64), unique=True)
+    size_bytes: Mapped[int] = mapped_column(Big)
+    stored_bytes: Mapped[int] = mapped_column(Big)
+    codec: Mapped[str] = mapped_column(text(32))
+    codec_version: Mapped[int] = mapped_column(Integer)
+    file: Mapped[str | None] = mapped_column(text(128), unique=True)
+    state: Mapped[str] = mapped_column(text(16))
+    depends_on: Mapped[int | None] = mapped_column(ForeignKey("blobs.id"), index=True)
+    """The blob that this one is encoded against, for codecs that need one."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    touched_at: Mapped[datetime] = mapped_column(Timestamp)
+    """Last time a writer needed it; the sweep's grace counts from here."""
+
+
+class InlineBlob(Base):
+    """The stored bytes of a small blob, in the database instead of a file."""
+
+    __tablename__ = "inline_blobs"
+
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id", ondelete="CASCADE"), primary_key=True)
+    stored: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class BlobLease(Base):
+    """A blob that a running ingest will need."""
+
+    __tablename__ = "blob_leases"
+
+    ingest_id: Mapped[int] = mapped_column(ForeignKey("ingests.id", ondelete="CASCADE"), primary_key=True)
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), primary_key=True, index=True)
+
+
+class Organ(Base):
+    """A tensor's bytes with the dtype and shape that give them meaning. `shape` is row length first: `192x512`."""
+
+    __tablename__ = "organs"
+    __table_args__ = (UniqueConstraint("blob_id", "dtype", "shape"), at_most("dtype", 16), at_most("shape", 96))
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"))
+    dtype: Mapped[str] = mapped_column(text(16))
+    shape: Mapped[str] = mapped_column(text(96))
+    elements: Mapped[int] = mapped_column(Big)
+    nonfinite: Mapped[int | None] = mapped_column(Big)
+    """How many of its values are NaN or infinite; null where they were not counted (registered by an older version)."""
+
+
+class MeasureColumns:
+    """A column for each measure of the table of measures (`registry.measures`); null where it was not measured."""
+
+    theta: Mapped[float | None] = mapped_column(Number)
+    magnitude: Mapped[float | None] = mapped_column(Number)
+    signal: Mapped[float | None] = mapped_column(Number)
+    spectral_signal: Mapped[float | None] = mapped_column(Number)
+    stable_rank: Mapped[float | None] = mapped_column(Number)
+    effective_rank: Mapped[float | None] = mapped_column(Number)
+
+
+class Measurement(MeasureColumns, Base):
+    """What one method read from one organ. What it does not give is null; `reason` says why it read nothing."""
+
+    __tablename__ = "measurements"
+    __table_args__ = (at_most("method", 16), at_most("reason", 256))
+
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
+    method: Mapped[str] = mapped_column(text(16), primary_key=True)
+    sample_size: Mapped[int] = mapped_column(Big)
+    entropy: Mapped[float | None] = mapped_column(Number)
+    kurtosis: Mapped[float | None] = mapped_column(Number)
+    coherence: Mapped[float | None] = mapped_column(Number)
+    mean: Mapped[float | None] = mapped_column(Number)
+    standard_deviation: Mapped[float | None] = mapped_column(Number)
+    minimum: Mapped[float | None] = mapped_column(Number)
+    maximum: Mapped[float | None] = mapped_column(Number)
+    nan_count: Mapped[int] = mapped_column(Big, default=0)
+    infinite_count: Mapped[int] = mapped_column(Big, default=0)
+    constant: Mapped[bool] = mapped_column(Flag, default=False)
+    reason: Mapped[str | None] = mapped_column(text(256))
+
+
+class Fingerprint(Base):
+    """256 signed bytes by which organs of one shape are compared."""
+
+    __tablename__ = "fingerprints"
+
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), primary_key=True)
+    values: Mapped[bytes] = mapped_column(LargeBinary(256))
+
+
+class Model(Base):
+    """A registered set of organs with its headers: `namespace/name@version`."""
+
+    __tablename__ = "models"
+    __table_args__ = (
+        UniqueConstraint("namespace", "name", "version"),
+        one_of("state", MODEL_STATES),
+        one_of("kind", MODEL_KINDS),
+        at_most("namespace", 96),
+        at_most("name", 96),
+        at_most("title", TEXT_MAX),
+        at_most("description", TEXT_MAX),
+        at_most("architecture", 96),
+        at_most("license", 96),
+        at_most("size_label", 96),
+        at_most("digest", 64),
+        CheckConstraint("version >= 1", name="version_positive"),
+        Index("ix_models_state_created_at", "state", "created_at"),
+        Index("ix_models_state_mean_theta", "state", "mean_theta"),
+        Index("ix_models_state_downloads", "state", "downloads"),
+        Index("ix_models_state_grafts", "state", "grafts"),
+        at_most("state_reason", TEXT_MAX),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    namespace: Mapped[str] = mapped_column(text(96))
+    name: Mapped[str] = mapped_column(text(96))
+    version: Mapped[int] = mapped_column(Integer)
+    digest: Mapped[str] = mapped_column(text(64), index=True)
+    """Of its bytes: the SHA-256 of its one file, or of its files' SHA-256s in order, one a line."""
+    state: Mapped[str] = mapped_column(text(16))
+    kind: Mapped[str] = mapped_column(text(16))
+    complete: Mapped[bool] = mapped_column(Flag)
+    """Whether all of its organs are here; partial uploads name a base and stay out of the rankings."""
+    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    architecture: Mapped[str | None] = mapped_column(text(96))
+    title: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    description: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    license: Mapped[str | None] = mapped_column(text(96))
+    size_label: Mapped[str | None] = mapped_column(text(96))
+    tags: Mapped[str] = mapped_column(Text)
+    """JSON list of texts."""
+    parameters: Mapped[int] = mapped_column(Big)
+    tensors: Mapped[int] = mapped_column(Big)
+    size_bytes: Mapped[int] = mapped_column(Big)
+    mean_theta: Mapped[float | None] = mapped_column(Number)
+    mean_signal: Mapped[float | None] = mapped_column(Number)
+    flags: Mapped[str] = mapped_column(Text)
+    """JSON list of sentences: what is odd about it."""
+    unassemblable: Mapped[str] = mapped_column(Text)
+    """JSON list of sentences: why it is never written out again; empty for nearly all."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    state_reason: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    """Why it was yanked or removed, in the words of whoever did it."""
+    changed_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """When its state, or what is said of it beside its bytes, was last changed."""
+    downloads: Mapped[int] = mapped_column(Big, server_default=sql("0"))
+    """The sum of its days."""
+    grafts: Mapped[int] = mapped_column(Big, server_default=sql("0"))
+    """Visible chimeras that have organs of it, its own contributor's among them."""
+    nonfinite_tensors: Mapped[int | None] = mapped_column(Big)
+    """Tensors that have values that are NaN or infinite; null while those of some tensor were not counted."""
+
+    @property
+    def full_name(self) -> str:
+        """`namespace/name@version`."""
+        return f"{self.namespace}/{self.name}@{self.version}"
+
+
+class ModelFile(Base):
+    """One GGUF file of a model. Its bytes are zeros, overlaid by its parts and by its placements' organs."""
+
+    __tablename__ = "model_files"
+    __table_args__ = (
+        UniqueConstraint("model_id", "position"),
+        at_most("name", 255),
+        at_most("sha256", 64),
+        at_most("header_sha256", 64),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    position: Mapped[int] = mapped_column(Integer)
+    name: Mapped[str] = mapped_column(text(255))
+    size_bytes: Mapped[int] = mapped_column(Big)
+    sha256: Mapped[str] = mapped_column(text(64), index=True)
+    header_sha256: Mapped[str] = mapped_column(text(64))
+    header_bytes: Mapped[int] = mapped_column(Big)
+    """From the magic to the last tensor info, padding not included."""
+
+
+class FilePart(Base):
+    """A slice of a blob at `offset_bytes` of a file: header runs, metadata arrays, padding that is not zero."""
+
+    __tablename__ = "file_parts"
+
+    file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), primary_key=True)
+    offset_bytes: Mapped[int] = mapped_column(Big, primary_key=True)
+    size_bytes: Mapped[int] = mapped_column(Big)
+    blob_id: Mapped[int] = mapped_column(ForeignKey("blobs.id"), index=True)
+    blob_offset_bytes: Mapped[int] = mapped_column(Big)
+
+
+class ModelMetadata(Base):
+    """A header's entries in order, as text to read and search; the exact bytes are in the file's parts."""
+
+    __tablename__ = "model_metadata"
+    __table_args__ = (at_most("key", TEXT_MAX), at_most("value", TEXT_MAX), at_most("type", 32))
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, primary_key=True)
+    key: Mapped[str] = mapped_column(text(TEXT_MAX))
+    type: Mapped[str] = mapped_column(text(32))
+    value: Mapped[str] = mapped_column(text(TEXT_MAX))
+
+
+RANKED_COLUMNS = (*RANKED_MEASURES, "size_bytes")
+"""What searches sort by."""
+
+
+def _ranking(measure: str) -> Index:
+    """Answers a filter by type with a sort by `measure`. What stands behind the id is tested without the row."""
+    columns = ("visible", "type", measure, "id", "facet_id", "block", "model_id", "theta")
+    return Index(f"ix_placements_{measure}", *dict.fromkeys(columns))
+
+
+class Placement(MeasureColumns, Base):
+    """An organ at its place in a model. Measures are copied here, so that one index answers a filter and a sort."""
+
+    __tablename__ = "placements"
+    __table_args__ = (
+        one_of("type", ORGAN_TYPES),
+        one_of("tower", TOWERS),
+        at_most("name", 64),
+        at_most("slot", 64),
+        at_most("dtype", 16),
+        *(_ranking(measure) for measure in RANKED_COLUMNS),
+        Index("ix_placements_model", "model_id", "position", unique=True),
+        Index("ix_placements_block", "block"),
+        Index("ix_placements_organ", "organ_id", "visible", "model_id"),
+        Index("ix_placements_place", "slot", "block", "tower", "organ_id", "model_id", "visible"),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"))
+    position: Mapped[int] = mapped_column(Big)
+    """The order over all of the model's files."""
+    file_id: Mapped[int] = mapped_column(ForeignKey("model_files.id"), index=True)
+    offset_bytes: Mapped[int] = mapped_column(Big)
+    """Where the tensor begins in its file."""
+    name: Mapped[str] = mapped_column(text(64))
+    type: Mapped[str] = mapped_column(text(16))
+    tower: Mapped[str] = mapped_column(text(16))
+    block: Mapped[int | None] = mapped_column(Big)
+    slot: Mapped[str] = mapped_column(text(64))
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"))
+    visible: Mapped[bool] = mapped_column(Flag)
+    """Copied from the model's state: searches look at nothing else."""
+    facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), index=True)
+    dtype: Mapped[str] = mapped_column(text(16))
+    size_bytes: Mapped[int] = mapped_column(Big)
+
+
+class Facet(Base):
+    """A combination of what searches are narrowed by. Every placement has one; there are some thousands.
+
+    An architecture or a licence that is not stated is the empty text.
+    """
+
+    __tablename__ = "facets"
+    __table_args__ = (
+        UniqueConstraint("type", "tower", "slot", "dtype", "architecture", "license"),
+        one_of("type", ORGAN_TYPES),
+        one_of("tower", TOWERS),
+        at_most("slot", 64),
+        at_most("dtype", 16),
+        at_most("architecture", 96),
+        at_most("license", 96),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    type: Mapped[str] = mapped_column(text(16))
+    tower: Mapped[str] = mapped_column(text(16))
+    slot: Mapped[str] = mapped_column(text(64))
+    dtype: Mapped[str] = mapped_column(text(16))
+    architecture: Mapped[str] = mapped_column(text(96))
+    license: Mapped[str] = mapped_column(text(96))
+
+
+class FacetCount(Base):
+    """How many visible placements of a facet lie in a bin of θ (`registry.catalog.vocabulary`)."""
+
+    __tablename__ = "facet_counts"
+
+    facet_id: Mapped[int] = mapped_column(ForeignKey("facets.id"), primary_key=True)
+    theta_bin: Mapped[int] = mapped_column(Big, primary_key=True)
+    placements: Mapped[int] = mapped_column(Big)
+
+
+class ModelWord(Base):
+    """A word of a model's name, title, tags or description, folded: what bare words in a query find."""
+
+    __tablename__ = "model_words"
+    __table_args__ = (at_most("word", WORD_MAX), Index("ix_model_words_model_id", "model_id"))
+
+    word: Mapped[str] = mapped_column(text(WORD_MAX), primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+
+
+TOTALS = ("models", "placements", "organs", "blobs", "size_bytes", "stored_bytes")
+"""Visible models, their placements, the different organs at those; blobs that are not doomed, their plain bytes and
+their stored bytes."""
+
+
+class Total(Base):
+    """One of the running totals. One that has no row is 0."""
+
+    __tablename__ = "totals"
+    __table_args__ = (one_of("name", TOTALS),)
+
+    name: Mapped[str] = mapped_column(text(16), primary_key=True)
+    value: Mapped[int] = mapped_column(Big)
+
+
+class Contributor(Base):
+    """Somebody who adds models. `local` is whoever runs the command on this machine."""
+
+    __tablename__ = "contributors"
+    __table_args__ = (at_most("name", 96), one_of("state", CONTRIBUTOR_STATES))
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    name: Mapped[str] = mapped_column(text(96), unique=True)
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    state: Mapped[str] = mapped_column(text(16), server_default=sql("'active'"))
+    """Who is suspended can do nothing that needs an account; what was published stays."""
+    quota_bytes: Mapped[int | None] = mapped_column(Big)
+    """What may be kept for them; None is what the server gives to everybody."""
+
+
+class Lineage(Base):
+    """An edge from a child to a parent, models or organs. A parent that is declared only is kept by its name."""
+
+    __tablename__ = "lineage"
+    __table_args__ = (
+        one_of("relation", RELATIONS),
+        one_of("evidence", EVIDENCE),
+        CheckConstraint("(child_model_id IS NULL) <> (child_organ_id IS NULL)", name="one_child"),
+        at_most("parent_text", TEXT_MAX),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    child_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    child_organ_id: Mapped[int | None] = mapped_column(ForeignKey("organs.id"), index=True)
+    parent_model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    parent_organ_id: Mapped[int | None] = mapped_column(ForeignKey("organs.id"), index=True)
+    parent_text: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    relation: Mapped[str] = mapped_column(text(16))
+    evidence: Mapped[str] = mapped_column(text(16))
+    score: Mapped[float | None] = mapped_column(Number)
+    """For measured edges: the mean correlation, -1 to 1."""
+    compared: Mapped[int | None] = mapped_column(Big)
+    """Of how many matrices it is the mean."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class Event(Base):
+    """Something that was done. Rows are added, never changed."""
+
+    __tablename__ = "events"
+    __table_args__ = (at_most("text", TEXT_MAX), at_most("action", 32))
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    at: Mapped[datetime] = mapped_column(Timestamp, index=True)
+    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    action: Mapped[str] = mapped_column(text(32))
+    model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    text: Mapped[str] = mapped_column(text(TEXT_MAX))
+
+
+class DailyDownloads(Base):
+    """How often a model was fetched on a day, whole or an organ of it. Counted in memory and added in batches."""
+
+    __tablename__ = "daily_downloads"
+    __table_args__ = (CheckConstraint("length(day) = 10", name="day_length"),)
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    day: Mapped[str] = mapped_column(text(10), primary_key=True)
+    """YYYY-MM-DD, UTC."""
+    downloads: Mapped[int] = mapped_column(Big)
+
+
+class Chimera(Base):
+    """What is known of a model because it was composed here. The lock itself stands in its header."""
+
+    __tablename__ = "chimeras"
+    __table_args__ = (at_most("lock_id", 64),)
+
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    lock_id: Mapped[str] = mapped_column(text(64), index=True)
+    """SHA-256 of the lock's canonical JSON. Two models may have one: the same bytes under two names."""
+    base_model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
+    recipe: Mapped[str] = mapped_column(Text)
+    """JSON, as `registry.compose.recipe` keeps it."""
+    findings: Mapped[str] = mapped_column(Text)
+    """JSON list: what was found before it was made, accepted warnings among it."""
+    prediction: Mapped[str] = mapped_column(Text)
+    """JSON object: numbers known before it was made."""
+    origins: Mapped[str] = mapped_column(Text)
+    """JSON object: `parents`, a list of models, and `parts`, for each tensor that is not the base's the number of the
+    parent that it comes from, and the acts."""
+
+
+class Computation(Base):
+    """How an organ was computed from others: what purifying, merging and encoding again are a function of."""
+
+    __tablename__ = "computations"
+    __table_args__ = (at_most("key", 64),)
+
+    key: Mapped[str] = mapped_column(text(64), primary_key=True)
+    """SHA-256 of `made`."""
+    organ_id: Mapped[int] = mapped_column(ForeignKey("organs.id"), index=True)
+    made: Mapped[str] = mapped_column(Text)
+    """Canonical JSON: the acts with their parameters, and the digests of the organs that went in."""
+
+
+class Verdict(Base):
+    """What a runtime showed of a chimera, beside its base, its donors and its control."""
+
+    __tablename__ = "verdicts"
+    __table_args__ = (one_of("verdict", VERDICTS), at_most("runtime", 256), at_most("reason", TEXT_MAX))
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    model_id: Mapped[int] = mapped_column(ForeignKey("models.id"), index=True)
+    runtime: Mapped[str] = mapped_column(text(256))
+    verdict: Mapped[str] = mapped_column(text(16))
+    reason: Mapped[str] = mapped_column(text(TEXT_MAX))
+    report: Mapped[str] = mapped_column(Text)
+    """JSON: texts, perplexities with their standard errors, what was written, the end of the runtime's log."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class Score(Base):
+    """The perplexity of a file on a text in a runtime, kept so that a base is measured once."""
+
+    __tablename__ = "scores"
+    __table_args__ = (
+        UniqueConstraint("file_digest", "text_digest", "tokens", "runtime"),
+        at_most("file_digest", 64),
+        at_most("text_digest", 64),
+        at_most("runtime", 256),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    file_digest: Mapped[str] = mapped_column(text(64))
+    text_digest: Mapped[str] = mapped_column(text(64))
+    tokens: Mapped[int] = mapped_column(Big)
+    runtime: Mapped[str] = mapped_column(text(256))
+    reading: Mapped[str] = mapped_column(Text)
+    """JSON, as `registry.validation` reads it."""
+    perplexity: Mapped[float | None] = mapped_column(Number)
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class Token(Base):
+    """A contributor's token. Its secret is nowhere here: only what it hashes to."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (
+        CheckConstraint("length(public_id) = 9", name="public_id_length"),
+        CheckConstraint("length(secret_sha256) = 64", name="secret_sha256_length"),
+        at_most("scopes", 64),
+        at_most("label", 96),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    public_id: Mapped[str] = mapped_column(text(9), unique=True)
+    """The part of the token by which it is called: no secret."""
+    secret_sha256: Mapped[str] = mapped_column(text(64))
+    """Of the whole token. It has 256 random bits, so that no slow hash is needed."""
+    scopes: Mapped[str] = mapped_column(text(64))
+    """In the order of the vocabulary, a blank between."""
+    label: Mapped[str] = mapped_column(text(96))
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    revoked_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    last_used_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """To some minutes: it is no write a request."""
+    parent_id: Mapped[int | None] = mapped_column(ForeignKey("tokens.id"), index=True)
+    """The token that created this one; NULL if an administrator created it in the registry's folder."""
+
+
+class WebSession(Base):
+    """A browser that is logged in by a token, for as long as that token is good."""
+
+    __tablename__ = "web_sessions"
+    __table_args__ = (CheckConstraint("length(secret_sha256) = 64", name="secret_sha256_length"),)
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    secret_sha256: Mapped[str] = mapped_column(text(64), unique=True)
+    """Of what the cookie has."""
+    token_id: Mapped[int] = mapped_column(ForeignKey("tokens.id"), index=True)
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    expires_at: Mapped[datetime] = mapped_column(Timestamp, index=True)
+
+
+class PageToken(Base):
+    """A token that a page holds in memory to call the API: narrow, short, and gone with its session."""
+
+    __tablename__ = "page_tokens"
+    __table_args__ = (
+        CheckConstraint("length(secret_sha256) = 64", name="secret_sha256_length"),
+        at_most("scopes", 64),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    secret_sha256: Mapped[str] = mapped_column(text(64), unique=True)
+    session_id: Mapped[int] = mapped_column(ForeignKey("web_sessions.id", ondelete="CASCADE"), index=True)
+    scopes: Mapped[str] = mapped_column(text(64))
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    expires_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class Upload(Base):
+    """Bytes that arrive in chunks, into a file of the folder for uploads; nobody but their sender is told of them."""
+
+    __tablename__ = "uploads"
+    __table_args__ = (
+        CheckConstraint("length(public_id) = 22", name="public_id_length"),
+        one_of("kind", UPLOAD_KINDS),
+        one_of("state", UPLOAD_STATES),
+        at_most("name", 255),
+        at_most("digest", 64),
+        CheckConstraint("received_bytes BETWEEN 0 AND size_bytes", name="received_within_size"),
+        Index("ix_uploads_contributor_id_state", "contributor_id", "state"),
+        Index("ix_uploads_state_expires_at", "state", "expires_at"),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    public_id: Mapped[str] = mapped_column(text(22), unique=True)
+    """What its address ends in, and what its file is called: random."""
+    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"))
+    kind: Mapped[str] = mapped_column(text(16))
+    name: Mapped[str | None] = mapped_column(text(255))
+    """Of a whole file: what its sender calls it. Never a path."""
+    digest: Mapped[str | None] = mapped_column(text(64))
+    """SHA-256 of all the bytes; of a whole file it may be unknown until they have come."""
+    size_bytes: Mapped[int] = mapped_column(Big)
+    received_bytes: Mapped[int] = mapped_column(Big)
+    """Durable; what the file has beyond is written over."""
+    state: Mapped[str] = mapped_column(text(16))
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    expires_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class UploadPiece(Base):
+    """A piece of a model's file that lies in a finished upload, at an offset of it."""
+
+    __tablename__ = "upload_pieces"
+    __table_args__ = (CheckConstraint("length(digest) = 64", name="digest_length"),)
+
+    upload_id: Mapped[int] = mapped_column(ForeignKey("uploads.id", ondelete="CASCADE"), primary_key=True)
+    offset_bytes: Mapped[int] = mapped_column(Big, primary_key=True)
+    digest: Mapped[str] = mapped_column(text(64), index=True)
+    size_bytes: Mapped[int] = mapped_column(Big)
+
+
+class Submission(Base):
+    """A model that somebody wants to publish: from what was sent to what became of it."""
+
+    __tablename__ = "submissions"
+    __table_args__ = (
+        one_of("state", SUBMISSION_STATES),
+        at_most("namespace", 96),
+        at_most("name", 96),
+        at_most("reason", TEXT_MAX),
+        Index("ix_submissions_contributor_id_id", "contributor_id", "id"),
+        Index("ix_submissions_state_id", "state", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"))
+    namespace: Mapped[str] = mapped_column(text(96))
+    name: Mapped[str] = mapped_column(text(96))
+    state: Mapped[str] = mapped_column(text(16))
+    manifest: Mapped[str] = mapped_column(Text, deferred=True)
+    """JSON object: the files and their pieces; up to some mebibytes."""
+    metadata_given: Mapped[str] = mapped_column(Text)
+    """JSON object: what the contributor says of the model beside its header."""
+    findings: Mapped[str] = mapped_column(Text)
+    """JSON list."""
+    size_bytes: Mapped[int] = mapped_column(Big)
+    job_id: Mapped[int | None] = mapped_column(Big)
+    """The job that looks at it. No reference: jobs are forgotten, submissions are not."""
+    model_id: Mapped[int | None] = mapped_column(ForeignKey("models.id"), index=True)
+    decided_by: Mapped[int | None] = mapped_column(ForeignKey("contributors.id"))
+    reason: Mapped[str | None] = mapped_column(text(TEXT_MAX))
+    """Why it was refused, in words for its contributor."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    changed_at: Mapped[datetime] = mapped_column(Timestamp)
+
+
+class Job(Base):
+    """A piece of work in a queue. While `running` and before `lease_expires_at`, somebody is at it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        one_of("state", JOB_STATES),
+        at_most("kind", 32),
+        at_most("note", TEXT_MAX),
+        Index("ix_jobs_state_kind", "state", "kind", "id"),
+    )
+
+    id: Mapped[int] = mapped_column(Big, primary_key=True)
+    kind: Mapped[str] = mapped_column(text(32))
+    state: Mapped[str] = mapped_column(text(16))
+    contributor_id: Mapped[int] = mapped_column(ForeignKey("contributors.id"), index=True)
+    attempts: Mapped[int] = mapped_column(Big)
+    """How often somebody took it up. The number also says who: whoever took it up before has lost it."""
+    arguments: Mapped[str] = mapped_column(Text, deferred=True)
+    """JSON object; up to a mebibyte, so it is read only where it is asked for."""
+    progress: Mapped[float] = mapped_column(Number)
+    """0 to 1."""
+    note: Mapped[str] = mapped_column(text(TEXT_MAX))
+    """What it is doing, or why it failed, in one sentence."""
+    result: Mapped[str | None] = mapped_column(Text, deferred=True)
+    """JSON object of a finished job; read only where it is asked for."""
+    created_at: Mapped[datetime] = mapped_column(Timestamp)
+    started_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    finished_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    lease_expires_at: Mapped[datetime | None] = mapped_column(Timestamp)
+    """Until when it counts as worked at. A cancelled job keeps it until its runner has let go."""
+
+
+__all__ = [
+    "RANKED_COLUMNS",
+    "TOTALS",
+    "Base",
+    "Blob",
+    "BlobLease",
+    "Chimera",
+    "Computation",
+    "Contributor",
+    "DailyDownloads",
+    "Event",
+    "Facet",
+    "FacetCount",
+    "FilePart",
+    "Fingerprint",
+    "Ingest",
+    "InlineBlob",
+    "Job",
+    "Lineage",
+    "Measurement",
+    "Model",
+    "ModelFile",
+    "ModelMetadata",
+    "ModelWord",
+    "Organ",
+    "PageToken",
+    "Placement",
+    "Score",
+    "Submission",
+    "Timestamp",
+    "Token",
+    "Total",
+    "Upload",
+    "UploadPiece",
+    "Verdict",
+    "WebSession",
+]
