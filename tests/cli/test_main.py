@@ -198,6 +198,7 @@ def test_a_reader_that_stops_early_ends_us_quietly(filled: Organ) -> None:
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     script = (
         "import signal, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a job in the background ignores it
         "from organs.cli import main\n"
         "from organs.registry.registry import Registry as registry\n"
         "def wait(*_arguments, **_options):\n"

@@ -12,11 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event, update
 
-from organs.registry.catalog.search import (
-    LIKELY_MAX,
-    nearest,
-    parse,
-)
+from organs.registry.catalog import search
+from organs.registry.catalog.search import LIKELY_MAX, nearest
 from organs.registry.catalog.tables import Model, ModelFile
 from organs.registry.compose.cost import MODELS_MAX, Budget, check_pair, check_recipe
 from organs.registry.compose.models import RegisteredLibrary
@@ -149,13 +146,13 @@ def test_line_130_of_very_many_names_only_the_likely_ones_are_compared_letter_by
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compared = []
-    compare: Callable[..., list[str]] = parse.get_close_matches
+    compare: Callable[..., list[str]] = search.get_close_matches
 
     def noted(word: str, likely: list[str], **options: Any) -> list[str]:
         compared.append(len(likely))
         return compare(word, likely, **options)
 
-    monkeypatch.setattr(parse, "get_close_matches", noted)
+    monkeypatch.setattr(search, "get_close_matches", noted)
     names = [f"acme/model-{number:05}-chat" for number in range(3000)]
     assert nearest("acme/coder-instrct", [*names, "acme/Coder-Instruct"]) == "acme/Coder-Instruct"
     assert nearest("x" * 1000, names) is None
